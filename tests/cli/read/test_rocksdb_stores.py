@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from support.rocksdb import flip, rename_comparator, tables
 
 import mqstore
 from mqstore.findings import Kind
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, entry_key
 from mqstore.rocketmq.verify.verification import verify
 
 CASES = tuple(case_named(f"5.5.0/{name}") for name in ("c-rocksdb-queues-clean", "d-rocksdb-light-queues", "e-rocksdb-config-v1"))
@@ -93,23 +95,70 @@ def test_a_damaged_database_is_a_finding_and_the_log_is_read(change: str, tmp_pa
     assert found.document["checked"]["messages"] == 249
 
 
-def test_a_changed_entry_is_found(tmp_path: Path) -> None:
+def changed(store: Path, pairs: dict[bytes, bytes | None], bounds: dict[bytes, bytes]) -> None:
+    """Write pairs into the database of the queues, as a broker would. None: the entry is deleted."""
     from rocksdict import Options, Rdict
 
-    store = unpack(QUEUES, tmp_path / "store")
-    place = str(store / "consumequeue")
-    options = {name: Options(raw_mode=True) for name in ("default", "offset")}
-    database = Rdict(place, Options(raw_mode=True), options)
-    key = bytes.fromhex("00000006016f7264657273010000000101") + (5).to_bytes(8, "big")
-    value = bytearray(database[key])
-    value[11] ^= 1
-    database[key] = bytes(value)
+    database = Rdict(str(store / "consumequeue"), Options(raw_mode=True), {name: Options(raw_mode=True) for name in ("default", "offset")})
+    for key, value in pairs.items():
+        if value is None:
+            del database[key]
+        else:
+            database[key] = value
+    family = database.get_column_family("offset")
+    for key, value in bounds.items():
+        family[key] = value
+    family.flush()
     database.flush()
+    family.close()
     database.close()
-    del database
+
+
+def value_of(queue: RocksQueueReader, offset: int) -> bytes:
+    row = queue.entries(offset, offset + 1)[0]
+    return struct.pack(">qiqq", int(row["physical_offset"]), int(row["size"]), int(row["tags_code"]), 0)
+
+
+def test_a_changed_entry_is_found(tmp_path: Path) -> None:
+    store = unpack(QUEUES, tmp_path / "store")
+    queue = mqstore.open(store).view().queue("orders", 1)
+    assert isinstance(queue, RocksQueueReader)
+    value = bytearray(value_of(queue, 5))
+    value[11] ^= 1
+    changed(store, {entry_key(b"orders", 1, 5): bytes(value)}, {})
     report = verify(mqstore.open(store))
     assert {item.kind for item in report.damage} == {Kind.QUEUE_ENTRY_MISMATCH}
     assert "topic 'orders', queue 1, queue offset 5" in report.damage[0].detail
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_a_queue_that_ends_before_the_log_is_damage_only_after_a_clean_exit(unclean: bool, tmp_path: Path) -> None:
+    store = unpack(QUEUES, tmp_path / "store")
+    queue = mqstore.open(store).view().queue("orders", 1)
+    newest = struct.pack(">qq", int(queue.entries(19, 20)["physical_offset"][0]), 19)
+    maximum = struct.pack(">i", 6) + b"\1orders\1max\1" + struct.pack(">i", 1)
+    changed(store, {entry_key(b"orders", 1, offset): None for offset in range(20, 30)}, {maximum: newest})
+    if unclean:
+        (store / "abort").write_text("1")
+    report = verify(mqstore.open(store))
+    note = "10 messages are in the log but not yet in their queues: the broker died before it dispatched them"
+    if unclean:
+        assert (report.damage, note in report.notes) == ((), True)
+    else:
+        (item,) = report.damage
+        assert (item.kind, item.messages) == (Kind.MISSING_QUEUE_ENTRY, 10)
+        assert "no entry in queue 1 of topic 'orders', the first at queue offset 20" in item.detail
+    assert run_cli("queue", store, "orders", 1, "-o", "jsonl").rows[-1]["queue_offset"] == 19
+
+
+def test_the_tables_of_sql_have_the_queues_and_the_groups() -> None:
+    rows = run_cli("sql", opened(CASES[1]), "select topic, count(*) n from queues group by topic order by topic", "-o", "jsonl").rows
+    wanted: dict[str, int] = {}
+    for row in golden.queues(CASES[1]):
+        wanted[row["topic"]] = wanted.get(row["topic"], 0) + len(row["entries"])
+    assert {row["topic"]: row["n"] for row in rows} == wanted
+    rows = run_cli("sql", opened(CASES[2]), 'select "group", max("offset") o from groups group by 1 order by 1', "-o", "jsonl").rows
+    assert [(row["group"], row["o"]) for row in rows] == [("s41_group", 40), ("s41_odd", 5_000_000_000)]
 
 
 def test_files_and_a_database_side_by_side_are_both_compared(tmp_path: Path) -> None:

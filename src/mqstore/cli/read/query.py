@@ -97,6 +97,8 @@ def ask(
     looked_at = open_view(out, opened, view, as_version)
     for file in opened.unread_index:
         out.note(f"{file.relative}: {file.sentence}; the log is read instead of the index")
+    if opened.unread_database_index is not None:
+        out.note(opened.unread_database_index)
     with out.progress("scanning the log") as progress:
         answer = explaining.query(opened, looked_at, topic, key, max_num, begin, end, explain=explain, scan=scan, progress=progress)
     if out.format is Format.JSON:
@@ -184,13 +186,14 @@ def _print_messages(out: Output, view: View, offsets: tuple[int, ...]) -> None:
 
 def _print_search(out: Output, store: RocketMQStore, view: View, answer: KeyAnswer) -> None:
     from mqstore.rocketmq.format.java_text import index_hash
+    from mqstore.rocketmq.lookup.explain import DATABASE
 
     files = view.index_files()
     key_hash = index_hash(answer.topic, answer.key)
     out.line(
         f"How the index was searched: {answer.topic}#{answer.key} has hash {key_hash}; newest file first, newest entry first.", style="bold"
     )
-    if not files:
+    if not files and store.database_index is None:
         out.line(f"  There is no index file in the {view.name} view.")
     for file in reversed(files):
         steps = [step for step in answer.steps if step.file == file.name]
@@ -203,6 +206,8 @@ def _print_search(out: Output, store: RocketMQStore, view: View, answer: KeyAnsw
             out.line("    not visited: enough hits, or the previous file begins before the requested time")
             continue
         _print_steps(out, steps, file.slot_count)
+    if store.database_index is not None:
+        _print_database(out, store, [step for step in answer.steps if step.file == DATABASE])
     low, high = view.log_range()
     behind = (
         f", {high - answer.index_last_update_phyoffset:,} bytes past the start of the last indexed message"
@@ -212,6 +217,18 @@ def _print_search(out: Output, store: RocketMQStore, view: View, answer: KeyAnsw
     out.line(f"  The log goes from {low} to {high}{behind}.")
     if answer.scanned:
         out.line("  The whole log was scanned to confirm this.", style="dim")
+
+
+def _print_database(out: Output, store: RocketMQStore, steps: list[SearchStep]) -> None:
+    from mqstore.rocketmq.lookup.explain import DATABASE
+
+    index = store.database_index
+    assert index is not None
+    end = moment(index.last_store_timestamp)
+    out.line(f"  {DATABASE}, the index in RocksDB: up to physical offset {index.last_offset}, stored {end}")
+    for step in out.first(steps, STEPS_SHOWN):
+        found = "" if step.physical_offset is None else f"physical offset {step.physical_offset}, stored {moment(step.timestamp)}: "
+        out.line(f"    {found}{step.outcome}")
 
 
 def _print_steps(out: Output, steps: list[SearchStep], slot_count: int) -> None:

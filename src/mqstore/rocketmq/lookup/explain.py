@@ -21,11 +21,13 @@ from mqstore.rocketmq.format.index_file import SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import Record, split_keys
 from mqstore.rocketmq.lookup.reason import Reason
-from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_offsets, search, time_matches
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexAnswer, IndexFileLike, query_offsets, search, time_matches
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 
-__all__ = ["KeyAnswer", "query"]
+__all__ = ["DATABASE", "KeyAnswer", "query"]
+
+DATABASE = "rocksdbstore"  # in place of the name of an index file
 
 
 _ADVICE = {
@@ -101,6 +103,8 @@ def query(
     steps: list[SearchStep] | None = [] if explain else None
     files = view.index_files()
     answer = query_offsets(files, topic, key, max_num, begin, end, cap=store.config.max_msgs_num_batch or MAX_RESULTS, steps=steps)
+    limit = min(max_num, store.config.max_msgs_num_batch or MAX_RESULTS)
+    answer = _with_database(store, answer, topic, key, limit, begin, end, steps)
     low, _ = view.log_range()
     matches, damaged, removed = [], [], []
     for offset in dict.fromkeys(answer.offsets):
@@ -119,7 +123,6 @@ def query(
     missing = tuple(offset for offset, stored in unanswered.items() if begin <= stored <= end)
     if not matches and not missing:
         missing = tuple(unanswered)
-    limit = min(max_num, store.config.max_msgs_num_batch or MAX_RESULTS)
     reason: Reason | None = None
     detail = ""
     if missing:
@@ -149,6 +152,24 @@ def query(
         missing,
         tuple(steps or ()),
     )
+
+
+def _with_database(
+    store: RocketMQStore, answer: IndexAnswer, topic: str, key: str, limit: int, begin: int, end: int, steps: list[SearchStep] | None
+) -> IndexAnswer:
+    """Return the answer of the index files, and what else the index in RocksDB has."""
+    index = store.database_index
+    if index is None:
+        return answer
+    found = index.hits(topic, key, limit, begin, end)
+    if steps is not None:
+        steps.extend(SearchStep(DATABASE, 0, 0, hit.physical_offset, hit.stored, "taken") for hit in found)
+        if not found:
+            steps.append(SearchStep(DATABASE, 0, 0, None, None, "the database has no entry of the key in the time range"))
+    offsets = tuple(dict.fromkeys((*answer.offsets, *(hit.physical_offset for hit in found))))[: max(limit, len(answer.offsets))]
+    if (index.last_offset or 0) <= answer.last_update_physical_offset:
+        return answer._replace(offsets=offsets)
+    return IndexAnswer(offsets, index.last_store_timestamp or 0, index.last_offset or 0, answer.looping)
 
 
 class _Scan:
@@ -202,11 +223,14 @@ def _why_missing(
         if len(missing) > 1
         else "a message with the key is in the log and not in the answer; "
     )
-    newest = max((file.end_physical_offset for file in files), default=None)
+    ends = [file.end_physical_offset for file in files]
+    if store.database_index is not None:
+        ends.append(store.database_index.last_offset or 0)
+    newest = max(ends, default=None)
     sentences = {
         Reason.AFTER_INDEX_END: f"it is at physical offset {offset}, the index ends at {newest}",
         Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and does not recreate it",
-        Reason.INDEX_FILE_MISSING: f"no index file covers physical offset {offset}" if files else "there is no index file at all",
+        Reason.INDEX_FILE_MISSING: _no_cover(store, offset, files),
         Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no intact chain to it",
         Reason.OUTSIDE_TIME_WINDOW: (
             f"the time of the entry for physical offset {offset}, as the index computes it, is outside {begin} to {end}, "
@@ -227,7 +251,9 @@ def _why(
         on_disk = [file for file in store.index_files() if file.index_count > 1]
         if view.name == "recovered" and any(file.begin_physical_offset <= offset <= file.end_physical_offset for file in on_disk):
             return Reason.INDEX_FILE_DROPPED
-        return Reason.AFTER_INDEX_END if used and offset > used[-1].end_physical_offset else Reason.INDEX_FILE_MISSING
+        in_database = store.database_index.last_offset if store.database_index is not None else None
+        ends = [*(file.end_physical_offset for file in used[-1:]), *([] if in_database is None else [in_database])]
+        return Reason.AFTER_INDEX_END if ends and offset > max(ends) else Reason.INDEX_FILE_MISSING
     for file in covering:
         # without limits and with any time: does the chain lead there at all?
         steps: list[SearchStep] = []
@@ -238,6 +264,14 @@ def _why(
             older = any(step.timestamp is not None and step.timestamp < begin for step in steps[: steps.index(entry)])
             return Reason.CUT_BY_MAX if inside and not older else Reason.OUTSIDE_TIME_WINDOW
     return Reason.INDEX_FILE_UNSOUND
+
+
+def _no_cover(store: RocketMQStore, offset: int, files: Sequence[IndexFileLike]) -> str:
+    if store.database_index is not None:
+        return f"neither an index file nor the index in RocksDB has the entry for physical offset {offset}"
+    if store.unread_database_index is not None:
+        return f"no index file covers physical offset {offset}; {store.unread_database_index}"
+    return f"no index file covers physical offset {offset}" if files else "there is no index file at all"
 
 
 def _why_nothing(

@@ -7,7 +7,7 @@
 
 What is not read is never called damaged, and never said to be missing.
 
-Format: docs/formats/rocketmq.md, sections 4.11 and 11.2.
+Format: docs/formats/rocketmq.md, sections 4.11, 5.10 and 11.2.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase, UnreadDatabaseError, is_database, is_installed
 from mqstore.findings import Damage, Kind
 
-__all__ = ["INSTALL", "QUEUE_PLACES", "Databases"]
+__all__ = ["INDEX_PLACE", "INSTALL", "QUEUE_PLACES", "Databases"]
 
 QUEUE_PLACES = ("consumequeue", "consumequeue_rocksdb")
+INDEX_PLACE = "rocksdbstore"
 INSTALL = "`pip install 'mqstore[rocksdb]'` installs what reads it"
 
 

@@ -30,9 +30,10 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.rocksdb_index import RocksIndex
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store import stored_config
-from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
+from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import unread_parts
@@ -138,6 +139,23 @@ class StoreFiles:
     def unread_index(self) -> tuple[UnreadIndex, ...]:
         """The index files that have entries and an unknown geometry."""
         return tuple(file for file in self._index.unread if file.header.index_count > 1 or file.damaged)
+
+    @cached_property
+    def database_index(self) -> RocksIndex | None:
+        """The index in RocksDB; None if there is none, it is empty, or it is not read."""
+        database = self.databases.open(INDEX_PLACE)
+        family = database.family() if database is not None else None
+        found = RocksIndex(family) if family is not None else None
+        return found if found is not None and found.last_offset is not None else None
+
+    @cached_property
+    def unread_database_index(self) -> str | None:
+        """The sentence for an index in RocksDB that may have entries and is not read; None if there is none, or it is read."""
+        if self.databases.why_unread(INDEX_PLACE) is None:
+            return None
+        files = self.directory.entries(INDEX_PLACE)
+        has_entries = any(file.size > 0 and file.name.endswith((".sst", ".log")) for file in files)
+        return self.unread_sentence("entries of an index", INDEX_PLACE) if has_entries else None
 
     @cached_property
     def scanned_index(self) -> Sequence[IndexImage]:

@@ -407,6 +407,9 @@ class Verification:
             self.checked.bytes += proof.file.entry_position(max(0, proof.stop))
             self.damage.extend(self._without_unfinished_put(proof.file, found) if proof is self.indexes[-1] else found)
         if not self.indexes and not self.store.unread_index:
+            if self.store.database_index is not None or self.store.unread_database_index is not None:
+                self.notes.append("there is no index file; the index in RocksDB (rocksdbstore) was not compared with the log")
+                return
             if self.unindexed:
                 sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"
                 self.cautions.append(sentence)

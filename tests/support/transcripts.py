@@ -6,7 +6,7 @@
     ```
 
 Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
-killed) and `damaged` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
+killed), `damaged` and `refused` (bytes of a store changed afterwards). `console head=8` keeps the first eight lines of each output. Sizes,
 times and rates differ between machines, so only their shape is compared. Blocks that need Spark are `console spark`. A command
 may end with `> file`.
 
@@ -41,12 +41,14 @@ PAGES = (
     GUIDE / "rabbitmq.md",
     GUIDE / "replay.md",
     GUIDE / "salvage.md",
+    GUIDE / "start.md",
     GUIDE / "who-may-connect.md",
 )
 STORES = {
     "store": "4.9.3/b-kill9",
     "damaged": "4.9.3/m-damaged/01-body-flip",
     "broker": "4.9.3/f-broker-offsets",
+    "refused": "4.9.3/m-damaged/07-truncate-last",
     "node": "3.10.8/f-mixed-features",
     "wreck": "3.10.8/e2-gc-interrupted",
 }

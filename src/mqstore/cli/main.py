@@ -33,6 +33,7 @@ from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
 from mqstore.cli.write import load as loading
 from mqstore.cli.write import put as putting
+from mqstore.cli.write import repair as repairing
 from mqstore.cli.write.target import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 from mqstore.table.formatting import printable
@@ -44,7 +45,8 @@ CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
 app = typer.Typer(
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
-    "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. Only put, load, groups --reset and serve change it.",
+    "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. "
+    "Only put, load, repair, groups --reset and serve change it.",
     epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,
@@ -97,6 +99,7 @@ for module in (
     replay,
     lookup,
     follow,
+    repairing,
     putting,
     loading,
     serve,

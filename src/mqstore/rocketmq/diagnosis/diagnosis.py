@@ -31,6 +31,7 @@ __all__ = ["diagnose", "rules_of"]
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 
+_REPAIRED = frozenset({"stray-file", "wrong-size", "bad-config", "bad-checkpoint", "bad-checksum", "queue-gap"})
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
 _OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
 _OF_LOG = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.MISSING_FILE, Kind.WRONG_SIZE})
@@ -93,7 +94,7 @@ class _Work:
             self.unknown += again.unknown
         else:
             self.evidence += [Evidence.of(item) for item in report.damage]
-        next_, why = self._advice(loses, redelivers)
+        next_, why = self._advice(check.lost, redelivers)
         return Diagnosis(
             store=str(self.store.path),
             family="rocketmq",
@@ -282,10 +283,17 @@ class _Work:
 
     # what to do
 
-    def _advice(self, loses: int, redelivers: int) -> tuple[str, str]:
+    def _advice(self, lost: int, redelivers: int) -> tuple[str, str]:
         store = self.store.path
         if self.locked:
             return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
-        if self.obstacles or loses or redelivers or not self.harmless or self.unknown:
+        if lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence)):
+            return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
+        if self.obstacles or not self.harmless or self.unknown:
             return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
-        return START, "start the broker: it keeps everything"
+        return START, "start the broker: it keeps everything that is there"
+
+    @staticmethod
+    def _repairable(item: Evidence) -> bool:
+        """Return whether `repair` has a step for this. Entries after the end of the log are left to the broker, which drops them."""
+        return item.finding in _REPAIRED or (item.finding == "bad-queue-entry" and "after the end of the log" not in item.detail)

@@ -1,0 +1,64 @@
+"""Changes of a repair: what is done to one file, and the step of the plan that it belongs to.
+
+write     bytes of an existing file            content, offset
+resize    the length of an existing file       length
+put       a whole small file, new or replaced  content
+remove    a file is taken out of the store
+mkdir     a new directory
+rmdir     a directory is taken out, once it is empty
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Change", "Step"]
+
+Operation = Literal["write", "resize", "put", "remove", "mkdir", "rmdir"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change. file: relative to the store."""
+
+    op: Operation
+    file: str
+    offset: int = 0
+    content: bytes = b""
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a plan. why: what is wrong. otherwise: what the broker would do. loss: what the change costs; empty for nothing.
+
+    changes: made together, in this order; empty if there is no remedy, which `why` explains.
+    """
+
+    kind: str
+    file: str
+    offset: int
+    length: int
+    why: str
+    otherwise: str
+    loss: str
+    changes: tuple[Change, ...]
+
+    @property
+    def possible(self) -> bool:
+        return bool(self.changes)
+
+    def as_dict(self, number: int) -> dict[str, Any]:
+        """Return the row that `repair --plan` prints."""
+        return {
+            "number": number,
+            "step": self.kind,
+            "file": self.file,
+            "offset": self.offset,
+            "length": self.length,
+            "why": self.why,
+            "otherwise": self.otherwise,
+            "loss": self.loss,
+            "possible": self.possible,
+        }

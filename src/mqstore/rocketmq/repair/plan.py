@@ -1,0 +1,49 @@
+"""The plan of a repair: the steps after which a broker starts on the store and delivers everything that is intact.
+
+What a broker repairs by itself and without loss is not in the plan: a torn end after a kill is, because its bytes would stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.rocketmq.repair.change import Step
+from mqstore.rocketmq.repair.config_steps import config_steps
+from mqstore.rocketmq.repair.file_steps import file_steps
+from mqstore.rocketmq.repair.log_steps import log_steps
+from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
+from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["chosen", "plan"]
+
+
+def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int], None] | None = None) -> list[Step]:
+    """Return the steps, in the order in which they are applied. Reads only. Raises UnsupportedError."""
+    store.require_commit_log("repair")
+    if store.queue_database is not None:
+        raise UnsupportedError(f"the consume queues of {store.path} are in a RocksDB database, which repair does not write")
+    store.require_directories()
+    scan = RepairScan(store)
+    report = scan.run(threads, progress)
+    prefix = f"{store.log.queue.relative}/"
+    damage = [item for item in report.damage if item.file.startswith(prefix)]
+    in_log = list(log_steps(store.log, damage, scan.last_timestamp, scan.add_restored))
+    starts = {file.relative: file.start for file in store.log.files}
+    log_end = min([scan.log_end, *(starts[step.file] + step.offset for step in in_log if step.kind == "torn-end")])
+    return [
+        *file_steps(store),
+        *in_log,
+        *queue_steps(store, scan, log_end),
+        *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
+    ]
+
+
+def chosen(steps: Sequence[Step], only: Collection[int] | None) -> list[Step]:
+    """Return the steps with these numbers, counted from 1. Raises UsageError for a number that is not in the plan."""
+    if only is None:
+        return list(steps)
+    for number in only:
+        if not 1 <= number <= len(steps):
+            raise UsageError(f"--only {number}: the plan has {len(steps)} steps; `mqstore repair STORE` lists them")
+    return [step for number, step in enumerate(steps, 1) if number in only]

@@ -1,0 +1,215 @@
+"""Repairs of broken stores: what is planned, what a broker then makes of the store, and that undoing gives back every byte."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+from support.golden import DAMAGED, PLAIN, GoldenCase, case_id, case_named, opened, unchanged, unpack
+from support.rocketmq_states import STATES, made
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, UsageError
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.recorder import RecordedWrites
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.diagnosis.diagnosis import diagnose
+from mqstore.rocketmq.live.store_lock import StoreInUseError, StoreLock
+from mqstore.rocketmq.repair.change import Step
+from mqstore.rocketmq.repair.journal import APPLIED, apply, read_journal, undo
+from mqstore.rocketmq.repair.plan import chosen, plan
+
+FOUR, FIVE, SMALL = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets"), case_named("4.9.3/m-damaged/0-clean")
+LOST_FOR_GOOD = {"torn_tail", "zeroed_page", "missing_log_file", "no_log", "short_log_file"}
+
+Image = dict[str, tuple[bytes | None, int]]
+
+
+def image(store: Path) -> Image:
+    return {
+        path.relative_to(store).as_posix(): (path.read_bytes() if path.is_file() else None, path.stat().st_mode)
+        for path in sorted(store.rglob("*"))
+    }
+
+
+def planned(store: Path, case: GoldenCase) -> list[Step]:
+    return plan(open_rocketmq(store, config=case.config))
+
+
+def diagnosed(store: Path, case: GoldenCase) -> Diagnosis:
+    return diagnose(open_rocketmq(store, config=case.config), case.version)
+
+
+def repaired_and_undone(store: Path, case: GoldenCase) -> tuple[Diagnosis, list[Step]]:
+    """Repair a store, check that a second plan is empty and that undoing gives the store back. Returns the diagnosis in between."""
+    before = image(store)
+    steps = planned(store, case)
+    journal = store.with_name("undo")
+    apply(store, journal, [step for step in steps if step.possible])
+    assert [step for step in planned(store, case) if step.possible] == []
+    found = diagnosed(store, case)
+    read = read_journal(journal)
+    assert read is not None
+    assert read.state == APPLIED
+    undo(store, read)
+    assert image(store) == before
+    assert not journal.exists()
+    return found, steps
+
+
+@pytest.mark.parametrize("case", [case for case in PLAIN if "offsets" not in case.name and "0-clean" not in case.name], ids=case_id)
+def test_nothing_is_to_be_repaired_in_what_a_broker_left(case: GoldenCase) -> None:
+    with unchanged(opened(case)):
+        steps = planned(opened(case), case)
+    assert [step.kind for step in steps] == (["torn-end"] if case.name == "b3-kill9-torn" else [])
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("state", sorted(STATES))
+@pytest.mark.parametrize("case", [FOUR, FIVE, SMALL], ids=case_id)
+def test_after_a_repair_a_broker_starts_and_keeps_all_that_is_there_and_undoing_gives_back_every_byte(
+    case: GoldenCase, state: str, tmp_path: Path
+) -> None:
+    store = made(state, case, tmp_path / "store")
+    before = diagnosed(store, case)
+    found, _ = repaired_and_undone(store, case)
+    assert (found.starts, found.redelivers) == (True, 0)
+    if state not in LOST_FOR_GOOD:
+        assert found.loses == 0
+    elif before.starts:
+        assert found.loses <= before.loses
+
+
+@pytest.mark.parametrize("case", [case for case in DAMAGED if "index" not in case.name], ids=case_id)
+def test_a_damaged_store_loses_after_a_repair_only_messages_whose_bytes_are_lost(case: GoldenCase, tmp_path: Path) -> None:
+    found, steps = repaired_and_undone(unpack(case, tmp_path / "store"), case)
+    assert steps
+    assert found.starts
+    assert found.loses == sum(item.messages for item in found.evidence if item.finding == "gone")
+
+
+def test_a_record_whose_size_is_wrong_is_restored_from_what_is_inside(tmp_path: Path) -> None:
+    case = case_named("4.9.3/m-damaged/03-size-field")
+    store = unpack(case, tmp_path / "store")
+    steps = [step for step in planned(store, case) if step.kind == "frame"]
+    assert len(steps) == 4
+    assert all(step.loss == "" and "size and magic are restored" in step.why for step in steps)
+    apply(store, tmp_path / "undo", steps)
+    damage = json.loads((case.path / "damage.json").read_text())
+    for item in damage:
+        assert (store / item["file"]).read_bytes()[item["offset"] : item["offset"] + item["length"]].hex() == item["old_hex"]
+
+
+def test_only_chosen_steps_are_applied(tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "store")
+    steps = planned(store, FOUR)
+    assert [step.kind for step in steps] == ["take-out", "offsets"]
+    apply(store, tmp_path / "undo", chosen(steps, {1}))
+    assert [step.kind for step in planned(store, FOUR)] == ["offsets"]
+    with pytest.raises(UsageError, match="the plan has 2 steps"):
+        chosen(steps, {3})
+
+
+def test_a_store_in_use_is_not_touched(tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "store")
+    before = image(store)
+    with DurableDirectory(store) as directory, StoreLock(directory), pytest.raises(StoreInUseError):
+        apply(store, tmp_path / "undo", planned(store, FOUR))
+    assert image(store) == before
+    assert not (tmp_path / "undo").exists()
+
+
+def test_a_journal_inside_the_store_or_of_another_store_is_refused(tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "a" / "store")
+    other = made("stray_file", FOUR, tmp_path / "other")
+    steps = planned(store, FOUR)
+    with pytest.raises(TargetError, match="inside the store"):
+        apply(store, store / "undo", steps)
+    apply(store, tmp_path / "a" / "undo", steps)
+    found = read_journal(tmp_path / "a" / "undo")
+    assert found is not None
+    before = image(other)
+    with pytest.raises(TargetError, match="another store"):
+        undo(other, found)
+    assert image(other) == before
+    for junk in (tmp_path / "a", other / "lock"):
+        with pytest.raises(CannotOpenError):
+            read_journal(junk)
+
+
+def test_a_second_apply_into_the_same_journal_is_refused(tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "store")
+    steps = planned(store, FOUR)
+    apply(store, tmp_path / "undo", chosen(steps, {1}))
+    before = image(store)
+    with pytest.raises(TargetError, match="exists already"):
+        apply(store, tmp_path / "undo", planned(store, FOUR))
+    assert image(store) == before
+
+
+def test_a_store_that_changed_after_the_repair_is_not_undone(tmp_path: Path) -> None:
+    store = made("body_flip", FOUR, tmp_path / "store")
+    apply(store, tmp_path / "undo", planned(store, FOUR))
+    with (store / "config" / "consumerOffset.json").open("ab") as file:
+        file.write(b" ")
+    before = image(store)
+    found = read_journal(tmp_path / "undo")
+    assert found is not None
+    with pytest.raises(TargetError, match=r"consumerOffset.json was changed after the repair"):
+        undo(store, found)
+    assert image(store) == before
+
+
+def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
+    store = made("body_flip", FOUR, tmp_path / "store")
+    apply(store, tmp_path / "undo", planned(store, FOUR))
+    found = read_journal(tmp_path / "undo")
+    assert found is not None
+    saved = tmp_path / "undo" / found.changes[0]["old"]["blob"]
+    saved.write_bytes(b"\xff" * saved.stat().st_size)
+    before = image(store)
+    with pytest.raises(CannotOpenError, match="does not match its checksum"):
+        undo(store, found)
+    assert image(store) == before
+
+
+class _FullDisk(RecordedWrites):
+    """A recorder that fails the n-th write with ENOSPC."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.left = after
+
+    def attempt(self, operation: str, path: str) -> None:
+        self.left -= operation == "write"
+        if self.left < 0 and operation == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_without_room_for_the_journal_nothing_is_changed_and_nothing_stays(after: int, tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "store")
+    before = image(store)
+    with pytest.raises(TargetError):
+        apply(store, tmp_path / "undo", planned(store, FOUR), recorder=_FullDisk(after), within="store")
+    assert image(store) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("name", ["5.5.0/c-rocksdb-queues-clean", "5.5.0/g-dledger"])
+def test_what_repair_does_not_write_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError):
+        plan(open_rocketmq(opened(case_named(name))))
+
+
+def test_a_stray_directory_comes_back_with_everything_in_it(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    old = store / "commitlog" / "old"
+    (old / "deep" / "empty").mkdir(parents=True)
+    (old / "deep" / "note").write_bytes(b"x" * 70_000)
+    (old / "run").write_bytes(b"#!")
+    (old / "run").chmod(0o755)
+    found, _ = repaired_and_undone(store, FOUR)
+    assert found.starts

@@ -27,7 +27,7 @@ from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, replay, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
-from mqstore.cli.rabbitmq import convert
+from mqstore.cli.rabbitmq import convert, rescue
 from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, timers, usage, verify
 from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
@@ -95,6 +95,7 @@ for module in (
     sql,
     jobs,
     convert,
+    rescue,
     salvage,
     replay,
     lookup,

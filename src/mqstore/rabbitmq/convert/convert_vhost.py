@@ -64,6 +64,7 @@ THREADS = 2
 MOST_ENTRIES = 1 << 20
 REFUSED_SHOWN = 5
 
+Beside = Callable[[Sequence["QueueReport"]], Mapping[str, bytes]]
 Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[QueueResult]]
 
 
@@ -129,7 +130,8 @@ class ConvertReport:
 class ConvertOptions:
     """The options of `convert`. into: (vhost, queue) for messages in no queue or in an unnamed one; None: they are left out.
 
-    broker: the version that will read the new directory; None: messages keep their form.
+    broker: the version that will read the new directory; None: messages keep their form. beside: returns further files of the new
+    directory.
     """
 
     version: int
@@ -142,6 +144,7 @@ class ConvertOptions:
     progress: Callable[[int, int], None] | None = None
     into: tuple[str, str] | None = None
     broker: BrokerVersion | None = None
+    beside: Beside | None = None
 
     @property
     def basic(self) -> bool:
@@ -163,6 +166,7 @@ def convert(
     threads: int = THREADS,
     run: Run | None = None,
     progress: Callable[[int, int], None] | None = None,
+    beside: Beside | None = None,
 ) -> ConvertReport:
     """Write a new directory in which the queues of a store have version 1 or 2.
 
@@ -172,7 +176,8 @@ def convert(
     store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since the epoch; messages at the
     head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
     version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
-    file, as configured on the node that will read them. link: hard links to the message files instead of copies; the old store must not
+    file, as configured on the node that will read them. beside: called with the reports of the queues, it returns further files of the
+    new directory by name. link: hard links to the message files instead of copies; the old store must not
     be used afterwards. run: runs the tasks, one per queue (default: threads of this process). progress: called with (queues done,
     total).
 
@@ -196,7 +201,7 @@ def convert(
             raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
         chosen = None if queues is None else set(queues)
         options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
-        options = replace(options, broker=broker)
+        options = replace(options, broker=broker, beside=beside)
         return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
     finally:
         if keep is not None:
@@ -259,8 +264,10 @@ def write_stores(
                     every.append(orphans)
                 copied += _finish_vhost(found.vhost, new.directory, places[place], mine, options)
             new.directory.remove_tree(ROWS)
+            reports = tuple(result.report for result in every)
+            for name, content in ({} if options.beside is None else options.beside(reports)).items():
+                new.directory.write_small(name, content)
             new.publish()
-        reports = tuple(result.report for result in every)
         findings = (*unread_entries(directory), *_findings([vhost for vhost, _ in opened.values()], every))
         return ConvertReport(str(to), options.version, reports, copied, findings, _notes(reports), time.monotonic() - started)
     finally:

@@ -85,7 +85,7 @@ def unread_parts(store: RabbitMQStore) -> list[str]:
 
 
 def _has_directories(store: RabbitMQStore, name: str, depth: int) -> bool:
-    """Return whether there is a directory so many levels below one."""
+    """Return whether a directory has directories at this depth below it."""
     places = [name] if store.directory.is_directory(name) else []
     try:
         for _ in range(depth):

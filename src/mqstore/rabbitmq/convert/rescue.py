@@ -1,0 +1,204 @@
+"""From a dead node's data directory to all that a new node of another version needs: stores, definitions, and the steps in a safe order.
+
+    OUT/msg_stores/         the classic queues, converted for the version
+    OUT/definitions.json    vhosts, exchanges, queues, bindings, policies, parameters, for `rabbitmqctl import_definitions`
+    OUT/STEPS.md            the commands to type
+
+A node deletes each queue directory whose queue it does not know when it starts. Therefore each converted directory has its queue in
+`definitions.json`: one that the metadata lacks is added under the name in its `.queue_name`; one without a name is reported, and is the
+only thing that would be lost. Arguments and policies that the new version does not know are left out. Quorum queues and streams
+are named, and are not carried over.
+
+Format: docs/formats/rabbitmq.md, sections 7.1, 11 and 12.6.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mqstore.errors import NotAStoreError, UsageError
+from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.findings import Damage
+from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
+from mqstore.rabbitmq.convert.convert_queue import QueueReport
+from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
+from mqstore.rabbitmq.convert.rescue_steps import steps
+from mqstore.rabbitmq.definitions.document import definitions_document
+from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
+
+__all__ = ["RescueReport", "rescue"]
+
+# what 3.12 and newer ignore, and 4.x refuses in a policy
+_OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator"})
+_OLD_POLICIES = frozenset(
+    {
+        "queue-version", "queue-mode", "queue-master-locator", "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size",
+        "ha-promote-on-shutdown", "ha-promote-on-failure",
+    }
+)  # fmt: skip
+_POLICY_COMPONENTS = ("operator_policy",)
+
+
+@dataclass(frozen=True, slots=True)
+class RescueReport:
+    """The result. converted: of the stores; added: queues that only their directories name; unknown: directories without a name, which a
+    node deletes with their messages; others: queues that are not carried over; dropped: what was left out of the definitions.
+    """
+
+    to: str
+    version: str
+    converted: ConvertReport
+    definitions: dict[str, Any]
+    added: tuple[str, ...] = ()
+    unknown: tuple[QueueReport, ...] = ()
+    others: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    damage: tuple[Damage, ...] = field(default=())
+
+    @property
+    def deleted(self) -> int:
+        """Messages that the new node deletes at its start."""
+        return sum(queue.messages for queue in self.unknown)
+
+    @property
+    def ok(self) -> bool:
+        return self.converted.ok and not self.deleted and not self.damage
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "to": self.to,
+            "version": self.version,
+            "ok": self.ok,
+            "messages": self.converted.messages - self.deleted,
+            "deleted": self.deleted,
+            "defined": {name: len(rows) for name, rows in self.definitions.items()},
+            "added": list(self.added),
+            "unknown_directories": [queue.directory for queue in self.unknown],
+            "not_carried_over": list(self.others),
+            "left_out_of_definitions": list(self.dropped),
+            "converted": self.converted.as_dict(),
+            "damage": [item.as_dict() for item in self.damage],
+        }
+
+
+def rescue(
+    data: str | Path,
+    to: str | Path,
+    version: str,
+    *,
+    users: bool = False,
+    threads: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> RescueReport:
+    """Write a new directory with everything for a node of a version. data: a node's data directory. users: with users and permissions.
+
+    Raises NotAStoreError, TargetError, UnsupportedError, UsageError; then nothing is left behind.
+    """
+    broker = target_version(version)
+    data = Path(data)
+    if not data.is_dir():
+        raise UsageError(f"{data} is not a directory; give the data directory of a node, which has msg_stores/ and its metadata")
+    directory = ConfinedDirectory(data)
+    if not directory.is_directory("msg_stores"):
+        raise NotAStoreError(f"{data} has no msg_stores/; give the data directory of a node, not one of its parts")
+    definitions = read_definitions(directory)
+    made: list[_Prepared] = []
+
+    def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
+        prepared = _prepare(definitions, queues, broker, users)
+        made.append(prepared)
+        text = steps(broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, users=users)
+        return {
+            "definitions.json": json.dumps(prepared.document, ensure_ascii=False, indent=1).encode() + b"\n",
+            "STEPS.md": text.encode(),
+        }
+
+    converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
+    last = made[-1]
+    return RescueReport(
+        str(to), broker.name, converted, last.document, last.added, last.unknown, last.others, last.dropped, definitions.damage
+    )
+
+
+def _names(definitions: Definitions) -> list[tuple[str, str]]:
+    return [(queue.vhost.decode("utf-8", "surrogateescape"), queue.name.decode("utf-8", "surrogateescape")) for queue in definitions.queues]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    document: dict[str, Any]
+    added: tuple[str, ...]
+    unknown: tuple[QueueReport, ...]
+    others: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def _prepare(definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool) -> _Prepared:
+    document = definitions_document(definitions, users=users)
+    others = [queue for queue in document["queues"] if queue["type"] != "classic"]
+    left = {(queue["vhost"], queue["name"]) for queue in others}
+    document["queues"] = [queue for queue in document["queues"] if queue["type"] == "classic"]
+    document["bindings"] = [
+        each for each in document["bindings"] if each["destination_type"] != "queue" or (each["vhost"], each["destination"]) not in left
+    ]
+    dropped = _drop_old(document)
+    added, unknown = _add_missing(document, queues)
+    named = tuple(f"{queue['type']} {queue['name']!r} of vhost {queue['vhost']!r}" for queue in others)
+    return _Prepared(document, added, unknown, named, dropped)
+
+
+def _drop_old(document: dict[str, Any]) -> tuple[str, ...]:
+    """Take out of the definitions what belongs to older versions only; return what it was."""
+    dropped = []
+    for queue in document["queues"]:
+        for name in sorted(_OLD_ARGUMENTS & queue["arguments"].keys()):
+            dropped.append(f"argument {name} of queue {queue['name']!r} of vhost {queue['vhost']!r}")
+            del queue["arguments"][name]
+    document["policies"] = [
+        policy
+        for policy in document["policies"]
+        if _without_old(policy["definition"], f"policy {policy['name']!r} of vhost {policy['vhost']!r}", dropped)
+    ]
+    parameters = []
+    for each in document["parameters"]:
+        value = each["value"]
+        what = f"operator policy {each['name']!r} of vhost {each['vhost']!r}"
+        is_policy = each["component"] in _POLICY_COMPONENTS and isinstance(value, dict) and isinstance(value.get("definition"), dict)
+        if not is_policy or _without_old(value["definition"], what, dropped):
+            parameters.append(each)
+    document["parameters"] = parameters
+    return tuple(dropped)
+
+
+def _without_old(definition: dict[str, Any], what: str, dropped: list[str]) -> bool:
+    """Take old keys out of a policy; return whether any key is left."""
+    for name in sorted(_OLD_POLICIES & definition.keys()):
+        dropped.append(f"{name} of {what}")
+        del definition[name]
+    return bool(definition)
+
+
+def _add_missing(document: dict[str, Any], queues: Sequence[QueueReport]) -> tuple[tuple[str, ...], tuple[QueueReport, ...]]:
+    """Define every queue that has a directory. Returns what was added, and the directories whose queues have no known name."""
+    defined = {(queue["vhost"], queue["name"]) for queue in document["queues"]}
+    vhosts = {vhost["name"] for vhost in document["vhosts"]}
+    added: dict[tuple[str, str], int] = {}
+    unknown = []
+    for queue in queues:
+        if not queue.named or queue.vhost is None:
+            unknown.append(queue)
+        elif (queue.vhost, queue.queue) not in defined:
+            level = -1 if queue.priority_level is None else queue.priority_level
+            added[queue.vhost, queue.queue] = max(level, added.get((queue.vhost, queue.queue), -1))
+    for (vhost, name), level in sorted(added.items()):
+        if vhost not in vhosts:
+            document["vhosts"].append({"name": vhost})
+            vhosts.add(vhost)
+        arguments = {} if level < 0 else {"x-max-priority": level}
+        row = {"name": name, "vhost": vhost, "type": "classic", "durable": True, "auto_delete": False, "arguments": arguments}
+        document["queues"].append(row)
+    return tuple(f"{name!r} of vhost {vhost!r}" for vhost, name in sorted(added)), tuple(unknown)

@@ -1,0 +1,89 @@
+"""`rescue`: stores, definitions and steps for a node of another version; what would be deleted is named, and nothing half-made is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import case_named, opened, opened_node, run_cli, unpack, unpack_node
+
+OLD = case_named("3.8.9/a-v1-clean")
+NEW = case_named("4.0.5/a-v2-kill9")
+
+
+def test_a_node_becomes_stores_definitions_and_steps(tmp_path: Path) -> None:
+    done = run_cli("rescue", opened_node(OLD), "--to", tmp_path / "out", "--for", "4.3")
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines()[1] == "198 messages; definitions: 2 vhosts, 15 queues, 2 exchanges, 4 bindings, 0 policies."
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["STEPS.md", "definitions.json", "msg_stores"]
+    document = json.loads((tmp_path / "out" / "definitions.json").read_text())
+    exported = json.loads((OLD.path / "definitions.json").read_text())
+    assert {(each["vhost"], each["name"]) for each in document["queues"]} == {(each["vhost"], each["name"]) for each in exported["queues"]}
+    # what 4.x refuses or ignores is left out, and said
+    assert all("x-queue-mode" not in each["arguments"] for each in document["queues"])
+    steps = (tmp_path / "out" / "STEPS.md").read_text()
+    assert "argument x-queue-mode of queue 'trans' of vhost '/'" in steps
+    order = [steps.index(words) for words in ("import_definitions", "list_queues", "stop rabbitmq-server", "cp -a", "name messages")]
+    assert order == sorted(order)
+    assert "| / | small | 33 |" in steps
+    assert "users" not in document
+    assert run_cli("verify", tmp_path / "out").status == 0
+
+
+def test_users_come_as_hashes_and_only_when_asked_for(tmp_path: Path) -> None:
+    assert run_cli("rescue", opened_node(OLD), "--to", tmp_path / "out", "--for", "4.3", "--users").status == 0
+    document = json.loads((tmp_path / "out" / "definitions.json").read_text())
+    (user,) = document["users"]
+    assert (user["name"], user["tags"], len(user["password_hash"])) == ("guest", ["administrator"], 48)
+    assert {each["vhost"] for each in document["permissions"]} == {vhost["name"] for vhost in document["vhosts"]}
+
+
+def test_quorum_queues_and_streams_are_named_as_not_carried_over(tmp_path: Path) -> None:
+    done = run_cli("rescue", opened_node(NEW), "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
+    assert done.status == 0, done.stderr
+    assert done.document["not_carried_over"] == ["quorum 'the.quorum' of vhost '/'", "stream 'the.stream' of vhost '/'"]
+    assert (done.document["messages"], done.document["deleted"]) == (211, 0)
+    assert "stream 'the.stream' of vhost '/': such queues are not carried over" in (tmp_path / "out" / "STEPS.md").read_text()
+
+
+def test_a_queue_that_the_metadata_lacks_is_defined_by_the_name_in_its_directory(tmp_path: Path) -> None:
+    node = unpack(OLD, tmp_path / "node")  # message stores alone
+    done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
+    assert done.status == 0, done.stderr
+    assert "'prio' of vhost '/'" in done.document["added"]
+    document = json.loads((tmp_path / "out" / "definitions.json").read_text())
+    assert {vhost["name"] for vhost in document["vhosts"]} == {"/", "\u0442\u0435\u0441\u0442 \u03b2"}
+    (prio,) = (queue for queue in document["queues"] if (queue["vhost"], queue["name"]) == ("/", "prio"))
+    assert prio["arguments"] == {"x-max-priority": 4}
+    # without its name, a directory is what a node would delete: named, counted, status 1
+    (name,) = (path for path in node.rglob(".queue_name") if path.read_bytes().endswith(b"QUEUE: small\n"))
+    name.unlink()
+    done = run_cli("rescue", node, "--to", tmp_path / "again", "--for", "4.3", "-o", "json")
+    assert done.status == 1
+    assert (done.document["unknown_directories"], done.document["deleted"]) == ([name.parent.name], 33)
+    assert f"33 messages of the directory {name.parent.name}" in (tmp_path / "again" / "STEPS.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--for", "5.0"], "'5.0' is not a version of RabbitMQ"),
+        (["--for", "4.3"], "has no msg_stores/; give the data directory of a node"),
+    ],
+)
+def test_what_cannot_be_rescued_is_refused_in_a_sentence(words: list[str], said: str, tmp_path: Path) -> None:
+    done = run_cli("rescue", opened(OLD) / "msg_stores", "--to", tmp_path / "out", *words)
+    assert (done.status, said in done.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_half_made_is_left_when_messages_cannot_be_written_for_the_version(tmp_path: Path) -> None:
+    node = unpack_node(case_named("4.3.6/a-v2-clean"), tmp_path / "node")
+    shutil.rmtree(node / "coordination")
+    for path in [*node.rglob(".vhost"), *node.rglob(".queue_name")]:
+        path.unlink()
+    done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "3.10")
+    assert (done.status, "messages cannot be written for that version" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]

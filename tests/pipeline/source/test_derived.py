@@ -122,7 +122,9 @@ def test_a_filter_on_topic_and_queue_leaves_out_queues_before_they_are_read(tmp_
 
 @pytest.mark.versions
 @pytest.mark.parametrize("name", list(BY_NAME))
-@pytest.mark.parametrize("case", ["4.9.3/a-clean-small", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"])
+@pytest.mark.parametrize(
+    "case", ["4.9.3/a-clean-small", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue", "5.5.0/e-rocksdb-config-v1"]
+)
 def test_a_dataframe_holds_every_row(name: str, case: str, spark: SparkSession) -> None:
     golden = case_named(case)
     frame = read(spark, opened(golden), format=f"rocketmq-{name}", config=golden.config)

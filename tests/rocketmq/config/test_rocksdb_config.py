@@ -47,6 +47,17 @@ def test_topics_and_groups_of_version_1() -> None:
     assert rocksdb_config.topics(database).version == (0, 2, 1795315072804)
 
 
+def test_version_2_of_a_real_broker() -> None:
+    store = mqstore.open(opened(case_named("5.5.0/h-rocksdb-config-v2")))
+    assert store.offset_table.offsets == {("s51_group", "s51_plain"): {0: 40, 1: 40, 2: 40}, ("s51_odd", "s51_plain"): {2: 5_000_000_000}}
+    assert {name: config.read_queues for name, config in store.topics.topics.items()} == {"s51_plain": 3}
+    assert (store.topics.findings, store.offset_table.findings) == ((), ())
+    database = RocksDatabase(ReadOnlyDirectory(opened(case_named("5.5.0/h-rocksdb-config-v2"))), rocksdb_config.V2)
+    version = rocksdb_config.topics(database).version
+    assert version is not None
+    assert version[:2] == (0, 2)
+
+
 def v2(place: Path) -> RocksDatabase:
     place.parent.mkdir(exist_ok=True)
     database = new_database(place)

@@ -10,6 +10,7 @@ from support import golden
 from support.golden import case_named, opened
 from support.rocksdb import copied, flip, new_database, tables
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, entry_key, parse_key, readers
@@ -35,6 +36,26 @@ def test_every_entry_is_the_one_that_the_broker_read(name: str) -> None:
         assert (queue.min_offset, queue.max_offset) == (wanted[key]["min_offset"], wanted[key]["max_offset"])
         assert [list(row) for row in queue.entries(0, queue.max_offset).tolist()] == wanted[key]["entries"]
         assert queue.findings == ()
+
+
+def test_entries_of_removed_log_files_are_not_part_of_a_queue() -> None:
+    case = case_named("5.5.0/j-rocksdb-rolled")
+    found = {(queue.topic, queue.queue_id): queue for queue in mqstore.open(opened(case)).consume_queues()}
+    wanted = {(row["topic"], row["queue_id"]): row for row in golden.queues(case)}
+    assert set(found) - set(wanted) == {("only-old", 0)}
+    assert (found["only-old", 0].min_offset, found["only-old", 0].max_offset) == (15, 15)
+    for key, row in wanted.items():
+        assert (found[key].min_offset, found[key].max_offset) == (row["min_offset"], row["max_offset"])
+        assert [list(entry) for entry in found[key].entries(0, row["max_offset"]).tolist()] == row["entries"]
+
+
+def test_a_broker_that_was_killed_before_a_flush_leaves_no_queue_and_recovers_all() -> None:
+    case = case_named("5.5.0/i-rocksdb-kill9")
+    store = mqstore.open(opened(case), config=case.config)
+    assert store.consume_queues() == ()
+    assert {(queue.topic, queue.queue_id): queue.max_offset for queue in store.view("recovered").queues()} == {
+        (row["topic"], row["queue_id"]): row["max_offset"] for row in golden.queues(case)
+    }
 
 
 def test_a_part_of_a_queue_is_read_by_queue_offset() -> None:

@@ -11,7 +11,8 @@ Family `offset`, the bounds of each queue:
     value  i64 physical offset, i64 queue offset
 
 The maximum offset of a queue is the queue offset under `max` plus one; entries from there on are left over from a log that was cut.
-`min` is written late, or not at all. Topic CHECKPOINT_TOPIC has a value of 8 bytes: the end of the log that is in the database.
+`min` is written late, or not at all: the minimum is the first entry whose record is in the log. Topic CHECKPOINT_TOPIC has a value of 8
+bytes: the end of the log that is in the database.
 
     >>> entry_key(b"orders", 0, 1).hex()
     '00000006016f72646572730100000000010000000000000001'
@@ -99,8 +100,8 @@ def _with_entries(family: Family, relative: str, findings: list[Damage]) -> Iter
         findings.append(Damage(relative, 0, 0, Kind.BAD_QUEUE_ENTRY, f"{odd} keys of the database are not those of queue entries"))
 
 
-def readers(directory: ReadOnlyDirectory, database: RocksDatabase) -> tuple[tuple[RocksQueueReader, ...], list[Damage]]:
-    """Return the queues of a database, by topic and queue id, and findings about its keys."""
+def readers(directory: ReadOnlyDirectory, database: RocksDatabase, log_start: int = 0) -> tuple[tuple[RocksQueueReader, ...], list[Damage]]:
+    """Return the queues of a database, by topic and queue id, and findings about its keys. log_start: where the log starts."""
     findings: list[Damage] = []
     entries, bounds = database.family("default"), database.family("offset")
     names: set[Name] = set()
@@ -110,7 +111,7 @@ def readers(directory: ReadOnlyDirectory, database: RocksDatabase) -> tuple[tupl
     names.update(_with_entries(entries, database.relative, findings))
     if bounds is not None:
         names.update(_with_maximum(bounds))
-    found = (RocksQueueReader(directory, database, entries, bounds, topic, queue_id) for topic, queue_id in names)
+    found = (RocksQueueReader(directory, database, entries, bounds, topic, queue_id, log_start) for topic, queue_id in names)
     return tuple(sorted(found, key=lambda queue: (queue.topic, queue.queue_id))), findings
 
 
@@ -125,12 +126,14 @@ class RocksQueueReader(ConsumeQueueReader):
         bounds: Family | None,
         topic: bytes,
         queue_id: int,
+        log_start: int = 0,
     ) -> None:
         super().__init__(directory, topic.decode("utf-8", "surrogateescape"), queue_id, place=database.relative)
         self._database = database
         self._entries = entries
         self._stored_bounds = bounds
         self._name = topic
+        self._log_start = log_start
 
     @cached_property
     def _queue(self) -> FileQueue:
@@ -176,7 +179,23 @@ class RocksQueueReader(ConsumeQueueReader):
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
-        return self._ends[:2]
+        low, high, _ = self._ends
+        return self._first_in_log(low, high), high
+
+    def _first_in_log(self, low: int, high: int) -> int:
+        """Return the queue offset of the first entry whose record the log may hold: entries ascend."""
+        if self._log_start <= 0:
+            return low
+        prefix = _prefix(self._name, self.queue_id)
+        stop = prefix + _INT64.pack(high)
+        while low < high:
+            middle = (low + high) // 2
+            pair = self._entries.first(prefix + _INT64.pack(middle))
+            if pair is None or pair[0] >= stop or len(pair[1]) != VALUE_SIZE or _INT64.unpack_from(pair[1])[0] >= self._log_start:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     @property
     def findings(self) -> tuple[Damage, ...]:

@@ -93,7 +93,7 @@ class StoreFiles:
     @cached_property
     def stored_queues(self) -> StoredQueues:
         """The consume queues, in files or in RocksDB, and which of them are there twice."""
-        return stored_queues(self.directory, self.databases, self.config.consume_queue_file_size)
+        return stored_queues(self.directory, self.databases, self.config.consume_queue_file_size, self.log.start)
 
     def consume_queues(self) -> Sequence[ConsumeQueueReader]:
         """Return all consume queues on disk, by topic and queue id."""

@@ -34,8 +34,8 @@ class StoredQueues:
     unread_beside: str | None = None
 
 
-def stored_queues(directory: ReadOnlyDirectory, databases: Databases, file_size: int | None) -> StoredQueues:
-    """List the queues of a store. file_size: bytes of a queue file, if configured."""
+def stored_queues(directory: ReadOnlyDirectory, databases: Databases, file_size: int | None, log_start: int) -> StoredQueues:
+    """List the queues of a store. file_size: bytes of a queue file, if configured. log_start: physical offset of the log's start."""
     # a truncated file in a queue of one file is recognised by the file size of the other queues
     size = file_size or consume_queue.common_file_size(directory)
     files = tuple(ConsumeQueueReader(directory, topic, queue_id, file_size=size) for topic, queue_id in consume_queue.queues(directory))
@@ -45,7 +45,7 @@ def stored_queues(directory: ReadOnlyDirectory, databases: Databases, file_size:
     for place in QUEUE_PLACES:
         database = databases.open(place)
         if database is not None:
-            queues, odd = readers(directory, database)
+            queues, odd = readers(directory, database, log_start)
             found += queues
             findings += odd
         elif databases.why_unread(place) is not None:

@@ -27,7 +27,7 @@ def wanted(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_3_10_boots_from_stores_of_4_x_and_delivers_every_message(tmp_path: Path) -> None:
     every = [case_named(name) for names in BATCHES for name in names]
-    with new_node(boot_timeout=60) as node:
+    with new_node() as node:
         node.start()
         declare(node, list({(queue.vhost, queue.queue): queue for case in every for queue in declared(case)}.values()))
         node.stop()

@@ -1,0 +1,131 @@
+"""A private RabbitMQ node of another version, out of a directory that `make_root.sh` made; it needs root, for `unshare` and `chroot`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support.ports import free_port
+
+if TYPE_CHECKING:
+    import pika
+
+BOOT_TIMEOUT = 180
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+ROOT = Path(os.environ.get("MQSTORE_RABBITMQ_ROOT") or _CACHE / "mqstore-rabbitmq-sid")
+_MOUNTED = (
+    'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && mount --bind "$1" "$0/broker" && cd "$0" && R=$0 && shift'
+    ' && exec chroot "$R" /usr/bin/env -i "$@"'
+)
+
+
+def missing() -> str:
+    """Return why no such node can be started; an empty string if one can."""
+    if not (ROOT / ".complete").exists():
+        return f"no RabbitMQ of Debian's suite sid in {ROOT}: tests/interop/rabbitmq/make_root.sh sid {ROOT} makes it, as .ci/run does"
+    if os.geteuid():
+        return "a node out of another Debian suite needs root, for unshare and chroot"
+    allowed = subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+    return "" if allowed else "this machine does not allow unshare -m, which a node out of another Debian suite needs"
+
+
+class OtherNode:
+    """One node; all its files are in base, which it sees as /broker."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.data = base / "node"
+        self.version = (ROOT / ".complete").read_text().split()[1].rstrip(",")
+        (sbin,) = ROOT.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin")
+        self._sbin = f"/{sbin.relative_to(ROOT)}"
+        self.port, dist, self._epmd_port = free_port(), free_port(), free_port()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._epmd: subprocess.Popen[bytes] | None = None
+        for name in ("home", "log", "gen", "schema"):
+            (base / name).mkdir()
+        (base / "rabbitmq.conf").write_text(
+            f"loopback_users = none\nlisteners.tcp.1 = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 50MB\n"
+            "vm_memory_high_watermark.absolute = 4GB\n"
+        )
+        (base / "plugins").write_text("[].")
+        local = "-kernel inet_dist_use_interface {127,0,0,1}"
+        self._environment = {
+            "PATH": "/usr/bin:/usr/sbin", "HOME": "/broker/home", "LC_ALL": "C.UTF-8", "RABBITMQ_NODENAME": "rabbit@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
+            "RABBITMQ_MNESIA_BASE": "/broker", "RABBITMQ_MNESIA_DIR": "/broker/node", "RABBITMQ_PID_FILE": "/broker/pid",
+            "RABBITMQ_LOG_BASE": "/broker/log", "RABBITMQ_CONFIG_FILE": "/broker/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": "/broker/plugins", "RABBITMQ_CONF_ENV_FILE": "/broker/none",
+            "RABBITMQ_FEATURE_FLAGS_FILE": "/broker/feature_flags", "RABBITMQ_GENERATED_CONFIG_DIR": "/broker/gen",
+            "RABBITMQ_SCHEMA_DIR": "/broker/schema", "ERL_EPMD_PORT": str(self._epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_CRASH_DUMP_SECONDS": "0", "RABBITMQ_CTL_ERL_ARGS": f"+S 1:1 {local}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{local} +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none",
+        }  # fmt: skip
+
+    def _command(self, *words: str) -> list[str]:
+        environment = [f"{name}={value}" for name, value in self._environment.items()]
+        return ["unshare", "-m", "bash", "-c", _MOUNTED, str(ROOT), str(self.base), *environment, *words]
+
+    def _spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        with open(self.base / "out.txt", "ab") as output:
+            command = self._command(*words)
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def start(self) -> None:
+        """Boot, and return when clients can connect."""
+        if self._epmd is None:
+            self._epmd = self._spawn("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
+        (self.base / "pid").unlink(missing_ok=True)
+        self._server = self._spawn(f"{self._sbin}/rabbitmq-server")
+        end = time.monotonic() + BOOT_TIMEOUT
+        while time.monotonic() < end:
+            assert self._server.poll() is None, (self.base / "out.txt").read_text(errors="replace")[-1500:]
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                if (self.base / "pid").exists():
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"no listener after {BOOT_TIMEOUT} s")
+
+    def ctl(self, *words: str) -> str:
+        """Run rabbitmqctl and return what it prints."""
+        command = self._command(f"{self._sbin}/rabbitmqctl", "-n", "rabbit@localhost", "--quiet", *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+        return done.stdout
+
+    def stop(self) -> None:
+        self.ctl("stop")
+        assert self._server is not None
+        self._server.wait(timeout=120)
+
+    def connect(self, vhost: str) -> pika.BlockingConnection:
+        import pika
+
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, virtual_host=vhost, heartbeat=0))
+
+    def close(self) -> None:
+        for process in (self._server, self._epmd):
+            if process is not None and process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@contextlib.contextmanager
+def other_node() -> Iterator[OtherNode]:
+    """Yield a node that has not been started."""
+    base = Path(tempfile.mkdtemp(prefix="mqstore-rabbit-"))
+    node = OtherNode(base)
+    try:
+        yield node
+    finally:
+        node.close()
+        shutil.rmtree(base, ignore_errors=True)

@@ -30,15 +30,15 @@ OWN = {"MQSTORE_FROM", "CLUSTER", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "TR
 
 
 @contextmanager
-def real_brokers(version: str, place: Path) -> Iterator[str]:
-    """Run the real name server and broker of a version; yield the address of the name server."""
+def real_brokers(version: str, place: Path, *options: str) -> Iterator[tuple[str, str]]:
+    """Run the real name server and broker of a version on place/store; yield their addresses."""
     target = CLIENTS / "target" / version
     command = [str(java()), "-Xmx1g", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={place}"]
     command += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
     command += [f"--add-exports=java.base/{name}=ALL-UNNAMED" for name in ("jdk.internal.ref", "sun.nio.ch")]
     command += ["-cp", f"{target}/rocketmq-clients.jar:{target}/lib/*", "mqstore.oracle.LocalCluster", "--store", str(place / "store")]
     names, broker = free_port(), free_port()
-    command += ["--namesrv-port", str(names), "--broker-port", str(broker), "--seconds", "600"]
+    command += ["--namesrv-port", str(names), "--broker-port", str(broker), "--seconds", "600", *options]
     with (place / "cluster.log").open("wb") as errors:
         running = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert running.stdout is not None
@@ -48,7 +48,7 @@ def real_brokers(version: str, place: Path) -> Iterator[str]:
                 break
         else:
             raise AssertionError((place / "cluster.log").read_text()[-3000:])
-        yield f"127.0.0.1:{names}"
+        yield f"127.0.0.1:{names}", f"127.0.0.1:{broker}"
     finally:
         running.kill()
         running.wait(60)
@@ -89,7 +89,7 @@ def test_a_real_broker_has_each_message_once_after_a_replay_that_was_killed(vers
     wanted = wanted_of(rows_of(opened(LOG)))
     total = sum(map(len, wanted.values()))
     journal = tmp_path / "sent.journal"
-    with real_brokers(version, tmp_path) as names:
+    with real_brokers(version, tmp_path) as (names, _):
         command = [sys.executable, "-m", "mqstore", "replay", str(opened(LOG)), "--to", f"rocketmq://{names}"]
         command += ["--resume", str(journal), "-o", "json"]
         killed = 0

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import QueueNames, Store, option, verb
+from mqstore.cli.common.arguments import BrokerVersion, QueueNames, Store, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.reports import print_damage
+from mqstore.cli.jobs.carve import carve
 from mqstore.cli.rabbitmq.store import read_names
-from mqstore.errors import NotAStoreError, UsageError
-from mqstore.findings import Verdict
+from mqstore.errors import NotAStoreError, UnsupportedError, UsageError
+from mqstore.findings import Kind, Verdict
 from mqstore.table.formatting import clock, command, count, size
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class TableFormat(StrEnum):
 class TargetKind(StrEnum):
     """The kind of store to write."""
 
+    ROCKETMQ = "rocketmq"
     RABBITMQ = "rabbitmq"
 
 
@@ -73,6 +75,9 @@ class SalvageOptions:
     ] = None
     queue_version: Annotated[int, option("--queue-version", metavar="1|2", min=1, help="With --as: the version of the queues.")] = 2
     entries: Annotated[int | None, option("--segment-entries", min=1, help="With --as: entries per version 2 segment, if not 4096.")] = None
+    for_version: Annotated[
+        BrokerVersion | None, option("--for", help="RocketMQ, with --as: the version of the broker that is to start on the new store.")
+    ] = None
     names: QueueNames = None
     by_exchange: Annotated[
         bool, typer.Option("--by-exchange", help="AMQP: publish to the exchange a message came through, not to its queue.")
@@ -94,16 +99,18 @@ class SalvageOptions:
 
 
 def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
-    """Recover every intact message from a damaged store, each with its verdict; RabbitMQ: also from single files and parts of stores.
+    """Recover every intact message from a damaged store, each with its verdict; also from single files, nameless pieces and disk images.
 
-    Works on torn, truncated, zeroed and partly deleted stores. Acknowledged messages are marked as such. Exit status 1 if anything is
-    damaged or missing.
+    Works on torn, truncated, zeroed and partly deleted stores. Records of RocketMQ are found by their own marks, whatever file they are
+    in. Acknowledged messages are marked as such. Exit status 1 if anything is damaged or missing.
     """
     wreck = _open_wreck(store, options.names)
     if wreck is None:
         return _rocketmq_to_file(out, store, options)
     if options.to_amqp:
         return _to_running_broker(out, wreck, options)
+    if options.as_kind is TargetKind.ROCKETMQ or options.for_version is not None:
+        raise UsageError(f"{store} is what is left of a RabbitMQ store; --as rabbitmq writes a new one, mqstore replay a RocketMQ store")
     if options.as_kind is not None:
         return _to_new_store(out, wreck, options)
     return _rabbitmq_to_file(out, store, wreck, options)
@@ -165,10 +172,12 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
     from mqstore.table.file import format_of, write_rows
     from mqstore.table.text import columns_for
 
-    if options.as_kind is not None or options.to.startswith("amqp"):
-        raise UsageError(
-            f"{store} is a RocketMQ store: its messages go to a .jsonl or .parquet file; mqstore rebuild writes a new store from it"
-        )
+    if options.to.startswith("amqp"):
+        raise UsageError(f"{store} is a RocketMQ store: its messages go to a file or a new store; mqstore replay sends them to a broker")
+    if options.as_kind is TargetKind.RABBITMQ:
+        raise UsageError(f"{store} is a RocketMQ store; --as rocketmq writes a new store, mqstore replay sends it to an AMQP broker")
+    if options.as_kind is TargetKind.ROCKETMQ or not _is_in_place(store):
+        return carve(out, store, options)
     opened = open_store(store, None)
     started = time.monotonic()
     to = Path(options.to)
@@ -187,6 +196,21 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
         "store": str(store),
     }
     return _print_salvaged(out, document, written.verdicts, (), ok=document["ok"])
+
+
+def _is_in_place(store: Path) -> bool:
+    """Return whether a RocketMQ log is where a broker expects it, so that its queues say what became of a message."""
+    from mqstore.cli.common.arguments import open_store
+    from mqstore.files.archive import is_archive
+
+    if store.is_file() and not is_archive(store):
+        return False
+    try:
+        opened = open_store(store, None)
+    except (NotAStoreError, UnsupportedError):
+        return False
+    strays = any(item.kind is Kind.STRAY_FILE for item in opened.findings)
+    return bool(opened.log.files) and not strays
 
 
 def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:

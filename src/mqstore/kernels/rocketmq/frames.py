@@ -193,6 +193,35 @@ def synchronise(
     return -1
 
 
+def carve(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t):
+    """Return the first position in [start, stop) where a valid record starts, whatever its physical offset is, or -1."""
+    source: cython.pointer[cython.const[cython.uchar]]
+    limit: cython.Py_ssize_t = b.shape[0]
+    end: cython.Py_ssize_t = stop + AT_MAGIC
+    k: cython.Py_ssize_t = start + AT_MAGIC
+    found: cython.Py_ssize_t = -1
+    magic: cython.int
+    physical: cython.longlong
+    if start < 0 or limit < AT_SYS_FLAG:
+        return -1
+    source = first_byte(b)
+    if end > limit - (AT_SYS_FLAG - AT_MAGIC):  # the physical offset, too, must be inside
+        end = limit - (AT_SYS_FLAG - AT_MAGIC)
+    with cython.nogil:
+        while k < end:
+            k = find(source, k, end, MAGIC_FIRST_BYTE)
+            if k >= end:
+                break
+            magic = i32(source, k)
+            if magic == MAGIC_V1 or magic == MAGIC_V2:
+                physical = i64(source, k - AT_MAGIC + AT_PHYSICAL_OFFSET)
+                if physical >= 0 and check(source, k - AT_MAGIC, limit, physical - (k - AT_MAGIC), True) == VALID:
+                    found = k - AT_MAGIC
+                    break
+            k += 1
+    return found
+
+
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

@@ -73,4 +73,4 @@ def _print(out: Output, report: RescueReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="rescue /var/lib/rabbitmq/mnesia/rabbit@host --to /tmp/rescued --for 4.3", panel="Read")(rescue)
+    verb(app, example="rescue /var/lib/rabbitmq/mnesia/rabbit@host --to rescued --for 4.3", panel="Read")(rescue)

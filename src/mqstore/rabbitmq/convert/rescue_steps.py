@@ -38,7 +38,7 @@ def steps(
         f"{total:,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root on the machine of the",
         "new node, in this order: a node deletes the messages of every queue that it does not know when it starts.",
         "",
-        f"1. Install RabbitMQ {version}. The node must be new: without queues, vhosts and messages of its own.",
+        f"1. Install RabbitMQ {version}. The node must be new, without queues, vhosts and messages.",
         "",
         "       systemctl start rabbitmq-server",
         "",

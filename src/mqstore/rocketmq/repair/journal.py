@@ -297,6 +297,8 @@ def undo(root: Path, journal: Journal, *, recorder: Recorder | None = None, with
 
 def _revert(directory: DurableDirectory, journal: Journal, change: dict[str, Any]) -> None:
     op, file = change["op"], change["file"]
+    if op in ("write", "resize") and not directory.exists(file):
+        return  # of a file that the repair was yet to make
     if op == "write":
         if directory.path(file).stat().st_size >= change["offset"] + change["old"]["size"]:
             _write(directory, journal, file, change["offset"], change["old"])

@@ -136,8 +136,9 @@ def _written_after(log: CommitLog, file: QueueFile, position: int) -> bool:
 
 
 def _zeros(name: str, start: int, stop: int) -> Iterator[Change]:
+    piece = bytes(min(LARGEST_FILLER, stop - start))
     for at in range(start, stop, LARGEST_FILLER):
-        yield Change("write", name, at, bytes(min(LARGEST_FILLER, stop - at)))
+        yield Change("write", name, at, piece if stop - at >= len(piece) else bytes(stop - at))
 
 
 def _restored(log: CommitLog, file: QueueFile, item: Damage, on_restored: Callable[[Bytes], None]) -> Change | None:

@@ -199,8 +199,9 @@ def _changes(place: str, size: int, offsets: NDArray[np.int64], rows: Rows, exis
                 yield Change("write", f"{place}/{name}", int(part_at[0]) * ROW, part.tobytes())
             continue
         low, high = (max(start, begin), min(start + per_file, end)) if not names else (int(offsets[mine][0]), int(offsets[mine][-1]) + 1)
-        content = np.zeros(per_file, ENTRY)
-        content[low - start : high - start] = rows[np.searchsorted(offsets, np.arange(low, high), side="right") - 1]
+        content = np.zeros(high - start, ENTRY)
+        content[low - start :] = rows[np.searchsorted(offsets, np.arange(low, high), side="right") - 1]
         if not names and start < begin:
             content["size"][: begin - start] = BLANK_SIZE  # entries before the first message of the queue
-        yield Change("put", f"{place}/{name}", content=content.tobytes().ljust(size, b"\0"))
+        yield Change("put", f"{place}/{name}", content=content.tobytes())
+        yield Change("resize", f"{place}/{name}", length=size)

@@ -161,6 +161,22 @@ def test_the_tables_of_sql_have_the_queues_and_the_groups() -> None:
     assert [(row["group"], row["o"]) for row in rows] == [("s41_group", 40), ("s41_odd", 5_000_000_000)]
 
 
+def test_a_store_at_a_url_is_read_from_private_copies() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    root = opened(CASES[2])
+    for path in root.rglob("*"):
+        if path.is_file() and path.name != "timerwheel":
+            memory.pipe(f"/rocksdb-store/{path.relative_to(root)}", path.read_bytes())
+    try:
+        store = mqstore.open("memory://rocksdb-store")
+        assert {queue.max_offset for queue in store.view().queues()} == {40}
+        assert len(store.offset_table.offsets) == 2
+        assert verify(store).damage == ()
+    finally:
+        memory.rm("/rocksdb-store", recursive=True)
+
+
 def test_files_and_a_database_side_by_side_are_both_compared(tmp_path: Path) -> None:
     store = unpack(QUEUES, tmp_path / "store")
     assert run_cli("rebuild", store, "--to", tmp_path / "files").status == 0

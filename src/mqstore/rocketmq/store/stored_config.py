@@ -15,7 +15,7 @@ from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, 
 from mqstore.rocketmq.config.topic_config import TopicsConfig
 from mqstore.rocketmq.store.databases import Databases
 
-__all__ = ["offset_table", "topics", "unread_offsets", "unread_topics"]
+__all__ = ["offset_table", "topics", "unread_offsets"]
 
 
 def _is_later(directory: ReadOnlyDirectory, relative: str, version: rocksdb_config.DataVersion | None) -> bool:
@@ -64,10 +64,3 @@ def unread_offsets(directory: ReadOnlyDirectory, databases: Databases) -> str | 
     if directory.exists(consumer_offset_file.CONSUMER_OFFSETS):
         return None
     return next((place for place in (OFFSETS, V2) if databases.why_unread(place) is not None), None)
-
-
-def unread_topics(directory: ReadOnlyDirectory, databases: Databases) -> str | None:
-    """Return the database that holds the topics and is not read; None if they are read."""
-    if directory.exists(topic_config.TOPICS):
-        return None
-    return next((place for place in (TOPICS, V2) if databases.why_unread(place) is not None), None)

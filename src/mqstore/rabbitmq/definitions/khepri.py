@@ -63,11 +63,12 @@ class KhepriRecords:
 
 @dataclass(slots=True)
 class Tree:
-    """The payloads by path. versions: of each payload; bindings are kept apart, by their record."""
+    """The payloads by path. versions: of each payload; bindings are kept apart, by their record; ends: their keys by queue or exchange."""
 
     nodes: dict[Path, Term] = field(default_factory=dict)
     versions: dict[Path, int] = field(default_factory=dict)
     bindings: dict[Term, Term] = field(default_factory=dict)
+    ends: dict[Path, set[Term]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
 
     def payloads(self) -> list[Term]:
@@ -96,7 +97,7 @@ class Tree:
             return
         if "bindings" in path[3:6]:
             for binding in _all_bindings(payload[1]):
-                self.bindings[_key(binding)] = binding
+                self._bind(binding)
             return
         self.nodes[path] = payload[1]
         self.versions[path] = version if type(version) is int else 1
@@ -140,14 +141,25 @@ class Tree:
         if type(pattern) is not list:
             return
         parts = [_component(part) for part in pattern]
+        if None not in parts and parts[3:4] == ["queues"] and len(parts) == 5:  # has no nodes below it; there may be very many
+            if tuple(parts) in self.nodes:
+                self._remove(tuple(parts))
+            return
         for path in [path for path in self.nodes if len(path) >= len(parts) and all(map(_matches, parts, path))]:
             self._remove(path)
 
     def _remove(self, path: Path) -> None:
         del self.nodes[path]
         self.versions.pop(path, None)
-        # a binding lives as long as its two ends
-        self.bindings = {key: binding for key, binding in self.bindings.items() if self._is_tied(binding)}
+        # a binding exists as long as its two ends
+        for key in self.ends.pop(path, ()):
+            self.bindings.pop(key, None)
+
+    def _bind(self, binding: Term) -> None:
+        key = _key(binding)
+        self.bindings[key] = binding
+        for end in (binding[1], binding[3]):
+            self.ends.setdefault(_resource_path(end), set()).add(key)
 
     def _transaction(self, function: Term) -> None:
         name, values = _function(function)
@@ -159,7 +171,7 @@ class Tree:
             case "binding__-create":
                 binding = next((value for value in values if _is_record(value, "binding", 5)), None)
                 if binding is not None and self._is_tied(binding):
-                    self.bindings[_key(binding)] = binding
+                    self._bind(binding)
             case "binding__-delete" | "binding__-delete_v2":
                 for value in values:
                     if _is_record(value, "binding", 5):

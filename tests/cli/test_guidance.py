@@ -34,9 +34,9 @@ def test_help_without_a_command_lists_all_commands() -> None:
 
 
 def test_help_of_what_is_not_a_command_is_one_sentence() -> None:
-    outcome = run_cli("help", "verfy")
+    outcome = run_cli("help", "checks")
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.stderr == "mqstore: there is no command 'verfy'; `mqstore help` lists the commands\n"
+    assert outcome.stderr == "mqstore: there is no command 'checks'; `mqstore help` lists the commands\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -145,7 +145,7 @@ def test_the_commands_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     files = {f"{Q}/journal.jif": b"".join(map(in_journal, range(4))) + journal.acknowledge(1)}
     store = vhost(tmp_path / "msg_stores", files)
-    commands = re.findall(r"^\$ mqstore (salvage .*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    commands = re.findall(r"^\$ mqstore (salvage wreck .*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(commands) == 3
     for line in commands:
         words = [str(store) if word == "wreck" else "q" if word == "fan.1" else word for word in line.split()]

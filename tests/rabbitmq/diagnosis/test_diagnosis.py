@@ -92,4 +92,4 @@ def test_the_command_answers_for_rabbitmq() -> None:
     store = opened(case_named("3.8.9/a-v1-clean"))
     done = run_cli("diagnose", store, "--for", "4.3.6")
     assert done.status == 1
-    assert done.stdout.splitlines()[0] == f"A RabbitMQ 4.3.6 node starts on {store}; it loses 198 messages."
+    assert " ".join(done.stdout.split()).startswith(f"A RabbitMQ 4.3.6 node starts on {store}; it loses 198 messages. Next: ")

@@ -129,8 +129,9 @@ def _send(
             with out.progress("replaying") as progress:
                 run(messages, target, journal, counts, edits=edits, rate=options.rate, progress=progress)
         except BaseException:
-            more = "" if options.resume else "; without --resume a second run sends them again"
-            out.note(f"{count(counts.sent, 'message')} were confirmed before the run ended{more}")
+            if counts.sent:
+                more = "" if options.resume else "; without --resume, a second run sends what was confirmed again"
+                out.note(f"{count(counts.sent, 'message')} confirmed before the run ended{more}")
             raise
         finally:
             target.close()

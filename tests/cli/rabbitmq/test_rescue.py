@@ -16,7 +16,8 @@ NEW = case_named("4.0.5/a-v2-kill9")
 def test_a_node_becomes_stores_definitions_and_steps(tmp_path: Path) -> None:
     done = run_cli("rescue", opened_node(OLD), "--to", tmp_path / "out", "--for", "4.3")
     assert done.status == 0, done.stderr
-    assert done.stdout.splitlines()[1] == "198 messages; definitions: 2 vhosts, 15 queues, 2 exchanges, 4 bindings, 0 policies."
+    counted = "198 messages; definitions: 2 vhosts, 15 queues, 2 exchanges, 4 bindings, 0 policies."
+    assert counted in " ".join(done.stdout.split())
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["STEPS.md", "definitions.json", "msg_stores"]
     document = json.loads((tmp_path / "out" / "definitions.json").read_text())
     exported = json.loads((OLD.path / "definitions.json").read_text())

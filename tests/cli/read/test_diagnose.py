@@ -15,10 +15,10 @@ SOUND = case_named("4.9.3/a-clean-small")
 
 def test_the_first_lines_are_the_answer_and_the_command_to_run(tmp_path: Path) -> None:
     store = made("body_flip", CASE, tmp_path / "store")
-    lines = run_cli("diagnose", store).stdout.splitlines()
-    assert lines[0] == f"A RocketMQ 4.9.3 broker starts on {store}; it loses 97 messages and delivers 410 messages again."
-    assert lines[1].startswith("Next: ")
-    assert lines[2].split()[0] == "mqstore"
+    told = " ".join(run_cli("diagnose", store).stdout.split())
+    answer = f"A RocketMQ 4.9.3 broker starts on {store}; it loses 97 messages and delivers 410 messages again. Next: "
+    assert told.startswith(answer)
+    assert ". mqstore " in told.removeprefix(answer)
 
 
 def test_the_document_has_the_fixed_names(tmp_path: Path) -> None:

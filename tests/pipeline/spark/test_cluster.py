@@ -211,14 +211,14 @@ def test_a_task_whose_first_attempt_fails_after_its_work_leaves_no_trace(
 
 
 def test_a_log_file_removed_in_mid_read_fails_the_query_by_default(cluster: Cluster, tmp_path: Path, expected: dict[str, Any]) -> None:
-    # with one core the held task blocks all later ones, so the file is removed before its own task begins
+    # with one core the held task blocks all later ones, so the file, which is not in the first task, is removed before it is read
     with Driver(cluster, tmp_path / "driver", **{"spark.cores.max": "1"}) as driver:
         for lenient in (False, True):
             store = unpack(CASE, tmp_path / f"store-{lenient}")
             whole = [row["physical_offset"] for row in expected["export"]]
             last = max(path for path in (store / "commitlog").iterdir() if any(path.read_bytes()))
             hold = Hold(tmp_path / f"hold-{lenient}")
-            options = {"failOnDataLoss": str(not lenient).lower(), "useDerivedFiles": "false"}
+            options = {"failOnDataLoss": str(not lenient).lower(), "useDerivedFiles": "false", "minPartitions": "6"}
             driver.begin("read", store=store, hold=hold.at(0, done=False), **options)
             hold.first()
             last.unlink()

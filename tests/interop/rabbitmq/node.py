@@ -147,7 +147,9 @@ class Node:
                 start_new_session=True,
             )
         begun = time.monotonic()
-        while time.monotonic() - begun < BOOT_TIMEOUT:
+        # a node that has booted shows how busy the machine is; some damage keeps one from ever listening
+        patience = max(60.0, 8 * self.boot_seconds) if self.boot_seconds else BOOT_TIMEOUT
+        while time.monotonic() - begun < patience:
             if self._server.poll() is not None:
                 raise BootError("the node exited while it booted")
             if _listens(self.port) and _listens(self._eval_port) and self._is_running():
@@ -155,7 +157,7 @@ class Node:
                 return
             time.sleep(0.05)
         self.kill()
-        raise BootError(f"no listener after {BOOT_TIMEOUT} s")
+        raise BootError(f"no listener after {patience:.0f} s")
 
     def _is_running(self) -> bool:
         try:

@@ -319,7 +319,8 @@ def _report(out: Output, store: Path, options: ReplayOptions, counts: ReplayCoun
         out.line(f"{count(counts.skipped, 'message')} skipped, confirmed in an earlier run.")
     if counts.doubtful:
         out.line(
-            f"{count(counts.doubtful, 'message')} sent although an earlier run may have sent it, one of a queue: the target cannot say."
+            f"In doubt, at most one of a queue: {count(counts.doubtful, 'message')}. An earlier run may have sent them, too; "
+            "this target cannot be asked."
         )
     for place, why in counts.refusals[:20]:
         out.line(f"Refused: the message from {place}: {why}.")

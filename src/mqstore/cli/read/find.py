@@ -75,7 +75,7 @@ def _note_limits(out: Output, report: FindReport) -> None:
         out.note(f"{count(report.unsearched, 'compressed message')} could not be searched, because the body cannot be decompressed")
     if report.damaged_ranges:
         out.note(
-            f"{count(report.damaged_ranges, 'range')} of the log hold no valid record; their bytes were searched, "
+            f"bytes of the log that are not a valid record were searched ({count(report.damaged_ranges, 'range')}), "
             "but what was overwritten or compressed there is unknown"
         )
     for note in report.notes:

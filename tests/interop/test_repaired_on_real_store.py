@@ -11,9 +11,9 @@ from support.golden import DAMAGED, GoldenCase, case_named, opened, unpack
 from support.rocketmq_states import STATES, made
 
 from mqstore.opening import open_rocketmq
+from mqstore.repair.journal import apply
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
-from mqstore.rocketmq.repair.journal import apply
-from mqstore.rocketmq.repair.plan import plan
+from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -37,7 +37,7 @@ def test_after_a_repair_the_real_store_starts_and_keeps_what_diagnose_promises(v
         config = case.config
         steps = [step for step in plan(open_rocketmq(store, config=config)) if step.possible]
         if steps:
-            apply(store, tmp_path / f"{store.name}.undo", steps)
+            apply(store, tmp_path / f"{store.name}.undo", steps, LOCKING)
             assert [step for step in plan(open_rocketmq(store, config=config)) if step.possible] == [], name
         promised[name] = diagnose(open_rocketmq(store, config=config), version)
         out = tmp_path / "out" / store.name

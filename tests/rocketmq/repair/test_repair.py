@@ -15,11 +15,11 @@ from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, Usage
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites
 from mqstore.opening import open_rocketmq
+from mqstore.repair.change import Step, chosen
+from mqstore.repair.journal import APPLIED, apply, read_journal, undo
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 from mqstore.rocketmq.live.store_lock import StoreInUseError, StoreLock
-from mqstore.rocketmq.repair.change import Step
-from mqstore.rocketmq.repair.journal import APPLIED, apply, read_journal, undo
-from mqstore.rocketmq.repair.plan import chosen, plan
+from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 FOUR, FIVE, SMALL = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets"), case_named("4.9.3/m-damaged/0-clean")
 LOST_FOR_GOOD = {"torn_tail", "zeroed_page", "missing_log_file", "no_log", "short_log_file"}
@@ -47,13 +47,13 @@ def repaired_and_undone(store: Path, case: GoldenCase) -> tuple[Diagnosis, list[
     before = image(store)
     steps = planned(store, case)
     journal = store.with_name("undo")
-    apply(store, journal, [step for step in steps if step.possible])
+    apply(store, journal, [step for step in steps if step.possible], LOCKING)
     assert [step for step in planned(store, case) if step.possible] == []
     found = diagnosed(store, case)
     read = read_journal(journal)
     assert read is not None
     assert read.state == APPLIED
-    undo(store, read)
+    undo(store, read, LOCKING)
     assert image(store) == before
     assert not journal.exists()
     return found, steps
@@ -96,7 +96,7 @@ def test_a_record_whose_size_is_wrong_is_restored_from_what_is_inside(tmp_path: 
     steps = [step for step in planned(store, case) if step.kind == "frame"]
     assert len(steps) == 4
     assert all(step.loss == "" and "size and magic are restored" in step.why for step in steps)
-    apply(store, tmp_path / "undo", steps)
+    apply(store, tmp_path / "undo", steps, LOCKING)
     damage = json.loads((case.path / "damage.json").read_text())
     for item in damage:
         assert (store / item["file"]).read_bytes()[item["offset"] : item["offset"] + item["length"]].hex() == item["old_hex"]
@@ -106,7 +106,7 @@ def test_only_chosen_steps_are_applied(tmp_path: Path) -> None:
     store = made("stray_file", FOUR, tmp_path / "store")
     steps = planned(store, FOUR)
     assert [step.kind for step in steps] == ["take-out", "offsets"]
-    apply(store, tmp_path / "undo", chosen(steps, {1}))
+    apply(store, tmp_path / "undo", chosen(steps, {1}), LOCKING)
     assert [step.kind for step in planned(store, FOUR)] == ["offsets"]
     with pytest.raises(UsageError, match="the plan has 2 steps"):
         chosen(steps, {3})
@@ -116,7 +116,7 @@ def test_a_store_in_use_is_not_touched(tmp_path: Path) -> None:
     store = made("stray_file", FOUR, tmp_path / "store")
     before = image(store)
     with DurableDirectory(store) as directory, StoreLock(directory), pytest.raises(StoreInUseError):
-        apply(store, tmp_path / "undo", planned(store, FOUR))
+        apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING)
     assert image(store) == before
     assert not (tmp_path / "undo").exists()
 
@@ -126,13 +126,13 @@ def test_a_journal_inside_the_store_or_of_another_store_is_refused(tmp_path: Pat
     other = made("stray_file", FOUR, tmp_path / "other")
     steps = planned(store, FOUR)
     with pytest.raises(TargetError, match="inside the store"):
-        apply(store, store / "undo", steps)
-    apply(store, tmp_path / "a" / "undo", steps)
+        apply(store, store / "undo", steps, LOCKING)
+    apply(store, tmp_path / "a" / "undo", steps, LOCKING)
     found = read_journal(tmp_path / "a" / "undo")
     assert found is not None
     before = image(other)
     with pytest.raises(TargetError, match="another store"):
-        undo(other, found)
+        undo(other, found, LOCKING)
     assert image(other) == before
     for junk in (tmp_path / "a", other / "lock"):
         with pytest.raises(CannotOpenError):
@@ -142,36 +142,36 @@ def test_a_journal_inside_the_store_or_of_another_store_is_refused(tmp_path: Pat
 def test_a_second_apply_into_the_same_journal_is_refused(tmp_path: Path) -> None:
     store = made("stray_file", FOUR, tmp_path / "store")
     steps = planned(store, FOUR)
-    apply(store, tmp_path / "undo", chosen(steps, {1}))
+    apply(store, tmp_path / "undo", chosen(steps, {1}), LOCKING)
     before = image(store)
     with pytest.raises(TargetError, match="exists already"):
-        apply(store, tmp_path / "undo", planned(store, FOUR))
+        apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING)
     assert image(store) == before
 
 
 def test_a_store_that_changed_after_the_repair_is_not_undone(tmp_path: Path) -> None:
     store = made("body_flip", FOUR, tmp_path / "store")
-    apply(store, tmp_path / "undo", planned(store, FOUR))
+    apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING)
     with (store / "config" / "consumerOffset.json").open("ab") as file:
         file.write(b" ")
     before = image(store)
     found = read_journal(tmp_path / "undo")
     assert found is not None
     with pytest.raises(TargetError, match=r"consumerOffset.json was changed after the repair"):
-        undo(store, found)
+        undo(store, found, LOCKING)
     assert image(store) == before
 
 
 def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
     store = made("body_flip", FOUR, tmp_path / "store")
-    apply(store, tmp_path / "undo", planned(store, FOUR))
+    apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING)
     found = read_journal(tmp_path / "undo")
     assert found is not None
     saved = tmp_path / "undo" / found.changes[0]["old"]["blob"]
     saved.write_bytes(b"\xff" * saved.stat().st_size)
     before = image(store)
     with pytest.raises(CannotOpenError, match="does not match its checksum"):
-        undo(store, found)
+        undo(store, found, LOCKING)
     assert image(store) == before
 
 
@@ -193,7 +193,7 @@ def test_without_room_for_the_journal_nothing_is_changed_and_nothing_stays(after
     store = made("stray_file", FOUR, tmp_path / "store")
     before = image(store)
     with pytest.raises(TargetError):
-        apply(store, tmp_path / "undo", planned(store, FOUR), recorder=_FullDisk(after), within="store")
+        apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING, recorder=_FullDisk(after), within="store")
     assert image(store) == before
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

@@ -11,8 +11,8 @@ from support.rocketmq_states import STATES
 
 from mqstore.files.recorder import RecordedWrites
 from mqstore.opening import open_rocketmq
-from mqstore.rocketmq.repair.journal import APPLIED, UNDOING, apply, read_journal, resume, undo
-from mqstore.rocketmq.repair.plan import plan
+from mqstore.repair.journal import APPLIED, UNDOING, apply, read_journal, resume, undo
+from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.testing.crashes import CrashState, CrashStates, run_states
 
 CASE = case_named("4.9.3/m-damaged/0-clean")
@@ -53,16 +53,16 @@ def test_every_crash_of_a_repair_leaves_the_old_store_the_new_one_or_a_command_t
     base = tmp_path / "base"
     recorded = RecordedWrites()
     if undoing:
-        apply(store, place / "undo", steps)
+        apply(store, place / "undo", steps, LOCKING)
         new = _image(store)
         shutil.copytree(place, base)
         found = read_journal(place / "undo")
         assert found is not None
-        undo(store, found, recorder=recorded, within="store")
+        undo(store, found, LOCKING, recorder=recorded, within="store")
         assert _image(store) == old
     else:
         shutil.copytree(place, base)
-        apply(store, place / "undo", steps, recorder=recorded, within="store")
+        apply(store, place / "undo", steps, LOCKING, recorder=recorded, within="store")
         new = _image(store)
     goes_on = 0
 
@@ -77,11 +77,11 @@ def test_every_crash_of_a_repair_leaves_the_old_store_the_new_one_or_a_command_t
             assert _image(left) == new
         elif journal.state != UNDOING and len(state.name) % 2:
             goes_on += 1
-            resume(left, journal)
+            resume(left, journal, LOCKING)
             assert _image(left) == new
             return
         goes_on += 1
-        undo(left, journal)
+        undo(left, journal, LOCKING)
         assert _image(left) == old
         assert not (directory / "undo").exists()
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
+from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS, FileQueue
-from mqstore.rocketmq.repair.change import Change, Step
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["file_steps"]

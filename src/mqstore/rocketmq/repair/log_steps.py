@@ -20,10 +20,10 @@ import numpy as np
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames, record_layout
+from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import TRANSACTION_ROLLBACK, Record, body_crc, encode
-from mqstore.rocketmq.repair.change import Change, Step
 
 __all__ = ["log_steps"]
 

@@ -5,17 +5,21 @@ What a broker repairs by itself and without loss is not in the plan: a torn end 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
-from mqstore.errors import UnsupportedError, UsageError
-from mqstore.rocketmq.repair.change import Step
+from mqstore.errors import UnsupportedError
+from mqstore.repair.change import Step
+from mqstore.repair.journal import StoreLocking
+from mqstore.rocketmq.live.store_lock import LOCK, StoreLock
 from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.file_steps import file_steps
 from mqstore.rocketmq.repair.log_steps import log_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["chosen", "plan"]
+__all__ = ["LOCKING", "plan"]
+
+LOCKING = StoreLocking(StoreLock, LOCK)
 
 
 def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int], None] | None = None) -> list[Step]:
@@ -37,13 +41,3 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
         *queue_steps(store, scan, log_end),
         *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
     ]
-
-
-def chosen(steps: Sequence[Step], only: Collection[int] | None) -> list[Step]:
-    """Return the steps with these numbers, counted from 1. Raises UsageError for a number that is not in the plan."""
-    if only is None:
-        return list(steps)
-    for number in only:
-        if not 1 <= number <= len(steps):
-            raise UsageError(f"--only {number}: the plan has {len(steps)} steps; `mqstore repair STORE` lists them")
-    return [step for number, step in enumerate(steps, 1) if number in only]

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
+from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
 from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
-from mqstore.rocketmq.repair.change import Change, Step
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count

@@ -18,19 +18,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.recorder import Recorder
-from mqstore.rocketmq.live.store_lock import LOCK, StoreLock
-from mqstore.rocketmq.repair.change import Change, Step
+from mqstore.repair.change import Change, Step
 
-__all__ = ["APPLIED", "PREPARED", "UNDOING", "Journal", "apply", "read_journal", "resume", "undo"]
+__all__ = ["APPLIED", "PREPARED", "UNDOING", "Journal", "StoreLocking", "apply", "read_journal", "resume", "undo"]
 
 MANIFEST, STATE = "manifest.json", "state"
 PREPARED, APPLIED, UNDOING = "prepared", "applied", "undoing"
@@ -38,6 +38,18 @@ JournalState = str
 DRAFT = ".mqstore-repair"
 PIECE = 8 << 20
 LARGEST_MANIFEST = 1 << 30
+
+
+class _Lock(Protocol):
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocking:
+    """How a store is locked. take: raises TargetError if another process has it. file: what it leaves in the store, or empty."""
+
+    take: Callable[[DurableDirectory], _Lock]
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +111,13 @@ def _check_owner(root: Path, journal: Journal) -> None:
 # apply
 
 
-def apply(root: Path, path: Path, steps: Sequence[Step], *, recorder: Recorder | None = None, within: str = "") -> Journal:
+def apply(
+    root: Path, path: Path, steps: Sequence[Step], locking: StoreLocking, *, recorder: Recorder | None = None, within: str = ""
+) -> Journal:
     """Apply steps to a store whose lock is free. path: the journal, which must not exist yet. Raises TargetError with nothing changed."""
     _check_place(root, path)
-    lock_existed = os.path.lexists(root / LOCK)
-    with DurableDirectory(root, recorder=recorder, within=within) as directory, StoreLock(directory):
+    lock_existed = not locking.file or os.path.lexists(root / locking.file)
+    with DurableDirectory(root, recorder=recorder, within=within) as directory, closing(locking.take(directory)):
         _write_journal(root, path, steps, lock_existed, recorder)
         journal = read_journal(path)
         assert journal is not None
@@ -111,10 +125,10 @@ def apply(root: Path, path: Path, steps: Sequence[Step], *, recorder: Recorder |
     return journal
 
 
-def resume(root: Path, journal: Journal, *, recorder: Recorder | None = None, within: str = "") -> None:
+def resume(root: Path, journal: Journal, locking: StoreLocking, *, recorder: Recorder | None = None, within: str = "") -> None:
     """Finish an apply that was interrupted."""
     _check_owner(root, journal)
-    with DurableDirectory(root, recorder=recorder, within=within) as directory, StoreLock(directory):
+    with DurableDirectory(root, recorder=recorder, within=within) as directory, closing(locking.take(directory)):
         _redo(directory, journal, recorder)
 
 
@@ -146,10 +160,13 @@ def _record(root: Path, change: Change, directory: DurableDirectory, number: int
     source = root / change.file
     present = os.path.lexists(source)
     size = source.stat().st_size if present and source.is_file() else 0
+    content = change.made if change.op in ("write", "put") else b""
     found["existed"] = present
     if change.op == "write":
-        found["old"] = _keep(directory, f"{number:04d}.old", source, change.offset, len(change.content))
-        found["new"] = _keep_bytes(directory, f"{number:04d}.new", change.content)
+        found["old"] = _keep(directory, f"{number:04d}.old", source, change.offset, len(content))
+        found["new"] = _keep_bytes(directory, f"{number:04d}.new", content)
+    elif change.op == "rename":
+        found |= {"to": change.to, "content": _checksum(source)}
     elif change.op == "resize":
         found |= {"old_length": size, "new_length": change.length}
         found["old"] = _keep(directory, f"{number:04d}.old", source, change.length, max(0, size - change.length))
@@ -157,8 +174,17 @@ def _record(root: Path, change: Change, directory: DurableDirectory, number: int
         found["mode"] = source.stat().st_mode & 0o7777
         found["old"] = _keep(directory, f"{number:04d}.old", source, 0, size)
     if change.op == "put":
-        found["new"] = _keep_bytes(directory, f"{number:04d}.new", change.content)
+        found["new"] = _keep_bytes(directory, f"{number:04d}.new", content)
     return found
+
+
+def _checksum(source: Path) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as reading:
+        while piece := reading.read(PIECE):
+            digest.update(piece)
+            size += len(piece)
+    return {"size": size, "sha256": digest.hexdigest()}
 
 
 def _keep(directory: DurableDirectory, name: str, source: Path, offset: int, length: int) -> dict[str, Any]:
@@ -192,6 +218,8 @@ def _redo(directory: DurableDirectory, journal: Journal, recorder: Recorder | No
             _resize(directory, file, change["new_length"])
         elif op == "put":
             _put(directory, journal, file, change["new"], change.get("mode", 0o644))
+        elif op == "rename":
+            _rename(directory, file, change["to"])
         elif op == "remove":
             _remove(directory, file)
         elif op == "mkdir":
@@ -251,6 +279,14 @@ def _put(directory: DurableDirectory, journal: Journal, file: str, blob: dict[st
     directory.sync_directory(file.rpartition("/")[0])
 
 
+def _rename(directory: DurableDirectory, file: str, to: str) -> None:
+    """Give a file another name, unless that was done before."""
+    if directory.exists(file) and not directory.exists(to):
+        directory.rename(file, to)
+    for above in dict.fromkeys(name.rpartition("/")[0] for name in (to, file)):
+        directory.sync_directory(above)
+
+
 def _remove(directory: DurableDirectory, file: str, *, tree: bool = False) -> None:
     if directory.exists(file):
         if tree:
@@ -268,11 +304,11 @@ def _make_directory(directory: DurableDirectory, file: str) -> None:
 # undo
 
 
-def undo(root: Path, journal: Journal, *, recorder: Recorder | None = None, within: str = "") -> int:
+def undo(root: Path, journal: Journal, locking: StoreLocking, *, recorder: Recorder | None = None, within: str = "") -> int:
     """Give back every byte and name, and remove the journal. Returns the number of changes. Raises TargetError with nothing changed."""
     _check_owner(root, journal)
     with DurableDirectory(root, recorder=recorder, within=within) as directory:
-        lock = StoreLock(directory)
+        lock = locking.take(directory)
         try:
             if journal.state == APPLIED:
                 _check_unchanged(root, journal)
@@ -285,7 +321,7 @@ def undo(root: Path, journal: Journal, *, recorder: Recorder | None = None, with
             for change in reversed(journal.changes):
                 _revert(directory, journal, change)
             if not journal.lock_existed:
-                directory.remove(LOCK)
+                directory.remove(locking.file)
                 directory.sync_directory()
         finally:
             lock.close()
@@ -306,6 +342,8 @@ def _revert(directory: DurableDirectory, journal: Journal, change: dict[str, Any
         _resize(directory, file, change["old_length"])
         if change["old"]["size"]:
             _write(directory, journal, file, change["new_length"], change["old"])
+    elif op == "rename":
+        _rename(directory, change["to"], file)
     elif op == "mkdir":
         # steps may share it: it goes with the last of them, and stays if something else is in it
         if not change["existed"] and directory.exists(file) and not any(directory.path(file).iterdir()):
@@ -327,6 +365,9 @@ def _check_unchanged(root: Path, journal: Journal) -> None:
     for change in journal.changes:
         if change["op"] == "resize":
             lengths[change["file"]] = change["new_length"]
+        elif change["op"] == "rename":
+            if os.path.lexists(root / change["file"]) or not _holds(root / change["to"], 0, change["content"], whole=True):
+                raise _changed(root / change["to"])
         elif change["op"] in ("put", "remove", "rmdir"):
             final[change["file"]] = change
     for file, length in lengths.items():

@@ -10,12 +10,15 @@ rmdir     a directory is taken out, once it is empty
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-__all__ = ["Change", "Step"]
+from mqstore.errors import UsageError
 
-Operation = Literal["write", "resize", "put", "remove", "mkdir", "rmdir"]
+__all__ = ["Change", "Step", "chosen"]
+
+Operation = Literal["write", "resize", "put", "rename", "remove", "mkdir", "rmdir"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,14 @@ class Change:
     op: Operation
     file: str
     offset: int = 0
-    content: bytes = b""
+    content: bytes | Callable[[], bytes] = b""
     length: int = 0
+    to: str = ""
+
+    @property
+    def made(self) -> bytes:
+        """The content, which may be made only now."""
+        return self.content() if callable(self.content) else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +71,16 @@ class Step:
             "loss": self.loss,
             "possible": self.possible,
         }
+
+
+AnyStep = TypeVar("AnyStep", bound=Step)
+
+
+def chosen(steps: Sequence[AnyStep], only: Collection[int] | None) -> list[AnyStep]:
+    """Return the steps with these numbers, counted from 1. Raises UsageError for a number that is not in the plan."""
+    if only is None:
+        return list(steps)
+    for number in only:
+        if not 1 <= number <= len(steps):
+            raise UsageError(f"--only {number}: the plan has {len(steps)} steps; `mqstore repair STORE` lists them")
+    return [step for number, step in enumerate(steps, 1) if number in only]

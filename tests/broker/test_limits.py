@@ -97,6 +97,7 @@ def one(wire: Wire, request: Request) -> Answer:
     return wire.call(*request)
 
 
+@pytest.mark.long
 def test_forty_thousand_groups_of_one_client_are_refused_beyond_the_limit_in_bounded_memory(served: BrokerThread, wire: Wire) -> None:
     store = served.broker.context.store
     sent(wire, map(new_group, range(200)))  # what the first requests allocate once is not counted

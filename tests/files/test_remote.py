@@ -50,7 +50,7 @@ def _told(printed: str, store: str) -> str:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    "name", ["4.9.3/b2-kill9-live", "4.9.3/c-index-collisions", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]
+    "name", ["4.9.3/m-damaged/16-everything", "4.9.3/b2-kill9-live", "4.9.3/c-index-collisions", "5.3.3/o-batch-queue"]
 )
 def test_commands_print_the_same(name: str) -> None:
     case = case_named(name)

@@ -120,7 +120,9 @@ class Cluster:
             "JAVA_HOME": str(java),
             "SPARK_CONF_DIR": str(self.place / "conf"),
             "SPARK_DAEMON_MEMORY": "128m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.deploy.maxExecutorRetries=-1",
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
+            # daemons and executors live for seconds: the second compiler costs them more than it gives
+            "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         }
         self._commands[name] = command
         with (self.place / f"{name}.log").open("wb") as log:

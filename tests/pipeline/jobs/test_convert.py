@@ -17,6 +17,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.versions
 def test_a_conversion_on_spark_writes_what_one_in_threads_writes(tmp_path: Path) -> None:
     store = goldenkit.opened(goldenkit.case_named("3.10.8/f-mixed-features"))

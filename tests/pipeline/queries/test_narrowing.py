@@ -76,6 +76,7 @@ def read_columns(frame: DataFrame) -> list[list[str]]:
     return [relation.schema.names for relation in relations_of(frame.sparkSession, plan)]
 
 
+@pytest.mark.long
 @needs_filters
 @pytest.mark.versions
 def test_each_occurrence_of_a_view_is_read_by_its_own_columns_and_conditions(spark: SparkSession) -> None:

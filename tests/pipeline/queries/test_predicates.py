@@ -138,14 +138,14 @@ def test_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
     store: Path, rows: list[dict[str, Any]], spark: SparkSession, in_zone: None, request: pytest.FixtureRequest
 ) -> None:
     first, count = request.config.getoption("--first-predicate"), request.config.getoption("--predicates")
-    check(spark, store, rows, first, count or 40, every=10 if count != 1 else 1)
+    check(spark, store, rows, first, count or 20, every=10 if count != 1 else 1)
 
 
 @pytest.mark.long
-def test_1000_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
+def test_300_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
     store: Path, rows: list[dict[str, Any]], spark: SparkSession, in_zone: None
 ) -> None:
-    check(spark, store, rows, 40, 1000, every=50)
+    check(spark, store, rows, 20, 300, every=50)
 
 
 def test_the_generator_makes_every_form_of_condition(rows: list[dict[str, Any]]) -> None:

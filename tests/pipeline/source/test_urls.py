@@ -48,6 +48,7 @@ def uploaded(name: str, **more: object) -> tuple[GoldenCase, Url]:
     return case, endpoint().uploaded(opened(case), **({"window": SMALL} | more))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.versions
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_that_of_the_path(name: str, spark: SparkSession) -> None:

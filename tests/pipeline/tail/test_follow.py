@@ -96,6 +96,7 @@ def test_out_has_every_message_once_while_the_store_goes_on_and_is_killed(form: 
     store.close()
 
 
+@pytest.mark.long
 def test_parquet_is_the_message_table_with_lineage(spark: SparkSession, tmp_path: Path) -> None:
     case = case_named("5.3.3/i-v2-codecs-crc")
     source = opened(case)

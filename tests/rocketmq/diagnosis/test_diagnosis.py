@@ -143,3 +143,5 @@ def test_a_number_that_a_tear_may_have_cut_is_not_taken_for_an_offset() -> None:
     assert readable_offsets('{"offsetTable":{"t@g":{0:2') == {}
     assert readable_offsets('"' * 200_000) == {}
     assert readable_offsets('\\"' * 200_000) == {}
+    assert readable_offsets('{"a@\\"b":{0:1},"c@d":{0:29},"x@y":{0:9') == {'a@\\"b': {0: 1}, "c@d": {0: 29}}
+    assert readable_offsets('"t@g":{1:2,' * 50_000) == {"t@g": {1: 2}}

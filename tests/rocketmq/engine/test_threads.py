@@ -263,6 +263,7 @@ def watch(place: Path, stop: Path) -> None:
     sys.stdout.write(json.dumps([looked, most, scanned, torn]))
 
 
+@pytest.mark.sample(1)
 @VERSIONS
 def test_another_process_reads_a_prefix_without_damage_while_the_store_is_written(version: str, tmp_path: Path) -> None:
     stop = tmp_path / "stop"

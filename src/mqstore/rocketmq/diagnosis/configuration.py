@@ -32,7 +32,8 @@ TOPICS = "config/topics.json"
 _ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
 _ONLY_5 = ("config/topicQueueMapping.json", "config/consumerOrderInfo.json")
 
-_TABLE = re.compile(r'"((?:[^"\\]|\\.){0,700})"\s*:\s*\{((?:\s*"?-?\d{1,10}"?\s*:\s*-?\d{1,19}\s*[,}])+)')
+_TABLE = re.compile(r'"\s*:\s*\{((?:\s*"?-?\d{1,10}"?\s*:\s*-?\d{1,19}\s*[,}])+)')  # from the end of its key
+_KEY_SIZE = 700
 _PAIR = re.compile(r'"?(-?\d{1,10})"?\s*:\s*(-?\d{1,19})\s*[,}]')
 
 
@@ -79,4 +80,12 @@ def torn_text(directory: ReadOnlyDirectory, relative: str) -> str:
 
 def readable_offsets(text: str) -> dict[str, dict[int, int]]:
     """Return key -> queue id -> offset of the whole pairs in a torn offset file. A number that the tear may have cut is left out."""
-    return {found[1]: {int(queue_id): int(offset) for queue_id, offset in _PAIR.findall(found[2])} for found in _TABLE.finditer(text)}
+    tables = {}
+    for found in _TABLE.finditer(text):
+        end, first = found.start(), max(0, found.start() - _KEY_SIZE)
+        start = text.rfind('"', first, end)
+        while start > 0 and text[start - 1] == "\\":  # a quotation mark in the key
+            start = text.rfind('"', first, start)
+        if start >= 0:
+            tables[text[start + 1 : end]] = {int(queue_id): int(offset) for queue_id, offset in _PAIR.findall(found[1])}
+    return tables

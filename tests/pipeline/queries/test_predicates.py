@@ -142,10 +142,10 @@ def test_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
 
 
 @pytest.mark.long
-def test_300_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
+def test_1000_random_conditions_hold_for_the_messages_for_which_they_hold_in_python(
     store: Path, rows: list[dict[str, Any]], spark: SparkSession, in_zone: None
 ) -> None:
-    check(spark, store, rows, 20, 300, every=50)
+    check(spark, store, rows, 20, 1000, every=50)
 
 
 def test_the_generator_makes_every_form_of_condition(rows: list[dict[str, Any]]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged
+from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli, unchanged, unpack
 from support.stores import Store, message
 
 import mqstore
@@ -53,6 +54,38 @@ def test_a_queue_row_is_an_entry_of_a_queue_file(case: GoldenCase) -> None:
         ({name: row[name] for name in names} for row in wanted), key=place
     )
     assert all(store.directory.exists(row["file"]) for row in found if row["size"])
+
+
+@pytest.mark.parametrize("name", ["5.5.0/f-timer-wheel", "4.9.3/a-clean-small"])
+def test_a_timer_row_is_what_the_command_lists(name: str) -> None:
+    path = opened(case_named(name))
+    with unchanged(path):
+        found = rows_of("timer", path)
+    for row in found:
+        row["due_time"] = round(row["due_time"].timestamp() * 1000)
+    assert found == run_cli("timers", path, "-o", "jsonl").rows
+    assert Counter(row["state"] for row in found) == ({"waiting": 33, "delivered": 18, "recalled": 3} if name.startswith("5.5.0") else {})
+
+
+def test_a_hostile_timer_is_a_row_or_a_finding(tmp_path: Path) -> None:
+    store = unpack(case_named("5.5.0/f-timer-wheel"), tmp_path / "store")
+    wanted = rows_of("timer", store)
+    log = next((store / "commitlog").iterdir())
+    data = log.read_bytes()
+    queue_id = b"REAL_QID\x01"
+    at = data.index(queue_id) + len(queue_id)
+    assert data[at : at + 2] in (b"0\x02", b"1\x02", b"2\x02", b"3\x02")
+    name = data.index(b"REAL_TOPIC\x01") + len(b"REAL_TOPIC\x01")
+    changed = bytearray(data)
+    changed[at : at + 1] = b"-"
+    changed[name : name + 1] = b"\xff"
+    log.write_bytes(changed)
+    found = rows_of("timer", store)
+    assert len(found) == len(wanted)
+    assert [row for row in found if row["queue_id"] is None]
+    assert [row for row in found if "\ufffd" in row["topic"]]
+    (next((store / "timerlog").iterdir())).write_bytes(b"\xff" * 4096)
+    assert len(rows_of("timer", store)) <= len(wanted)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)

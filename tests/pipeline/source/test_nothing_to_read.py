@@ -38,7 +38,7 @@ QUESTIONS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "never": ("false", {}),
     "another store": ("store = '/elsewhere'", {}),
 }
-TABLES = ("rocketmq", "rocketmq-queue", "rocketmq-index", "rocketmq-offsets", "rocketmq-findings")
+TABLES = ("rocketmq", "rocketmq-queue", "rocketmq-index", "rocketmq-offsets", "rocketmq-timer", "rocketmq-findings")
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def uploaded(name: str, **more: object) -> tuple[GoldenCase, Url]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_that_of_the_path(name: str, spark: SparkSession) -> None:
     case, url = uploaded(name)
-    for table in ("rocketmq", "rocketmq-queue", "rocketmq-index", "rocketmq-offsets", "rocketmq-findings"):
+    for table in ("rocketmq", "rocketmq-queue", "rocketmq-index", "rocketmq-offsets", "rocketmq-timer", "rocketmq-findings"):
         here = rows(read(spark, opened(case), format=table, config=case.config))
         there = rows(read(spark, str(url), format=table, config=case.config, **options_of(url)))
         assert there == here, table

@@ -28,6 +28,7 @@ FORMATS = {
     "rocketmq-queue": True,
     "rocketmq-index": True,
     "rocketmq-offsets": True,
+    "rocketmq-timer": True,
     "rocketmq-findings": True,
     "rabbitmq": False,
 }

@@ -4,12 +4,14 @@
     rocketmq-queue     an entry of a consume queue, as stored  topic, queue_id, queue_offset, physical_offset, size, tags_code, file
     rocketmq-index     an entry of an index file, as stored    file, number, key_hash, physical_offset, seconds, store_timestamp, previous
     rocketmq-offsets   a queue a consumer group has read       group, topic, queue_id, offset, min_offset, max_offset, lag, state
+    rocketmq-timer     a message with an arbitrary delay       due_time, topic, queue_id, physical_offset, size, uniq_key, state
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
 
 Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`). The column `store` exists if it is requested, or if several
 stores are read. Options: `columns`, `config`, and `mode`: if one of several paths cannot be opened as a store, PERMISSIVE skips and reports
 it, FAILFAST fails the read. It is a row of the findings, of kind `unreadable`, for the store itself (file `.`). With
 `pipeline.read(..., where=...)`, conditions on store, topic and queue_id exclude queues.
+States of `rocketmq-timer` are those of `mqstore.rocketmq.store.timers`; it is empty for a store without a timer wheel.
 A queue's rows go from its minimum to its maximum offset, unwritten entries included; for a batch queue each unit is a row.
 `store_timestamp` of an index entry is the time computed from its seconds, as the broker computes it.
 Sections of the findings: `damage`; `coverage`, a range of the log that was not read as records; `note`.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +53,7 @@ from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceReader, Filter, InputPartition
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.scan.splits import written
+from mqstore.rocketmq.store.timers import TIMER_NAMES, Timers
 from mqstore.rocketmq.store.view import ConsumerOffset
 from mqstore.rocketmq.verify.verification import verify
 
@@ -67,6 +70,7 @@ __all__ = ["SOURCES", "finding_rows"]
 
 ENTRIES = 1 << 20  # entries per task
 BATCH = 1 << 16  # entries per batch
+_MOST_MS = (2**63 - 1) // 1000  # that fit a timestamp in microseconds
 ENTRY = 20  # bytes of one, in a queue or an index file
 
 QUEUE = {
@@ -95,6 +99,15 @@ OFFSETS = {
     "min_offset": "int64",
     "max_offset": "int64",
     "lag": "int64",
+    "state": "string",
+}
+TIMERS = {
+    "due_time": "timestamp",
+    "topic": "string",
+    "queue_id": "int32",
+    "physical_offset": "int64",
+    "size": "int32",
+    "uniq_key": "string",
     "state": "string",
 }
 FINDINGS = {
@@ -375,14 +388,13 @@ def _index_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, 
 def _index_row(file: IndexFile, low: int, high: int) -> Mapping[str, Any]:
     entries = file.entries(low, high)
     times = file.begin_timestamp + entries["seconds"].astype(np.int64) * 1000
-    limit = (2**63 - 1) // 1000
     return {
         "file": file.relative,
         "number": np.arange(low, low + len(entries)),
         "key_hash": entries["key_hash"],
         "physical_offset": entries["physical_offset"],
         "seconds": entries["seconds"],
-        "store_timestamp": np.clip(times, -limit, limit) * 1000,
+        "store_timestamp": np.clip(times, -_MOST_MS, _MOST_MS) * 1000,
         "previous": entries["previous"],
     }
 
@@ -396,10 +408,10 @@ class IndexSource(TableSource):
     rows = staticmethod(_index_rows)
 
 
-# consumer offsets and findings: one task per store
+# consumer offsets, timers and findings: one task per store
 
 
-def _offset_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
+def _one_part(path: str, config: str | None, store: RocketMQStore, queue_filter: QueueFilter) -> Iterator[TablePart]:
     yield TablePart(path, config)
 
 
@@ -417,8 +429,24 @@ class OffsetsSource(TableSource):
 
     format = "rocketmq-offsets"
     table = OFFSETS
-    parts = staticmethod(_offset_part)
+    parts = staticmethod(_one_part)
     rows = staticmethod(_offset_rows)
+
+
+def _timer_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    timers = Timers(store).rows()
+    while chunk := list(islice(timers, BATCH)):
+        row: dict[str, Any] = {name: [getattr(item, name) for item in chunk] for name in TIMER_NAMES}
+        yield row | {"due_time": np.clip(np.array(row["due_time"], np.int64), -_MOST_MS, _MOST_MS) * 1000}
+
+
+class TimerSource(TableSource):
+    """`rocketmq-timer`."""
+
+    format = "rocketmq-timer"
+    table = TIMERS
+    parts = staticmethod(_one_part)
+    rows = staticmethod(_timer_rows)
 
 
 def finding_rows(report: Report) -> list[dict[str, Any]]:
@@ -457,4 +485,4 @@ class FindingsSource(TableSource):
     rows = staticmethod(_finding_rows)
 
 
-SOURCES: tuple[type[TableSource], ...] = (QueueSource, IndexSource, OffsetsSource, FindingsSource)
+SOURCES: tuple[type[TableSource], ...] = (QueueSource, IndexSource, OffsetsSource, TimerSource, FindingsSource)

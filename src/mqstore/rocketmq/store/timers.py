@@ -119,7 +119,10 @@ class Timers:
             state = "unknown"
         else:
             state = "delivered" if passed else "waiting"
-        return Timer(due, properties.get("REAL_TOPIC", ""), _number(properties.get("REAL_QID")), physical, size, key, state)
+        queue_id = _number(properties.get("REAL_QID"))
+        if queue_id is not None and queue_id >= 1 << 31:
+            queue_id = None
+        return Timer(due, properties.get("REAL_TOPIC", ""), queue_id, physical, size, key, state)
 
     def _queued(self, newest: int) -> Iterator[int]:
         """Yield the physical offsets of the records that have not reached the timer log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,40 @@ def test_a_query_that_cannot_be_run_is_one_sentence(query: str, sentence: str) -
     assert done.stderr.count("\n") == 1
 
 
-def test_a_rabbitmq_store_is_refused_with_the_way_that_works() -> None:
-    done = run_cli("sql", opened(case_named("3.10.8/a-small-clean")), "select 1")
-    assert (done.status, "export" in done.stderr) == (2, True)
+def test_the_tables_of_a_rabbitmq_store_hold_what_its_commands_list() -> None:
+    node = opened(case_named("3.10.8/f-mixed-features"))
+    wanted = Counter((row["vhost"], row["queue"]) for row in run_cli("messages", node, "-o", "jsonl").rows)
+    found = run_cli("sql", node, "select vhost, queue, count(*) as n from messages group by all", "-o", "json").document
+    assert {(row["vhost"], row["queue"]): row["n"] for row in found} == wanted
+    (queue, vhost), number = next(((name, vhost), n) for (vhost, name), n in wanted.items() if name == "lazy.mixed")
+    entries = run_cli("queue", node, vhost, queue, "-o", "jsonl").rows
+    of_queue = f"where queue = '{queue}' and vhost = '{vhost}'"
+    listed = run_cli("sql", node, f"select seq_id, msg_id from index_entries {of_queue}", "-o", "jsonl").rows
+    assert sorted((row["seq_id"], row["msg_id"]) for row in listed) == sorted((row["seq_id"], row["msg_id"]) for row in entries)
+    count = f"select count(*) as n, count(r.msg_id) as stored from messages m left join records r using (vhost, msg_id) {of_queue}"
+    (joined,) = run_cli("sql", node, count, "-o", "json").document
+    assert joined["n"] == number > joined["stored"] > 0
+    assert run_cli("sql", node, "select * from refusals", "-o", "json").document == []
+
+
+def test_columns_of_a_rabbitmq_store_are_chosen_and_payloads_are_read_only_then() -> None:
+    node = opened(case_named("3.10.8/a-small-clean"))
+    (row,) = run_cli("sql", node, "select max(octet_length(payload)) as n from messages", "--columns", "payload", "-o", "json").document
+    assert row == run_cli("sql", node, "select max(payload_len) as n from messages", "-o", "json").document[0]
+    refused = run_cli("sql", node, "select payload from messages")
+    assert (refused.status, 'column "payload" not found' in refused.stderr) == (2, True)
+    refused = run_cli("sql", node, "select 1", "--config", "broker.conf")
+    assert (refused.status, refused.stderr) == (2, "mqstore: --config is for RocketMQ stores; a RabbitMQ store needs none\n")
+    refused = run_cli("sql", node, "select 1 from messages", "--columns", "nope")
+    assert (refused.status, "nope" in refused.stderr) == (2, True)
+
+
+@pytest.mark.spark
+def test_spark_and_duckdb_print_the_same_of_a_rabbitmq_store() -> None:
+    query = "select queue, count(*) as n, sum(payload_len) as bytes from messages group by queue order by queue"
+    node = opened(case_named("3.10.8/a-small-clean"))
+    on_spark = run_cli("sql", node, query, "--master", "local[2]", "-o", "json")
+    assert on_spark.document == run_cli("sql", node, query, "-o", "json").document
 
 
 @pytest.mark.long

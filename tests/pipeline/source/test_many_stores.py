@@ -405,5 +405,5 @@ def test_a_glob_with_a_path_that_is_not_a_store_is_a_table_of_the_others(good: P
     assert len(caught) == 1
     assert spark.sql("select store, kind from many_damage").collect() == [(f"{good}/b", "unreadable")]
     assert spark.sql("select count(*) from many_queues").collect() == [(10,)]
-    for name in ("messages", "queues", "groups", "damage", "index_entries"):
+    for name in ("messages", "queues", "groups", "damage", "index_entries", "timers"):
         spark.catalog.dropTempView(f"many_{name}")

@@ -119,6 +119,7 @@ def test_every_view_holds_what_the_store_holds(name: str, spark: SparkSession) -
         "groups": len(store.view().consumer_offsets()),
         "damage": len(verify(store).damage),
         "index_entries": sum(file.index_count - 1 for file in store.index_files()),
+        "timers": 0,
     }
     assert "body" not in spark.table("messages").columns
     assert spark.table("damage").columns == ["file", "offset", "length", "kind", "detail", "messages"]

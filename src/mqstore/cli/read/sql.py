@@ -14,20 +14,20 @@ import typer
 from mqstore.cli.common.arguments import Columns, Config, Store, column_names, open_store, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["register"]
-
-_NO_TABLES = "its messages are not a table of `mqstore sql`; `mqstore export` writes them as Parquet, which DuckDB reads"
 
 
 def sql(
     out: Output,
     store: Store,
     query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="One SELECT over messages, queues, groups, damage, index_entries.", show_default=False)
+        str, typer.Argument(metavar="QUERY", help="One SELECT over the tables: messages, index_entries, …", show_default=False)
     ],
     columns: Columns = None,
     master: Annotated[
@@ -37,38 +37,59 @@ def sql(
 ) -> int:
     """Run a SQL query over the tables of a store; only the columns and messages that it needs are read.
 
-    `messages` has the columns of the message table without the body, and body_len; --columns topic,body,… chooses others. Times are UTC.
+    RocketMQ: messages, queues, groups, damage, index_entries, timers, findings. RabbitMQ: messages, index_entries, records (of the message
+    files), refusals. `messages` has the columns of the message table without the body; --columns topic,body,… chooses others. Times are
+    UTC.
     """
     names = column_names(columns, "--columns")
-    opened = open_store(store, config)
+    _run(out, open_store(store, config), query, names, config, master)
+    return 0
+
+
+def sql_of_rabbitmq(
+    out: Output, store: Store, query: str, columns: Columns = None, master: str | None = None, config: Config = None
+) -> int:
+    """Run a SQL query over the tables of a RabbitMQ store."""
+    from mqstore.cli.rabbitmq.store import open_rabbitmq
+
+    if config is not None:
+        raise UsageError("--config is for RocketMQ stores; a RabbitMQ store needs none")
+    _run(out, open_rabbitmq(store), query, column_names(columns, "--columns"), None, master)
+    return 0
+
+
+def _run(
+    out: Output, opened: RocketMQStore | RabbitMQStore, query: str, names: Sequence[str] | None, config: Path | None, master: str | None
+) -> None:
     if master is None:
         _in_duckdb(out, opened, query, names, config)
     else:
         _on_spark(out, opened, query, names, config, master)
-    return 0
 
 
-def _place(opened: RocketMQStore) -> Any:
+def _place(opened: RocketMQStore | RabbitMQStore) -> Any:
     """Return the path or URL at which every reader can open the store again."""
     from mqstore.files.location import Url
 
     return opened.path if isinstance(opened.path, Url) else opened.directory.root
 
 
-def _in_duckdb(out: Output, opened: RocketMQStore, query: str, columns: Sequence[str] | None, config: Path | None) -> None:
+def _in_duckdb(out: Output, opened: RocketMQStore | RabbitMQStore, query: str, columns: Sequence[str] | None, config: Path | None) -> None:
     from mqstore.pipeline.queries.duck import StoreTables
 
-    with StoreTables(_place(opened), columns=columns, config=config) as tables, out.progress("running the query"):
+    with StoreTables(_place(opened), columns=columns, config=config, family=opened.family) as tables, out.progress("running the query"):
         result = tables.query(query)
         _print(out, result.names, result.numeric, result.rows)
 
 
-def _on_spark(out: Output, opened: RocketMQStore, query: str, columns: Sequence[str] | None, config: Path | None, master: str) -> None:
+def _on_spark(
+    out: Output, opened: RocketMQStore | RabbitMQStore, query: str, columns: Sequence[str] | None, config: Path | None, master: str
+) -> None:
     from mqstore import pipeline
     from mqstore.pipeline.queries.narrowing import rows_of
 
     with pipeline.running(master) as spark, out.progress("running the query"):
-        settings = {} if config is None else {"config": config}
+        settings: dict[str, Any] = {"format": opened.family} | ({} if config is None else {"config": config})
         names, numeric, rows = rows_of(spark, query, _place(opened), columns=columns, **settings)
         _print(out, names, numeric, rows)
 
@@ -133,5 +154,5 @@ def register(app: typer.Typer) -> None:
         app,
         example='sql /backup/store "SELECT topic, count(*) AS messages FROM messages WHERE queue_id = 1 GROUP BY topic"',
         panel="Read",
-        rabbitmq=_NO_TABLES,
+        rabbitmq=sql_of_rabbitmq,
     )(sql)

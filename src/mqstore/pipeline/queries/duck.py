@@ -1,8 +1,12 @@
-"""SQL over one store in DuckDB, without Java: the views of `mqstore.pipeline.source.views`, read as far as a query needs them.
+"""SQL over one store in DuckDB, without Java: its tables, read as far as a query needs them.
+
+RocketMQ: the views of `mqstore.pipeline.source.views`. RabbitMQ: those of `mqstore.pipeline.source.rabbitmq`, as tables `messages`,
+`index_entries`, `records` and `refusals`.
 
     with StoreTables("/backup/broker-a/store") as tables:
         result = tables.query("select topic, count(*) from messages where queue_id = 1 group by topic")
         result.names, list(result.rows)
+        tables.table("select max(size) from messages")  # as an Arrow table
 
 DuckDB asks each table, at each scan, for columns and rows: it passes the names and a filter, which it has derived from the whole query
 and does not check again. The messages that a filter excludes are not read, as far as a `Selection` can express it
@@ -28,6 +32,7 @@ from mqstore.errors import MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
 from mqstore.pipeline.source.derived import SOURCES
 from mqstore.pipeline.source.options import message_columns, message_fields
+from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS, RabbitMQDataSource
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
@@ -42,7 +47,13 @@ __all__ = ["Result", "StoreTables", "conditions_in"]
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
 _KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
-_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "findings": "rocketmq-findings", "index_entries": "rocketmq-index"}
+_FORMATS = {
+    "queues": "rocketmq-queue",
+    "groups": "rocketmq-offsets",
+    "findings": "rocketmq-findings",
+    "index_entries": "rocketmq-index",
+    "timers": "rocketmq-timer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +66,18 @@ class Result:
 
 
 class StoreTables:
-    """The tables of a store, for queries in DuckDB. columns: of `messages`; by default all but the body, with `body_len`."""
+    """The tables of a store, for queries in DuckDB.
+
+    columns: of `messages`; by default all but the body or payload, with its length. family: of the store.
+    """
 
     def __init__(
-        self, store: str | os.PathLike[str], *, columns: Sequence[str] | None = None, config: str | os.PathLike[str] | None = None
+        self,
+        store: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        config: str | os.PathLike[str] | None = None,
+        family: str = "rocketmq",
     ) -> None:
         if find_spec("duckdb") is None:
             raise UnsupportedError("SQL needs DuckDB: pip install 'mqstore[sql]', or run on Spark with --master")
@@ -67,12 +86,8 @@ class StoreTables:
         options = {"path": os.fspath(store)} | ({} if config is None else {"config": os.fspath(config)})
         if isinstance(store, Url):
             options |= {f"fs.{name}": value for name, value in store.options}
-        chosen = message_columns(MESSAGE_COLUMNS if columns is None else columns)
+        self._tables = _rabbitmq_tables(options, columns) if family == "rabbitmq" else _rocketmq_tables(options, columns)
         self._spill = tempfile.TemporaryDirectory(prefix="mqstore-sql-")
-        self._tables = {"messages": _Table(RocketMQDataSource, options, pa.schema(message_fields(chosen)))}
-        for source in SOURCES:
-            name = next(name for name, kind in _FORMATS.items() if kind == source.name())
-            self._tables[name] = _Table(source, options, pa.schema([(column, _KINDS[kind]) for column, kind in source.table.items()]))
         self._connection = duckdb.connect(
             config={
                 "memory_limit": MEMORY,
@@ -84,7 +99,8 @@ class StoreTables:
         self._connection.execute("set timezone = 'UTC'")
         for name, table in self._tables.items():
             self._connection.register(name, table)
-        self._connection.execute("create temp view damage as select * exclude (section) from findings where section = 'damage'")
+        if "findings" in self._tables:
+            self._connection.execute("create temp view damage as select * exclude (section) from findings where section = 'damage'")
 
     def __enter__(self) -> StoreTables:
         return self
@@ -95,6 +111,21 @@ class StoreTables:
 
     def query(self, text: str) -> Result:
         """Begin a query, one statement that only reads. Raises UsageError for others, and for what DuckDB refuses."""
+        reader = self._reader(text)
+        numeric = tuple(
+            pa.types.is_integer(each) or pa.types.is_floating(each) or pa.types.is_decimal(each) for each in reader.schema.types
+        )
+        return Result(tuple(reader.schema.names), numeric, self._rows(reader))
+
+    def table(self, text: str) -> pa.Table:
+        """Return the result of a query as a table in memory. Raises like `query`."""
+        reader = self._reader(text)
+        try:
+            return reader.read_all()
+        except Exception as error:
+            raise self._cause(error) from error
+
+    def _reader(self, text: str) -> Any:
         import duckdb
 
         kind: Any = duckdb.StatementType
@@ -102,13 +133,9 @@ class StoreTables:
             statements = self._connection.extract_statements(text)
             if [each.type for each in statements] not in ([kind.SELECT], [kind.EXPLAIN]):
                 raise UsageError("give one statement that reads, such as SELECT … FROM messages")
-            reader = self._connection.execute(statements[0]).fetch_record_batch(ROWS)
+            return self._connection.execute(statements[0]).fetch_record_batch(ROWS)
         except duckdb.Error as error:
             raise self._cause(error) from error
-        numeric = tuple(
-            pa.types.is_integer(each) or pa.types.is_floating(each) or pa.types.is_decimal(each) for each in reader.schema.types
-        )
-        return Result(tuple(reader.schema.names), numeric, self._rows(reader))
 
     def _rows(self, reader: Any) -> Iterator[tuple[Any, ...]]:
         try:
@@ -123,6 +150,25 @@ class StoreTables:
         if failed is not None:
             return failed
         return UsageError(f"DuckDB: {' '.join(str(error).split())}")
+
+
+def _rocketmq_tables(options: Mapping[str, str], columns: Sequence[str] | None) -> dict[str, _Table]:
+    chosen = message_columns(MESSAGE_COLUMNS if columns is None else columns)
+    tables = {"messages": _Table(RocketMQDataSource, options, pa.schema(message_fields(chosen)))}
+    for source in SOURCES:
+        name = next(name for name, kind in _FORMATS.items() if kind == source.name())
+        tables[name] = _Table(source, options, pa.schema([(column, _KINDS[kind]) for column, kind in source.table.items()]))
+    return tables
+
+
+def _rabbitmq_tables(options: Mapping[str, str], columns: Sequence[str] | None) -> dict[str, _Table]:
+    tables = {}
+    for name, view in RABBITMQ_VIEWS.items():
+        chosen = {**options, "view": view}
+        if view == "messages":
+            chosen["columns"] = ",".join(columns or RABBITMQ_MESSAGE_COLUMNS)
+        tables[name] = _Table(RabbitMQDataSource, chosen, pa.schema(RabbitMQDataSource(chosen).returned_fields()))
+    return tables
 
 
 class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -149,7 +195,8 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
 
         try:
             reader: Any = self._source(self._options).reader(from_arrow_schema(schema))
-            reader.confine(conditions)
+            if hasattr(reader, "confine"):
+                reader.confine(conditions)
             yield from (batch.cast(schema) for batch in _read(reader))
         except MqstoreError as error:
             self.error = error

@@ -63,10 +63,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["RabbitMQDataSource", "RabbitMQOptions", "StorePartition", "open_rabbitmq"]
+__all__ = ["RABBITMQ_MESSAGE_COLUMNS", "RABBITMQ_VIEWS", "RabbitMQDataSource", "RabbitMQOptions", "StorePartition", "open_rabbitmq"]
 
 FORMAT = "rabbitmq"
 VIEWS = ("messages", "index", "store", "refusals")
+
+# SQL: tables of a store and their views; columns of `messages`
+RABBITMQ_VIEWS = {"messages": "messages", "index_entries": "index", "records": "store", "refusals": "refusals"}
+RABBITMQ_MESSAGE_COLUMNS = (*(name for name in RABBITMQ_COLUMNS if name != "payload"), "payload_len")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@
     groups           consumer groups and their lag           rocketmq-offsets
     damage           what `verify` finds                     rocketmq-findings, section damage
     index_entries    entries of the index files              rocketmq-index
+    timers           messages with an arbitrary delay        rocketmq-timer
+
+Of a RabbitMQ store (`format="rabbitmq"`): messages without the payloads, index_entries, records of the message files, refusals.
 
 Nothing is read until a view is queried. Spark does not report to a Python source which columns a query needs, so a view
 produces all of its columns: choose those of `messages` for work on a large store. `damage` verifies the store at each query;
@@ -23,6 +26,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
+from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["MESSAGE_COLUMNS", "VIEWS", "views"]
 
 MESSAGE_COLUMNS = (*(name for name in ROCKETMQ_COLUMNS if name != "body"), "body_len")
-VIEWS = ("messages", "queues", "groups", "damage", "index_entries")
-_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "index_entries": "rocketmq-index"}
+VIEWS = ("messages", "queues", "groups", "damage", "index_entries", "timers")
+_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "index_entries": "rocketmq-index", "timers": "rocketmq-timer"}
 
 
 def views(
@@ -42,17 +46,21 @@ def views(
     *,
     columns: Sequence[str] | None = None,
     prefix: str = "",
+    format: str = "rocketmq",  # noqa: A002
     **options: Any,
 ) -> tuple[str, ...]:
     """Register the views of a store, or of several stores, where every view has a column `store`. Return the names of the views.
 
     columns: of `messages`; by default all but the body, with `body_len`. prefix: of each name, to look at stores side by side.
+    format: `rocketmq` or `rabbitmq`.
     options: `where` and those of `spark.read.format("rocketmq")`; `config` and `fs.NAME` apply to all views, `mode` to all but
     `damage`, the others to `messages`.
     A view of the same name is replaced. Raises UsageError.
     """
     if not re.fullmatch(r"\w*", prefix, re.ASCII):
         raise UsageError(f"the prefix {prefix!r} is not part of a valid view name: use letters, digits and underscores")
+    if format == "rabbitmq":
+        return _rabbitmq_views(spark, store, columns, prefix, options)
     several = not isinstance(store, str | os.PathLike)
     default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
     found = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
@@ -64,6 +72,13 @@ def views(
     for name in VIEWS:
         found[name].createOrReplaceTempView(prefix + name)
     return tuple(prefix + name for name in VIEWS)
+
+
+def _rabbitmq_views(spark: SparkSession, store: Any, columns: Sequence[str] | None, prefix: str, options: Any) -> tuple[str, ...]:
+    for name, view in RABBITMQ_VIEWS.items():
+        chosen = None if view != "messages" else RABBITMQ_MESSAGE_COLUMNS if columns is None else columns
+        read(spark, store, format="rabbitmq", columns=chosen, view=view, **options).createOrReplaceTempView(prefix + name)
+    return tuple(prefix + name for name in RABBITMQ_VIEWS)
 
 
 def _names_several(store: Any) -> bool:

@@ -5,8 +5,8 @@ Public are the names in the `__all__` of this package and of its sub-packages `r
 
 >>> import mqstore
 >>> store = mqstore.open("/backup/broker-a/store")  # doctest: +SKIP
->>> for batch in store.view("disk").batches(["topic", "size"]):  # doctest: +SKIP
-...     print(batch.num_rows)
+>>> store.messages(["topic", "size"], topic="orders").to_pandas()  # doctest: +SKIP
+>>> store.sql("select topic, count(*) as messages from messages group by topic").to_arrow()  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mqstore.errors import (
     UnsupportedError,
     UsageError,
 )
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.store import RabbitMQStore
-    from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
 
 __all__ = [
     "CannotOpenError",
@@ -46,8 +46,6 @@ __all__ = [
     "open",
 ]
 
-__version__ = "0.1.0"
-
 
 def open(
     path: str | os.PathLike[str],
@@ -55,7 +53,7 @@ def open(
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
     now: int | None = None,
-) -> RocketMQStore | RabbitMQStore:
+) -> QueryableRocketMQStore | QueryableRabbitMQStore:
     """Open a store for reading: a directory, or an archive of one, which is unpacked to a temporary directory while the store is in use.
 
     path: RocketMQ: the directory that holds `commitlog/`, or its parent if it is named `store`, or a URL (`s3://bucket/store`).
@@ -67,8 +65,14 @@ def open(
     """
     from mqstore.files.location import as_location
     from mqstore.opening import open_store
+    from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
 
-    return open_store(as_location(path, fs_options or {}), None if config is None else Path(config), now)
+    settings = None if config is None else Path(config)
+    store = open_store(as_location(path, fs_options or {}), settings, now, rocketmq=QueryableRocketMQStore, rabbitmq=QueryableRabbitMQStore)
+    assert isinstance(store, QueryableRocketMQStore | QueryableRabbitMQStore)
+    if isinstance(store, QueryableRocketMQStore):
+        store.config_path = settings
+    return store
 
 
 def __dir__() -> list[str]:

@@ -25,10 +25,18 @@ __all__ = ["open_rocketmq", "open_store"]
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def open_store(path: Location, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
+def open_store(
+    path: Location,
+    config: Path | None = None,
+    now: int | None = None,
+    *,
+    rocketmq: type[RocketMQStore] = RocketMQStore,
+    rabbitmq: type[RabbitMQStore] | None = None,
+) -> RocketMQStore | RabbitMQStore:
     """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
 
-    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired.
+    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired. rocketmq, rabbitmq: the classes
+    of the result.
     """
     warn_if_uncompiled()
     keep = None
@@ -40,10 +48,10 @@ def open_store(path: Location, config: Path | None = None, now: int | None = Non
     if not looks_like_rocketmq(directory):
         inner = open_directory(root / "store") if directory.is_directory("store") else None
         if inner is None or not looks_like_rocketmq(inner):
-            return _open_rabbitmq(path, directory, keep, now)
+            return _open_rabbitmq(path, directory, keep, now, rabbitmq)
         root = root / "store"
     settings = None if config is None else broker_config.load(config)
-    store = RocketMQStore(root, config=settings, keep=keep)
+    store = rocketmq(root, config=settings, keep=keep)
     if keep is not None:
         store.path = path
     return store
@@ -62,7 +70,9 @@ def open_rocketmq(
     return store
 
 
-def _open_rabbitmq(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None) -> RabbitMQStore:
+def _open_rabbitmq(
+    path: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None, kind: type[RabbitMQStore] | None
+) -> RabbitMQStore:
     from mqstore.rabbitmq.store.store import RabbitMQStore, looks_like_rabbitmq
 
     if not looks_like_rabbitmq(directory):
@@ -71,7 +81,7 @@ def _open_rabbitmq(path: Location, directory: ReadOnlyDirectory, keep: UnpackedA
         raise UnsupportedError(
             f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
         )
-    store = RabbitMQStore(directory.root, now=now, keep=keep)
+    store = (kind or RabbitMQStore)(directory.root, now=now, keep=keep)
     if keep is not None:
         store.path = Path(str(path))
     return store

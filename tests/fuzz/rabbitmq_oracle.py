@@ -51,7 +51,7 @@ def read(root: Path) -> tuple[list[Row], Report, RabbitMQStore]:
     store = mqstore.open(root)
     if not isinstance(store, RabbitMQStore):
         raise WrongFamilyError(f"{root} is taken for a store of RocketMQ")
-    rows = [row for batch in store.messages(COLUMNS, EVERYTHING) for row in batch.to_pylist()]
+    rows = [row for batch in store.to_batches(COLUMNS, EVERYTHING) for row in batch.to_pylist()]
     return rows, store.verify(), store
 
 

@@ -20,7 +20,6 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-import mqstore
 from mqstore.cli import demo, guidance
 from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
 from mqstore.cli.common.diagnoses import NotReadableError
@@ -37,6 +36,7 @@ from mqstore.cli.write import repair as repairing
 from mqstore.cli.write.target import StoppedError
 from mqstore.errors import MqstoreError, NotFoundError
 from mqstore.table.formatting import printable
+from mqstore.version import __version__
 
 __all__ = ["app", "main", "report_failure", "run"]
 
@@ -61,7 +61,7 @@ def _print_version(wanted: bool) -> None:
         from mqstore.kernels import is_compiled
 
         kernels = "compiled" if is_compiled() else "plain Python, slow: install a C compiler, then reinstall"
-        print(f"mqstore {mqstore.__version__} (kernels: {kernels})")
+        print(f"mqstore {__version__} (kernels: {kernels})")
         raise typer.Exit
 
 

@@ -45,7 +45,7 @@ def left_by_3_10(target: Path) -> Path:
 
 def stored(store: Path) -> list[Message]:
     columns = ("vhost", "queue", "payload_sha256", "properties_json", "pos")
-    batches = mqstore.open(store).messages(columns, QueueSelection(recovered=True))
+    batches = mqstore.open(store).to_batches(columns, QueueSelection(recovered=True))
     return [(row["vhost"], row["queue"], row["pos"], row["payload_sha256"]) for batch in batches for row in batch.to_pylist()]
 
 

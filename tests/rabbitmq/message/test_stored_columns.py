@@ -60,7 +60,7 @@ def test_the_struct_and_the_json_of_properties_are_equal():
     for case in RABBITMQ:
         if case.name not in ("f-mixed-features", "d-large-fanout"):
             continue
-        for batch in mqstore.open(opened(case)).messages(("properties", "properties_json")):
+        for batch in mqstore.open(opened(case)).to_batches(("properties", "properties_json")):
             for row in batch.to_pylist():
                 told = json.loads(row["properties_json"])
                 shown = {name: value for name, value in row["properties"].items() if value is not None}

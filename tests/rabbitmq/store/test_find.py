@@ -27,7 +27,7 @@ def store_of(case: GoldenCase) -> RabbitMQStore:
 
 
 def rows_of(store: RabbitMQStore) -> list[dict[str, Any]]:
-    batches = store.messages(rabbitmq_columns_for("base64"), QueueSelection(everything=True))
+    batches = store.to_batches(rabbitmq_columns_for("base64"), QueueSelection(everything=True))
     return [json.loads(row) for batch in batches for row in json_rows(rename_properties_json(batch), "base64")]
 
 

@@ -29,7 +29,7 @@ GONE = {"3e8da91bb8f06a3d2fefaa674dba45d6", "087dbef3942faed50b8a4b104864e302", 
 
 
 def rows(store: RabbitMQStore, selection: QueueSelection = QueueSelection(), columns: tuple[str, ...] = ALL) -> list[dict[str, Any]]:
-    return [row for batch in store.messages(columns, selection) for row in batch.to_pylist()]
+    return [row for batch in store.to_batches(columns, selection) for row in batch.to_pylist()]
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, int, int]:
@@ -488,7 +488,7 @@ def test_columns_of_entries_need_no_messages(tmp_path):
 def test_unknown_columns_and_queues_are_refused():
     store = mqstore.open(opened(case_named("3.10.8/a-small-clean")))
     with pytest.raises(UsageError, match="there is no column 'topic'"):
-        next(store.messages(["topic"]))
+        next(store.to_batches(["topic"]))
     with pytest.raises(NotFoundError, match=r"it has small\.embedded"):
         store.queue("/", "big")
     with pytest.raises(NotFoundError):

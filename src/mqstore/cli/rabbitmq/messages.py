@@ -65,10 +65,10 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     if options.at is not None:
         columns = (*columns, "expired")
     if timed:
-        found = opened.messages((*columns, "properties"), replace(chosen, limit=None))
+        found = opened.to_batches((*columns, "properties"), replace(chosen, limit=None))
         found = task_groups.filter_by_time(found, low, high, chosen.limit)
     else:
-        found = opened.messages(columns, chosen)
+        found = opened.to_batches(columns, chosen)
     lost: Counter[str] = Counter()
     watched = _counting_lost(found, lost)
     if out.is_text:

@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
@@ -41,6 +40,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 from mqstore.table.parts import FORMATS, PartFile, TaskOutput
 from mqstore.table.text import columns_for
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +134,7 @@ class _ExportRun:
         self.fail_fast = fail_fast
         self.progress = progress
         self.run_id = secrets.token_hex(8) if work.resumed_plan is None else str(work.resumed_plan["run_id"])
-        self.metadata = (("mqstore.run_id", self.run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
+        self.metadata = (("mqstore.run_id", self.run_id), ("mqstore.store", str(store.path)), ("mqstore.version", __version__))
 
     def on(self, runner: Runner) -> ExportReport:
         started = time.perf_counter()
@@ -248,7 +248,7 @@ class _ExportRun:
     def _manifest(self, report: ExportReport, parts: Sequence[PartFile]) -> bytes:
         document: dict[str, Any] = {
             "run_id": self.run_id,
-            "mqstore": mqstore.__version__,
+            "mqstore": __version__,
             "store": report.store,
             "format": self.format,
             "columns": list(self.columns),

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mqstore
 from mqstore.errors import UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
@@ -35,6 +34,7 @@ from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.parts import FORMATS, PartFile, PartFiles, TaskOutput
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,7 +136,7 @@ def export(
     new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
         run_id = secrets.token_hex(8) if work.resumed_plan is None else str(work.resumed_plan["run_id"])
-        metadata = (("mqstore.run_id", run_id), ("mqstore.store", str(store.path)), ("mqstore.version", mqstore.__version__))
+        metadata = (("mqstore.run_id", run_id), ("mqstore.store", str(store.path)), ("mqstore.version", __version__))
         file_format = "parquet" if format in TABLE_FORMATS else format
         task = ExportTask(
             str(store.directory.root), token, QueueGroup(0, (), (), 0), chosen, selection, since, until, str(work.path), file_format, by,
@@ -250,7 +250,7 @@ class _ExportRun:
     def _manifest(self, report: ExportReport, parts: Sequence[PartFile]) -> bytes:
         document: dict[str, Any] = {
             "run_id": self.run_id,
-            "mqstore": mqstore.__version__,
+            "mqstore": __version__,
             "store": report.store,
             "family": "rabbitmq",
             "format": report.format,

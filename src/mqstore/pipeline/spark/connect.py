@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.spark.failures import failures
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +135,7 @@ def run_on_connect(
     options = {
         FUNCTION: _text(pickled(function)),
         TASKS: _text(pickle.dumps([pickled(task) for task in tasks])),
-        VERSION: mqstore.__version__,
+        VERSION: __version__,
     }
 
     def action() -> list[R]:

@@ -20,12 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import mqstore
 from mqstore.errors import MqstoreError, PipelineError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.java import cache_directory
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,8 +67,8 @@ def ship(spark: SparkSession) -> str:
 @cache
 def package_archive() -> Path:
     """Return the archive of the running package, created if necessary. Raises PipelineError."""
-    content = _archive_bytes(Path(mqstore.__file__).parent)
-    name = f"mqstore-{mqstore.__version__}-{hashlib.sha256(content).hexdigest()[:12]}.zip"
+    content = _archive_bytes(Path(__file__).parents[2])
+    name = f"mqstore-{__version__}-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     for directory in (cache_directory(), None):
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="mqstore-package-"))

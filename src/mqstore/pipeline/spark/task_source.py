@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import mqstore
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.source_api import CaseInsensitiveDict, DataSource, DataSourceReader, InputPartition
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,9 +50,9 @@ class TaskSource(DataSource):
         # this object is sent to every task together with the reader
         options, self.options = self.options, CaseInsensitiveDict({})
         version = options.get(VERSION, "")
-        if version != mqstore.__version__:
+        if version != __version__:
             raise PipelineError(
-                f"the Spark Connect server has mqstore {mqstore.__version__}, this process has {version}: install the same version on both"
+                f"the Spark Connect server has mqstore {__version__}, this process has {version}: install the same version on both"
             )
         return _TaskReader(_bytes(options[FUNCTION]), pickle.loads(_bytes(options[TASKS])))
 

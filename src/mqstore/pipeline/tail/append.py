@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.location import as_location, check_outside, local_store, local_target
 from mqstore.findings import Damage
@@ -38,6 +37,7 @@ from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.table.parts import NULL_PARTITION, PartFile
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -291,7 +291,7 @@ class _AppendRun:
         self._directory.make_directory(f"{stage}/parts")
         self._directory.make_directory(ready)
         path, config = str(self._store.path), self._store.config
-        metadata = (("mqstore.store", path), ("mqstore.version", mqstore.__version__))
+        metadata = (("mqstore.store", path), ("mqstore.version", __version__))
         tasks = [
             RangeTask(
                 LogRange(path, config, token, piece, self._skip_lost),

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import mqstore
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.location import check_outside, check_parent
@@ -32,6 +31,7 @@ from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.parts import TaskOutput
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +217,7 @@ class ParquetSink:
 
     def _write(self, number: int, ranges: Sequence[LogRange], name: str, stage: str, manifest: dict[str, Any]) -> BatchOutcome:
         directory = self._target.directory
-        metadata = (("mqstore.store", str(self._store.path)), ("mqstore.version", mqstore.__version__), ("mqstore.batch", str(number)))
+        metadata = (("mqstore.store", str(self._store.path)), ("mqstore.version", __version__), ("mqstore.batch", str(number)))
         tasks = [
             RangeTask(
                 part,

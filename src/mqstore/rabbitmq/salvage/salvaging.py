@@ -99,7 +99,7 @@ def messages_of(
     """Yield every message in any state; its lineage has the real names of the files."""
     selection = QueueSelection(vhosts=vhosts, queues=queues, everything=True)
     directory = store.directory
-    for batch in store.messages(columns, selection):
+    for batch in store.to_batches(columns, selection):
         yield _originals(batch, directory) if isinstance(directory, AliasDirectory) else batch
 
 

@@ -165,21 +165,21 @@ class RabbitMQStore(Shown):
 
     # the message table
 
-    def messages(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> Iterator[pa.RecordBatch]:
-        """Return the message table by vhost, queue, priority (high first) and sequence id.
+    def to_batches(
+        self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the message table by vhost, queue, priority (high first) and sequence id.
 
         With `everything`, messages that are in no queue come at the end of each vhost. Raises UsageError for an unknown column.
         """
         wanted = check_rabbitmq_columns(columns)
         return self._batches(wanted, selection)
 
-    to_batches = messages
-
     def to_arrow(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> pa.Table:
-        """Return the message table in memory. If it does not fit into memory, use `messages`."""
+        """Return the message table in memory. If it does not fit into memory, use `to_batches`."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(self.messages(columns, selection), rabbitmq_schema(columns))
+        return pa.Table.from_batches(self.to_batches(columns, selection), rabbitmq_schema(columns))
 
     def _batches(self, columns: tuple[str, ...], selection: QueueSelection) -> Iterator[pa.RecordBatch]:
         left = selection.limit

@@ -1,0 +1,144 @@
+"""What `mqstore.open` returns: messages as tables, SQL, verify."""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import case_named, opened, run_cli, unchanged
+
+import mqstore
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
+from mqstore.table import QueueSelection, Selection
+from mqstore.table import rows as rows_module
+
+KILLED = case_named("4.9.3/b-kill9")
+MIXED = case_named("3.10.8/f-mixed-features")
+
+
+@pytest.fixture
+def store() -> QueryableRocketMQStore:
+    found = mqstore.open(opened(KILLED))
+    assert isinstance(found, QueryableRocketMQStore)
+    return found
+
+
+@pytest.fixture
+def node() -> QueryableRabbitMQStore:
+    found = mqstore.open(opened(MIXED))
+    assert isinstance(found, QueryableRabbitMQStore)
+    return found
+
+
+def test_conditions_are_those_of_the_command(store: QueryableRocketMQStore) -> None:
+    listed = run_cli("messages", opened(KILLED), "-o", "jsonl").rows
+    keys = Counter(key for row in listed for key in {*(row["keys"] or "").split()})
+    key, number = keys.most_common(1)[0]
+    times = sorted(row["store_timestamp"] for row in listed)
+    middle = times[len(times) // 2]
+    with unchanged(opened(KILLED)):
+        assert len(store.messages()) == len(listed)
+        assert len(store.messages(topic="orders", queue_id=1)) == sum((row["topic"], row["queue_id"]) == ("orders", 1) for row in listed)
+        assert len(store.messages(topic=["orders", "late"], queue_id=[0, 1])) == sum(
+            row["topic"] in ("orders", "late") and row["queue_id"] in (0, 1) for row in listed
+        )
+        assert len(store.messages(key=key)) == number
+        assert len(store.messages(since=middle)) == sum(time >= middle for time in times)
+        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=middle)
+        assert len(store.messages(until=when)) == sum(time < middle for time in times)
+        assert len(store.messages(limit=7)) == 7
+        assert len(store.messages(["topic"], Selection(limit=3), topic="orders")) == 3
+
+
+def test_every_form_has_the_same_rows(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+    for messages in (store.messages(["topic", "queue_id", "size", "tags"]), node.messages(["queue", "seq_id", "msg_id", "payload"])):
+        wanted = messages.to_arrow().to_pylist()
+        assert len(messages) == len(wanted) > 100
+        assert list(messages) == wanted
+        assert [row for batch in messages.to_batches() for row in batch.to_pylist()] == wanted
+        assert messages.head(4).to_pylist() == wanted[:4]
+        assert messages.to_polars().to_dicts() == wanted
+        assert messages.to_duckdb().to_arrow_table().to_pylist() == wanted
+        assert messages.to_pandas().iloc[:, 0].tolist() == [next(iter(row.values())) for row in wanted]
+
+
+def test_the_messages_of_a_queue_are_those_that_the_command_lists(node: QueryableRabbitMQStore) -> None:
+    listed = run_cli("messages", opened(MIXED), "-o", "jsonl").rows
+    wanted = Counter((row["vhost"], row["queue"]) for row in listed)
+    assert Counter((row["vhost"], row["queue"]) for row in node.messages(["vhost", "queue"])) == wanted
+    assert len(node.messages(vhost="/", queue="prio.q")) == wanted["/", "prio.q"]
+    assert len(node.messages(selection=QueueSelection(queues=frozenset({"ttl.q"})), limit=5)) == 5
+
+
+def test_sql_answers_as_the_command(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+    query = "select topic, count(*) as n from messages group by topic order by topic"
+    assert store.sql(query).to_arrow().to_pylist() == run_cli("sql", opened(KILLED), query, "-o", "json").document
+    assert len(store.sql("select body from messages limit 3", columns=["body"])) == 3
+    query = "select queue, count(*) as n from messages group by queue order by queue"
+    assert list(node.sql(query)) == run_cli("sql", opened(MIXED), query, "-o", "json").document
+    assert "result of 'select" in repr(node.sql(query))
+    with pytest.raises(UsageError, match="DuckDB"):
+        store.sql("select nothing from nowhere")
+    with pytest.raises(UsageError, match="one statement that reads"):
+        store.sql("create table t as select 1")
+
+
+def test_sql_uses_the_configuration_that_was_given() -> None:
+    case = case_named("4.9.3/c-index-collisions")
+    assert case.config is not None
+    store = mqstore.open(opened(case), config=case.config)
+    assert list(store.sql("select count(*) as n from index_entries")) == [
+        {"n": sum(file.index_count - 1 for file in store.index_files())}  # type: ignore[union-attr]
+    ]
+
+
+def test_verify_reports_what_the_command_reports(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+    for found, case in ((store, KILLED), (node, MIXED)):
+        printed = run_cli("verify", opened(case), "-o", "json").document
+        report = found.verify()
+        assert report.as_dict()["damage"] == printed["damage"]
+        assert report.checked.messages == printed["checked"]["messages"]
+
+
+def test_what_cannot_be_asked_is_one_sentence(store: QueryableRocketMQStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no column 'nope'"):
+        store.messages(["nope"])
+    with pytest.raises(UsageError, match="has no time zone"):
+        store.messages(since=datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(UsageError, match="is empty"):
+        store.messages(since=5, until=4)
+    monkeypatch.setattr(rows_module, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="polars is not installed"):
+        store.messages().to_polars()
+
+
+def test_nothing_is_read_before_rows_are_asked_for(store: QueryableRocketMQStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "to_batches", refuse)
+        messages = store.messages(topic="orders")
+        assert repr(messages).startswith(f"<messages of RocketMQ store '{opened(KILLED)}': columns topic, queue_id")
+    assert messages
+    assert not store.messages(topic="no such topic")
+
+
+def test_a_notebook_shows_the_first_rows_escaped(store: QueryableRocketMQStore, tmp_path: Path) -> None:
+    shown = store.messages(["topic", "tags", "body"], limit=20)._repr_html_()
+    assert shown.count("<tr>") == 12
+    result = store.sql("select '<b>' as \"<i>\"")._repr_html_()
+    assert "&lt;b&gt;" in result
+    assert "<b>" not in result
+    assert "<i>" not in result
+
+
+def test_public_names_are_those_that_are_documented() -> None:
+    assert set(dir(mqstore)) == {*mqstore.__all__}
+    assert all(hasattr(mqstore, name) for name in mqstore.__all__)
+    assert builtins.open is not mqstore.open

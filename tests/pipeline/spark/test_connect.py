@@ -188,7 +188,7 @@ def test_a_task_whose_process_dies_is_tried_again_and_one_that_always_dies_is_on
 
 
 def test_another_version_on_the_server_is_said(client: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqstore.__version__", "0.0.7")
+    monkeypatch.setattr("mqstore.pipeline.spark.connect.__version__", "0.0.7")
     with pytest.raises(PipelineError, match=r"^the Spark Connect server has mqstore \S+, this process has 0\.0\.7: install"):
         run_tasks(client, [1], _square)
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from mqstore.errors import UnsupportedError
@@ -66,6 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # how long one example takes depends on what else the machine does
+    hypothesis.settings.register_profile("mqstore", deadline=None)
+    hypothesis.settings.load_profile("mqstore")
     # a shell starts a background job with SIGINT ignored, and every program that a test starts and interrupts would inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

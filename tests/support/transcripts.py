@@ -84,7 +84,7 @@ def run(command: str, place: Path) -> str:
     if into is not None:
         into.write_text(printed, encoding="utf-8")
         printed = errors
-    return "\n".join(line.rstrip() for line in printed.replace(f"{place}/", "").strip().splitlines())
+    return "\n".join(line.rstrip() for line in printed.replace(f"{place}/", "").strip("\n").splitlines())
 
 
 def _mqstore(arguments: list[str], place: Path, *, apart: bool) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from mqstore.cli import demo, guidance
-from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP
+from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP, WIDE_HELP
 from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.jobs import follow, replay, salvage
@@ -73,13 +73,14 @@ def options(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help=QUIET_HELP)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)] = False,
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
+    wide: Annotated[bool, typer.Option("--wide", help=WIDE_HELP)] = False,
     _version: Annotated[
         bool,
         typer.Option("--version", help="Print the version and whether the kernels are compiled.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""
-    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress)
+    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide)
 
 
 for module in (

@@ -61,3 +61,52 @@ def test_a_table_of_many_rows_keeps_the_widths_of_its_first_ones() -> None:
 
 def test_a_table_without_rows_prints_nothing() -> None:
     assert grid([], width=80, columns=NAME_AND_NUMBER) == []
+
+
+WIDE = (
+    Column("physical offset", right=True),
+    Column("topic", flexible=True, name=True),
+    Column("stored (UTC)"),
+    Column("size", right=True, drop=1),
+    Column("tags", flexible=True, drop=2),
+    Column("keys", flexible=True),
+)
+ROW = ["1234", "orders-of-the-north-west", "2022-01-01 00:00", "203", "TagB", "order-1234567890 customer-17"]
+
+
+def test_text_is_shortened_before_titles_take_two_lines() -> None:
+    assert grid([ROW], width=90, columns=WIDE) == [
+        "physical offset  topic                     stored (UTC)      size  tags  keys",
+        "───────────────  ────────────────────────  ────────────────  ────  ────  ─────────────────",
+        "           1234  orders-of-the-north-west  2022-01-01 00:00   203  TagB  order-1234567890…",
+    ]
+
+
+def test_titles_take_two_lines_before_columns_are_left_out() -> None:
+    assert grid([ROW], width=80, columns=WIDE) == [
+        "physical",
+        "  offset  topic                     stored (UTC)      size  tags  keys",
+        "────────  ────────────────────────  ────────────────  ────  ────  ──────────────",
+        "    1234  orders-of-the-north-west  2022-01-01 00:00   203  TagB  order-1234567…",
+    ]
+
+
+def test_columns_are_left_out_by_rank_and_named_before_a_name_is_shortened() -> None:
+    lines = grid([ROW], width=75, columns=WIDE)
+    assert lines[-2].startswith("    1234  orders-of-the-north-west  2022-01-01 00:00   203  order-")
+    assert lines[-1] == "not shown at this width: tags (--wide)"
+    lines = grid([ROW], width=69, columns=WIDE)
+    assert lines[-2].startswith("    1234  orders-of-the-north-west  2022-01-01 00:00  order-")
+    assert lines[-1] == "not shown at this width: size, tags (--wide)"
+
+
+def test_a_name_is_shortened_in_its_middle_and_keeps_its_end() -> None:
+    lines = grid([ROW], width=50, columns=WIDE)
+    assert max(map(len, lines)) <= 50
+    assert lines[-2].split()[1] == "orders-…h-west"
+
+
+def test_a_narrow_terminal_gets_the_least_that_says_something() -> None:
+    lines = grid([ROW], width=10, columns=WIDE)
+    assert lines[-2].split()[0] == "1234"
+    assert "not shown" in lines[-1]

@@ -311,6 +311,20 @@ class CountingDisk:
         pass
 
 
+class GatedDisk(CountingDisk):
+    """Counts the syncs of log files, each of which ends when the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def attempt(self, operation: str, relative: str) -> None:
+        super().attempt(operation, relative)
+        if operation == "sync" and relative.startswith("commitlog/"):
+            self.gate.wait(60)
+
+
 def synced(place: Path, disk: CountingDisk, **changes: object) -> MessageStore:
     place.mkdir()
     config = settings("5.3.3", flush_disk_type="SYNC_FLUSH", recorder=disk, flush_interval_commit_log=60_000, **changes)
@@ -363,34 +377,48 @@ def test_two_hundred_puts_of_sixteen_threads_share_syncs(tmp_path: Path) -> None
 
 def test_a_call_that_no_longer_waits_does_not_affect_the_others(tmp_path: Path) -> None:
     async def some_give_up(store: MessageStore) -> None:
+        before = disk.syncs
+        disk.gate.clear()
         tasks = [asyncio.create_task(store.put_async(Message("orders", b"%d" % number))) for number in range(40)]
-        await asyncio.sleep(0.01)
+        while disk.syncs == before:
+            await asyncio.sleep(0.01)
         for task in tasks[::2]:
             task.cancel()
+        disk.gate.set()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(each, asyncio.CancelledError) for each in done[::2])
         assert [each.status for each in done[1::2] if not isinstance(each, BaseException)] == [PutStatus.PUT_OK] * 20
         again = await store.put_async(Message("orders", b"again"))
         assert again.status is PutStatus.PUT_OK
 
-    with synced(tmp_path / "store", CountingDisk(0.05)) as store:
+    disk = GatedDisk()
+    with synced(tmp_path / "store", disk) as store:
         asyncio.run(some_give_up(store))
         assert len(stored(store)) == 42
 
 
 def test_a_loop_that_is_closed_while_somebody_waits_leaves_the_store_usable(tmp_path: Path) -> None:
-    with synced(tmp_path / "store", CountingDisk(0.1)) as store:
+    disk = GatedDisk()
+    with synced(tmp_path / "store", disk) as store:
+        before = disk.syncs
+
+        async def sync_begun() -> None:
+            while disk.syncs == before:
+                await asyncio.sleep(0.01)
+
+        disk.gate.clear()
         loop = asyncio.new_event_loop()
         waiting = loop.create_task(store.put_async(Message("orders", b"left alone")))
-        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.run_until_complete(sync_begun())
         assert not waiting.done()
         loop.close()
+        disk.gate.set()
         waiting._log_destroy_pending = False  # type: ignore[attr-defined]
 
         async def next_one() -> PutStatus:
             return (await store.put_async(Message("orders", b"next"))).status
 
-        assert asyncio.run(asyncio.wait_for(next_one(), 10)) is PutStatus.PUT_OK
+        assert asyncio.run(asyncio.wait_for(next_one(), 60)) is PutStatus.PUT_OK
         assert store.put(Message("orders", b"last")).status is PutStatus.PUT_OK
         assert [each.body for each in stored(store)] == [b"first", b"left alone", b"next", b"last"]
 

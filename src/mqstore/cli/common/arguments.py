@@ -96,6 +96,7 @@ OUTPUT_HELP = "Output format. text: for people; json: one document; jsonl, csv: 
 QUIET_HELP = "Print results and errors only."
 VERBOSE_HELP = "Verbose: full lists, notes, and tracebacks."
 PROGRESS_HELP = "Report progress even if standard error is not a terminal."
+WIDE_HELP = "Print tables in full, also beyond the width of the terminal."
 STORE_HELP = (
     "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
     "archive of it."
@@ -216,6 +217,11 @@ def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool)
             typer.Option("--progress", help=PROGRESS_HELP, rich_help_panel=_GLOBAL),
             False,
         ),
+        "wide_": (
+            bool,
+            typer.Option("--wide", help=WIDE_HELP, rich_help_panel=_GLOBAL),
+            False,
+        ),
     }
     if reads_store:
         reached = typer.Option("--fs-option", metavar="NAME=VALUE", help=FS_HELP, rich_help_panel="Stores by URL", show_default=False)
@@ -262,6 +268,7 @@ def verb(
                 quiet=given.pop("quiet_"),
                 verbose=given.pop("verbose_"),
                 progress=given.pop("progress_"),
+                wide=given.pop("wide_"),
             )
             reached = given.pop("fs_option_", None)
             if reached:

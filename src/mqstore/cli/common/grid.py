@@ -5,12 +5,13 @@
                   0  orders      2
                 277  late        0
 
-On a terminal, text is shortened to fit the width; in a file or a pipe it is printed in full.
+In a file or a pipe everything is printed in full. On a terminal the table is made to fit, in this order: text is shortened, titles take
+two lines, columns that say the least are left out, names are shortened in their middle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from unicodedata import east_asian_width
 
@@ -21,13 +22,15 @@ __all__ = ["Column", "Grid", "display_width"]
 GAP = "  "
 SAMPLE = 400
 NARROWEST = 6
+TEXT = 14  # text is not shortened below this before columns are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of text. right: numbers. flexible: may be shortened to make the table fit, at its start if it is a path.
+    """A column of text. right: numbers. flexible: may be shortened to make the table fit.
 
-    style: returns a cell's SGR number.
+    path: is shortened at its start. name: is shortened in its middle, and after columns were left out. drop: the first columns to be left
+    out have the highest number, and 0 is for those that never are. style: returns a cell's SGR number.
     """
 
     title: str
@@ -35,6 +38,8 @@ class Column:
     flexible: bool = False
     style: Callable[[str], str] | None = None
     path: bool = False
+    name: bool = False
+    drop: int = 0
 
 
 def display_width(text: str) -> int:
@@ -42,23 +47,38 @@ def display_width(text: str) -> int:
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _fit(text: str, width: int, *, path: bool = False) -> str:
+def _fit(text: str, width: int, column: Column) -> str:
     if display_width(text) <= width:
         return text
-    if path:
-        return _fit(text[::-1], width)[::-1]
-    kept = ""
-    room = width - 1
-    for letter in text:
-        room -= display_width(letter)
-        if room < 0:
-            break
-        kept += letter
-    return kept + "…"
+    if column.path:
+        return "…" + _start(text[::-1], width - 1)[::-1]
+    if column.name:
+        end = _start(text[::-1], (width - 1) // 2)[::-1]
+        return _start(text, width - 1 - display_width(end)) + "…" + end
+    return _start(text, width - 1) + "…"
+
+
+def _start(text: str, width: int) -> str:
+    """Return as much of the start of a text as fits."""
+    for length, letter in enumerate(text):
+        width -= display_width(letter)
+        if width < 0:
+            return text[:length]
+    return text
+
+
+def _in_two_lines(title: str) -> tuple[str, str]:
+    """Return a title of several words in two lines, the longer one as short as possible; ("", title) for one word."""
+    words = title.split()
+    ways = [(" ".join(words[:k]), " ".join(words[k:])) for k in range(1, len(words))]
+    return min(ways, key=lambda way: max(map(display_width, way)), default=("", title))
 
 
 class Grid:
-    """Writes rows of text under their titles. width: of the terminal, None for no limit. colour: whether styles are written."""
+    """Writes rows of text under their titles. width: of the terminal, None for no limit. colour: whether styles are written.
+
+    left_out: the titles of the columns for which there was no room.
+    """
 
     def __init__(
         self, columns: Sequence[Column], write: Callable[[str], None], *, width: int | None, colour: bool, limit: int = 48
@@ -70,7 +90,9 @@ class Grid:
         self._limit = limit
         self._waiting: list[Sequence[str]] = []
         self._widths: list[int] | None = None
+        self._shown: list[int] = []
         self.rows = 0
+        self.left_out: tuple[str, ...] = ()
 
     def add(self, rows: Iterable[Sequence[str]]) -> None:
         """Add rows, each with a text per column."""
@@ -81,50 +103,93 @@ class Grid:
                 self._flush()
 
     def close(self) -> None:
-        """Print the remaining rows. A table without rows prints nothing."""
+        """Print the remaining rows, and what there was no room for. A table without rows prints nothing."""
         if self._waiting:
             self._flush()
+        if self.left_out:
+            text = f"not shown at this width: {', '.join(self.left_out)} (--wide)"
+            self._write(f"\x1b[2m{text}\x1b[0m\n" if self._colour else f"{text}\n")
 
     def _flush(self) -> None:
-        lines = []
+        lines: list[str] = []
         if self._widths is None:
-            self._widths = self._initial_widths()
-            titles = [column.title for column in self._columns]
-            lines.append(self._line(titles, lambda _: "1"))
-            lines.append(self._line(["─" * width for width in self._widths], lambda _: "2"))
+            lines.extend(self._head())
         lines.extend(self._line(row) for row in self._waiting)
         self._waiting.clear()
         self._write("".join(lines))
 
-    def _initial_widths(self) -> list[int]:
-        """Return widths that fit the first rows; flexible columns are narrowed, the widest first, until the table fits."""
-        widths = [
-            max(display_width(column.title), *(display_width(row[k]) for row in self._waiting)) for k, column in enumerate(self._columns)
-        ]
-        flexible = [k for k, column in enumerate(self._columns) if column.flexible]
-        for k in flexible:
-            widths[k] = max(display_width(self._columns[k].title), min(widths[k], self._limit)) if self._width is not None else widths[k]
-        if self._width is None:
-            return widths
-        excess = sum(widths) + len(GAP) * (len(widths) - 1) - self._width
-        while excess > 0 and flexible:
-            widest = max(flexible, key=lambda k: widths[k])
-            if widths[widest] <= NARROWEST:
-                break
-            widths[widest] -= 1
-            excess -= 1
+    def _head(self) -> Iterator[str]:
+        """Choose columns and widths by the first rows, and yield the lines above them."""
+        titles = [("", column.title) for column in self._columns]
+        self._shown = list(range(len(titles)))
+        self._widths = self._natural_widths(titles)
+        if self._width is not None:
+            self._shorten(self._texts(), [max(TEXT, display_width(title)) for _, title in titles])
+        if self._width is not None and self._excess() > 0:
+            titles = [
+                _in_two_lines(column.title) if self._values_of(k) < self._widths[k] else ("", column.title)
+                for k, column in enumerate(self._columns)
+            ]
+            self._widths = self._natural_widths(titles)
+            self._narrow(titles)
+        for line in (0, 1):
+            if any(titles[k][line] for k in self._shown):
+                yield self._line([title[line] for title in titles], lambda _: "1")
+        yield self._line(["─" * width for width in self._widths], lambda _: "2")
+
+    def _natural_widths(self, titles: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the widths of the first rows and of the titles; on a terminal, flexible columns have a limit."""
+        widths = []
+        for k, (column, title) in enumerate(zip(self._columns, titles, strict=True)):
+            least = max(map(display_width, title))
+            widest = self._values_of(k)
+            limited = column.flexible and self._width is not None
+            widths.append(max(least, min(widest, self._limit) if limited else widest))
         return widths
+
+    def _values_of(self, column: int) -> int:
+        """Return the width of the widest value of a column in the first rows."""
+        return max(display_width(row[column]) for row in self._waiting)
+
+    def _excess(self) -> int:
+        """Return by how much the shown columns exceed the terminal."""
+        widths = self._widths or []
+        return sum(widths[k] for k in self._shown) + len(GAP) * (len(self._shown) - 1) - (self._width or 0)
+
+    def _texts(self) -> list[int]:
+        return [k for k, column in enumerate(self._columns) if column.flexible and not column.name]
+
+    def _narrow(self, titles: Sequence[tuple[str, str]]) -> None:
+        least = [max(NARROWEST, *map(display_width, title)) for title in titles]
+        self._shorten(self._texts(), [max(TEXT, width) for width in least])
+        for k in sorted(self._shown, key=lambda k: -self._columns[k].drop):
+            if self._excess() <= 0 or not self._columns[k].drop:
+                break
+            self._shown.remove(k)
+        self.left_out = tuple(column.title for k, column in enumerate(self._columns) if k not in self._shown)
+        self._widths = self._natural_widths(titles)
+        self._shorten(self._texts(), least)
+        self._shorten([k for k, column in enumerate(self._columns) if column.flexible], [NARROWEST] * len(titles))
+
+    def _shorten(self, columns: Sequence[int], least: Sequence[int]) -> None:
+        """Narrow the widest of these columns until the table fits, none below its least width."""
+        widths = self._widths or []
+        while self._excess() > 0:
+            wide = [k for k in columns if k in self._shown and widths[k] > least[k]]
+            if not wide:
+                break
+            widths[max(wide, key=lambda k: widths[k])] -= 1
 
     def _line(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> str:
         widths = self._widths or []
-        shown = []
-        last = len(row) - 1
-        for k, (text, column, width) in enumerate(zip(row, self._columns, widths, strict=True)):
+        cells = []
+        for k in self._shown:
+            column, width, text = self._columns[k], widths[k], row[k]
             if column.flexible and self._width is not None:
-                text = _fit(text, width, path=column.path)
+                text = _fit(text, width, column)
             room = " " * max(0, width - display_width(text))
             chosen = style or column.style
-            code = chosen(text) if self._colour and chosen is not None else ""
+            code = chosen(text) if self._colour and chosen is not None and text else ""
             coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text
-            shown.append(room + coloured if column.right else coloured if k == last else coloured + room)
-        return GAP.join(shown).rstrip() + "\n"
+            cells.append(room + coloured if column.right else coloured if k == self._shown[-1] else coloured + room)
+        return GAP.join(cells).rstrip() + "\n"

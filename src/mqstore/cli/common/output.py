@@ -55,8 +55,18 @@ class CommonOptions:
     quiet: bool = False
     verbose: bool = False
     progress: bool = False
+    wide: bool = False
 
-    def override(self, *, format: Format | None, no_color: bool, quiet: bool, verbose: bool, progress: bool) -> CommonOptions:  # noqa: A002
+    def override(
+        self,
+        *,
+        format: Format | None,  # noqa: A002
+        no_color: bool,
+        quiet: bool,
+        verbose: bool,
+        progress: bool,
+        wide: bool,
+    ) -> CommonOptions:
         """Return these settings with those given after the command's name."""
         return replace(
             self,
@@ -65,6 +75,7 @@ class CommonOptions:
             quiet=self.quiet or quiet,
             verbose=self.verbose or verbose,
             progress=self.progress or progress,
+            wide=self.wide or wide,
         )
 
 
@@ -233,7 +244,9 @@ class Output:
         def put(text: str) -> None:
             self.write("".join(margin + line for line in text.splitlines(keepends=True)) if margin else text)
 
-        return Grid(columns, put, width=self.console.width - indent if self.bounded else None, colour=self.coloured)
+        return Grid(
+            columns, put, width=self.console.width - indent if self.bounded and not self.settings.wide else None, colour=self.coloured
+        )
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
         """Print a whole table for a person. Returns the number of rows."""

@@ -103,7 +103,7 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
     out.line(f"It took {clock(report.seconds)}.")
     out.line()
-    columns = [Column("vhost"), Column("queue", flexible=True), Column("version")]
+    columns = [Column("vhost"), Column("queue", flexible=True, name=True), Column("version")]
     columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]
     shown = out.first(sorted(report.queues, key=lambda each: -each.messages), SHOWN)
     out.table(

@@ -72,13 +72,13 @@ def _print(out: Output, text: str, rows: list[dict[str, Any]], found: Any, secon
     out.line(f"{what} with {text!r}.", style="bold green" if found.hits else "bold yellow")
     if rows:
         columns = [
-            Column("vhost", flexible=True),
-            Column("queue", flexible=True),
+            Column("vhost", flexible=True, name=True),
+            Column("queue", flexible=True, name=True),
             Column("seq id", right=True),
             Column("found in"),
             Column("state"),
             Column("verdict"),
-            Column("stored in", flexible=True),
+            Column("stored in", flexible=True, drop=1),
         ]
         if shown is not BodyDisplay.NONE:
             columns.append(Column("payload", flexible=True))

@@ -105,14 +105,14 @@ def _verdict_style(verdict: str) -> str:
 
 def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDisplay, *, expired: bool) -> int:
     columns = [
-        Column("vhost", flexible=True),
-        Column("queue", flexible=True),
-        Column("pos", right=True),
+        Column("vhost", flexible=True, name=True),
+        Column("queue", flexible=True, name=True),
+        Column("pos", right=True, drop=4),
         Column("seq id", right=True),
-        Column("size", right=True),
+        Column("size", right=True, drop=1),
         Column("routing keys", flexible=True),
-        Column("redelivered"),
-        Column("stored in"),
+        Column("redelivered", drop=2),
+        Column("stored in", drop=3),
         Column("verdict", style=_verdict_style),
     ]
     if expired:

@@ -44,12 +44,12 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
         out.records(QUEUE_NAMES, shown)
         return 1 if note_damage(out, found) or bad else 0
     columns = (
-        Column("vhost", flexible=True),
-        Column("queue", flexible=True),
-        Column("version", right=True),
+        Column("vhost", flexible=True, name=True),
+        Column("queue", flexible=True, name=True),
+        Column("version", right=True, drop=3),
         Column("messages", right=True),
-        Column("bytes", right=True),
-        Column("seq ids"),
+        Column("bytes", right=True, drop=1),
+        Column("seq ids", drop=2),
         Column("not recovered", flexible=True),
         Column("start", style=lambda text: "31" if text == "refused" else ""),
     )
@@ -145,11 +145,11 @@ def _print_entries(out: Output, directories: list[Queue], rows: Iterator[dict[st
     columns = [
         Column("seq id", right=True),
         Column("state", style=lambda state: "2" if state == "acknowledged" else "31" if state in BAD_STATES else ""),
-        Column("pos", right=True),
+        Column("pos", right=True, drop=4),
         Column("size", right=True),
-        Column("message id"),
-        Column("message is in", flexible=True),
-        Column("at", right=True),
+        Column("message id", drop=1),
+        Column("message is in", flexible=True, path=True, drop=2),
+        Column("at", right=True, drop=3),
     ]
     if first.priority_level is not None:
         columns.insert(0, Column("priority", right=True))

@@ -105,7 +105,11 @@ def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
     else:
         titles = ("messages", "bytes", "in the index", "in message files", "index files")
         names = ("messages", "bytes", "embedded_bytes", "shared_bytes", "index_bytes")
-        columns = (Column("vhost", flexible=True), Column("queue", flexible=True), *(Column(title, right=True) for title in titles))
+        columns = (
+            Column("vhost", flexible=True, name=True),
+            Column("queue", flexible=True, name=True),
+            *(Column(title, right=True) for title in titles),
+        )
         table = [[row["vhost"] or "?", row["queue"], *(f"{row[name]:,}" for name in names)] for row in shown]
     out.table(columns, table)
     out.more_rows(len(rows) - len(shown))

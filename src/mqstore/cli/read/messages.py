@@ -40,12 +40,12 @@ def _verdict_style(verdict: str) -> str:
 
 GRID = (
     Column("physical offset", right=True),
-    Column("topic", flexible=True),
+    Column("topic", flexible=True, name=True),
     Column("queue", right=True),
     Column("offset", right=True),
     Column("stored (UTC)"),
-    Column("size", right=True),
-    Column("tags", flexible=True),
+    Column("size", right=True, drop=1),
+    Column("tags", flexible=True, drop=2),
     Column("keys", flexible=True),
     Column("verdict", style=_verdict_style),
 )

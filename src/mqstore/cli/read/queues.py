@@ -253,13 +253,13 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
         return _note_unread_files(out, opened, options.topic)
     shown = list(rows)
     columns = (
-        Column("topic", flexible=True),
+        Column("topic", flexible=True, name=True),
         Column("queue", right=True),
-        Column("min", right=True),
-        Column("max", right=True),
+        Column("min", right=True, drop=3),
+        Column("max", right=True, drop=2),
         Column("messages", right=True),
         Column("bytes", right=True),
-        Column("newest message (UTC)"),
+        Column("newest message (UTC)", drop=1),
     )
     out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
     total = sum(row["messages"] for row in shown)
@@ -369,12 +369,12 @@ def groups(
         out.records(GROUP_NAMES, rows)
         return status
     columns = (
-        Column("group", flexible=True),
-        Column("topic", flexible=True),
+        Column("group", flexible=True, name=True),
+        Column("topic", flexible=True, name=True),
         Column("queue", right=True),
         Column("offset", right=True),
-        Column("min", right=True),
-        Column("max", right=True),
+        Column("min", right=True, drop=2),
+        Column("max", right=True, drop=1),
         Column("lag", right=True),
         Column("state", style=lambda state: "" if state == "ok" else "33"),
     )

@@ -96,7 +96,7 @@ def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
     if by == "retained":
         columns: tuple[Column, ...] = (
             Column("log file"),
-            Column("topic", flexible=True),
+            Column("topic", flexible=True, name=True),
             Column("queue", right=True),
             Column("messages", right=True),
             Column("bytes", right=True),

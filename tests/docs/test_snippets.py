@@ -45,6 +45,8 @@ RUN_BY = {
     ("embed-queues.md", "doctest"): "tests/docs/test_docs.py::test_the_examples_of_the_page_on_embedded_queues_are_true",
     ("embed.md", "doctest"): "tests/docs/test_docs.py::test_the_examples_of_the_embedding_page_are_true",
     ("pytest.md", "python"): SHOWN_TESTS,
+    ("rabbitmq.md", "text check"): "tests/interop/rabbitmq/test_rescue_into_new_node.py::"
+    "test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them",
     ("spark.md", "python s3"): BY_URL,
     ("spark.md", "sh s3"): BY_URL,
     ("who-may-connect.md", "doctest"): ACCESS,

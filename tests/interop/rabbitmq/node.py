@@ -80,6 +80,7 @@ class Node:
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
         self.base = base
+        self.name = f"referee{os.getpid()}@localhost"
         self.data = base / "node"
         self.stores = self.data / "msg_stores"
         self.boot_seconds = 0.0
@@ -115,7 +116,7 @@ class Node:
             "RABBITMQ_LOG_BASE": f"{base}/log",
             "RABBITMQ_MNESIA_BASE": f"{base}",
             "RABBITMQ_MNESIA_DIR": f"{self.data}",
-            "RABBITMQ_NODENAME": f"referee{os.getpid()}@localhost",
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_PID_FILE": f"{base}/pid",

@@ -1,91 +1,278 @@
-"""`rescue` with real nodes: what 3.10.8 and older nodes left is in a node of 4.3 or newer, every message as it was delivered before."""
+"""`rescue` with real nodes: a node of 4.0.5 or newer has every field of every message that 3.8.9 and 3.10.8 nodes left, whole or damaged.
+
+One node takes the messages of several old ones, whose queues have different names. The commands are those of STEPS.md.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import itertools
 import json
 import shutil
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interop.rabbitmq.adopting import Declared, declare
-from interop.rabbitmq.node import new_node
-from interop.rabbitmq.other_node import missing, other_node
-from support.golden import case_named, expected, opened_node, run_cli
+from interop.rabbitmq.amqp import json_bytes, json_properties, typed_tables
+from interop.rabbitmq.node import Node, new_node
+from interop.rabbitmq.other_node import OtherNode, missing, other_node
+from interop.rabbitmq.test_convert_against_node import has_expired, merged
+from support.golden import Row, case_named, expected, opened_node, run_cli, tree_checksum
+from support.rabbitmq_nodes import damaged, delivered_by_the_old_node, unpacked
 
-import mqstore
-from mqstore.table.columns import QueueSelection
+from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
 
+pika = pytest.importorskip("pika")
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("rabbitmq")]
 
-Message = tuple[str, str, int, str]
 OLD = case_named("3.8.9/a-v1-clean")
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "rabbitmq.md"
+PLUGINS = ("rabbitmq_management",)
+Message = tuple[str, str, dict[str, Any]]
 
 
-def left_by_3_10(target: Path) -> Path:
-    """Let a 3.10.8 node write messages of all sizes, also with priorities, and be killed; return its data directory."""
-    import pika
-
-    queues = [Declared("/", "ten.small"), Declared("/", "ten.large"), Declared("/", "ten.prio", {"x-max-priority": 3})]
-    with new_node() as node:
-        node.start()
-        declare(node, queues)
-        connection = node.connect("/")
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for number in range(60):
-            queue = queues[number % 3].queue
-            body = f"{number} ".encode() * (3000 if queue == "ten.large" else 5)
-            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, priority=number % 4, headers={"n": number}))
-        node.kill()
-        shutil.copytree(node.data, target)
-    return target
+def message(vhost: str, queue: str, row: Row) -> Message:
+    """Return what a consumer sees of a message. Headers are a set: 4.0 sorts them."""
+    properties = dict(row["properties"])
+    if isinstance(properties.get("headers"), list):
+        properties["headers"] = sorted(properties["headers"], key=str)
+    names = ("exchange", "redelivered", "payload_len", "payload_sha256")
+    return vhost, queue, {name: row[name] for name in names} | {"properties": properties, "routing_key": row["routing_keys"][0]}
 
 
-def stored(store: Path) -> list[Message]:
-    columns = ("vhost", "queue", "payload_sha256", "properties_json", "pos")
-    batches = mqstore.open(store).to_batches(columns, QueueSelection(recovered=True))
-    return [(row["vhost"], row["queue"], row["pos"], row["payload_sha256"]) for batch in batches for row in batch.to_pylist()]
+def wanted(rows: Iterable[Row]) -> list[Message]:
+    """Return the messages that a consumer would receive now, queue by queue, in the order of delivery."""
+    alive = (row for row in rows if row["recovered"] and not has_expired(row))
+    return sorted((message(row["vhost"], row["queue"], row) for row in alive), key=lambda item: item[:2])
 
 
-def delivered(node: Any, vhost: str, queue: str) -> list[Message]:
-    connection = node.connect(vhost)
-    channel = connection.channel()
+def stored(store: Path) -> list[Row]:
+    """Return the messages of a store that a broker recovers."""
+    return run_cli("messages", store, "--view", "recovered", "--body", "sha256", "-o", "jsonl").rows
+
+
+def queues_of(outs: Iterable[Path]) -> list[tuple[str, str]]:
+    """Return vhost and name of all queues that are defined."""
+    documents = [json.loads((out / "definitions.json").read_text()) for out in outs]
+    return sorted({(queue["vhost"], queue["name"]) for document in documents for queue in document["queues"]})
+
+
+def delivered(node: OtherNode | Node, queues: Iterable[tuple[str, str]]) -> list[Message]:
+    """Get all messages of queues, in order, without acknowledging; they return to their queues, marked as redelivered."""
     found: list[Message] = []
-    while True:
-        method, _, body = channel.basic_get(queue)
-        if method is None:
-            break
-        found.append((vhost, queue, len(found), hashlib.sha256(body).hexdigest()))
-    connection.close()
+    for vhost, names in itertools.groupby(queues, key=lambda item: item[0]):
+        connection = node.connect(vhost)
+        with typed_tables():
+            for _, name in names:
+                channel = connection.channel()
+                while True:
+                    method, properties, body = channel.basic_get(name)
+                    if method is None:
+                        break
+                    row = {
+                        "exchange": json_bytes(method.exchange.encode()), "redelivered": method.redelivered, "payload_len": len(body),
+                        "payload_sha256": hashlib.sha256(body).hexdigest(), "properties": json_properties(properties),
+                        "routing_keys": [method.routing_key],
+                    }  # fmt: skip
+                    found.append(message(vhost, name, row))
+                channel.close()
+        connection.close()
     return found
 
 
-def test_a_node_of_4_3_has_every_message_that_older_nodes_left(tmp_path: Path) -> None:
+def rescued(sources: dict[str, Path], base: Path) -> dict[str, Path]:
+    """Rescue each source for its own directory below base; return these."""
+    outs = {}
+    for name, data in sources.items():
+        before = tree_checksum(data)
+        outs[name] = base / f"out-{name}"
+        done = run_cli("rescue", data, "--to", outs[name], "--for", "4.0", "--users", "-o", "json")
+        assert done.status == int("damaged" in name), done.stderr
+        assert tree_checksum(data) == before
+        promised = run_cli("diagnose", outs[name], "--for", "4.3", "-o", "json").document
+        assert (promised["starts"], promised["loses"]) == (True, 0), promised
+        assert len(stored(outs[name])) == done.document["messages"]
+    return outs
+
+
+def together(outs: Iterable[Path], target: Path) -> Path:
+    """Put the stores of several rescues into one directory."""
+    chosen = list(outs)
+    for out in chosen[1:]:  # 3.8 has other segments than 3.10; queues of version 2 have none
+        for file in out.rglob(".config"):
+            shutil.copyfile(next(chosen[0].rglob(".config")), file)
+    return merged(chosen, target) / "msg_stores"
+
+
+def check(node: OtherNode, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """Return status and sentences of `rescue --check`."""
+    monkeypatch.setenv("MQSTORE_MANAGEMENT_USER", "guest")
+    monkeypatch.setenv("MQSTORE_MANAGEMENT_PASSWORD", "guest")
+    done = run_cli("rescue", out, "--check", f"http://127.0.0.1:{node.management_port}", "-o", "json")
+    assert "guest" not in done.stdout + done.stderr
+    assert done.status in (0, 1), done.stderr
+    assert done.document["version"] == node.version
+    return done.status, done.document["missing"]
+
+
+def imported(node: OtherNode, out: Path) -> None:
+    """Import the definitions through the management interface; the steps do so with rabbitmqctl."""
+    key = base64.b64encode(b"guest:guest").decode()
+    headers = {"Authorization": f"Basic {key}", "Content-Type": "application/json"}
+    address = f"http://127.0.0.1:{node.management_port}/api/definitions"
+    urllib.request.urlopen(urllib.request.Request(address, (out / "definitions.json").read_bytes(), headers), timeout=60).close()
+
+
+@pytest.mark.parametrize("suite", ["trixie", "sid"])
+def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
+    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := missing(suite):
+        pytest.skip(reason)
+    names = ("3.8.9-killed", "3.10.8-clean", "3.10.8-killed")
+    whole = {"3.8.9-clean": opened_node(OLD), **{name: unpacked(name, tmp_path / name) for name in names}}
+    torn = {
+        f"{name}-damaged": damaged(unpacked(name, tmp_path / f"{name}-damaged"), segment=name.startswith("3.8"))
+        for name in ("3.8.9-killed", "3.10.8-killed")
+    }
+    with other_node(suite, plugins=PLUGINS) as node:
+        outs, torn_outs = rescued(whole, node.base), rescued(torn, node.base)
+        first = outs["3.8.9-clean"]
+        node.start()
+        for out in outs.values():
+            imported(node, out)
+        # what lacks is named, and nothing else
+        assert [check(node, out, monkeypatch) for out in outs.values()] == [(0, [])] * 4
+        node.ctl("delete_queue", "fan.b", "-p", "/")
+        status, sentences = check(node, first, monkeypatch)
+        lost = "No binding from exchange 'mix.x' to queue 'fan.b' with key 'fan.b' in vhost '/'."
+        assert (status, sentences) == (1, ["No queue 'fan.b' of vhost '/'.", lost])
+        address = f"http://127.0.0.1:{node.management_port}"
+        shown = GUIDE.read_text().partition("```text check\n")[2].partition("```")[0]
+        said = run_cli("rescue", first, "--check", address).stdout
+        assert said.split() == shown.replace("http://127.0.0.1:15672", address).replace("4.3.6", node.version).split()
+
+        # the steps, with the stores of all in place of those of the first
+        every = together(outs.values(), node.base / "every")
+        shutil.rmtree(first / "msg_stores")
+        shutil.move(every, first / "msg_stores")
+        node.run_steps((first / "STEPS.md").read_text())
+        queues = queues_of(outs.values())
+        want = wanted([*expected(OLD), *(row for name in names for row in delivered_by_the_old_node(name))])
+        assert delivered(node, queues) == want
+        assert len(want) > 800
+
+        # publish, acknowledge, kill -9, restart: what was not acknowledged is there, and what was confirmed
+        connection = node.connect("/")
+        channel = connection.channel()
+        channel.confirm_delivery()
+        got = [channel.basic_get("small") for _ in range(5)]
+        for method, _, _ in got[:3]:
+            channel.basic_ack(method.delivery_tag)
+        for number in range(4):
+            publish(channel, "small", b"new" * (1 + 3000 * (number % 2)), number)
+        node.kill()
+        node.start()
+        ids = [item[2]["properties"].get("message_id") for item in delivered(node, [("/", "small")])]
+        before = [item[2]["properties"].get("message_id") for item in want if item[:2] == ("/", "small")]
+        assert ids[-4:] == ["new-0", "new-1", "new-2", "new-3"]
+        acknowledged = {properties.message_id for _, properties, _ in got[:3]}
+        assert [each for each in ids[:-4] if each not in acknowledged] == [each for each in before if each not in acknowledged]
+
+        # damaged stores: all that was promised, and nothing else
+        node.stop()
+        shutil.rmtree(node.data / "msg_stores")
+        shutil.move(together(torn_outs.values(), node.base / "torn"), node.data / "msg_stores")
+        want = wanted(row for out in torn_outs.values() for row in stored(out))
+        node.start()
+        assert delivered(node, queues) == want
+    for name, data in torn.items():
+        check_promise(name, data, want)
+
+
+def publish(channel: Any, queue: str, body: bytes, number: int) -> None:
+    channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, message_id=f"new-{number}"))
+
+
+def check_promise(name: str, data: Path, found: list[Message]) -> None:
+    """Compare what a damaged directory gave with what `diagnose` says of it, and with what the old node had delivered before the damage."""
+    store = RabbitMQStore(data)
+    said, rows = diagnose(store, name.partition("-")[0]), list(queue_rows(store))
+    had = wanted(delivered_by_the_old_node(name.removesuffix("-damaged")))
+    here = [item for item in found if item[:2] in {each[:2] for each in had}]
+    lost = {(row["vhost"], row["queue"]): row["lost"] for row in rows if row["lost"]}
+    assert len(here) == sum(row["messages"] + row["waiting"] for row in rows)
+    if said.starts:
+        assert len(here) == sum(row["messages"] + row["lost"] + row["waiting"] for row in rows) - said.loses
+    left = [json.dumps(item[2] | {"redelivered": True}) for item in here]
+    gone = [item for item in had if json.dumps(item[2] | {"redelivered": True}) not in left]
+    assert Counter(item[:2] for item in gone) == lost
+    assert all(item[2]["payload_len"] > 4000 or item[2]["properties"] for item in gone)
+
+
+def test_4_3_starts_on_a_copy_of_a_3_10_directory_by_the_steps_in_place_and_3_10_by_those_back(tmp_path: Path) -> None:
     if reason := missing():
         pytest.skip(reason)
-    sources = {"3.8.9": opened_node(OLD), "3.10.8": left_by_3_10(tmp_path / "ten")}
-    for version, data in sources.items():
-        out = tmp_path / f"out-{version}"
-        done = run_cli("rescue", data, "--to", out, "--for", "4.3", "--users", "-o", "json")
-        assert done.status == 0, done.stderr
-        want = stored(data)
-        assert len(want) == done.document["messages"] == (60 if version == "3.10.8" else len(expected(OLD)))
-        with other_node() as node:
-            node.start()
-            shutil.copy(out / "definitions.json", node.base)
-            node.ctl("import_definitions", "/broker/definitions.json")
-            vhosts = [vhost["name"] for vhost in json.loads((out / "definitions.json").read_text())["vhosts"]]
-            node.stop()
-            shutil.rmtree(node.data / "msg_stores")
-            shutil.copytree(out / "msg_stores", node.data / "msg_stores")
-            node.start()
-            counts: dict[tuple[str, str], int] = {}
-            for vhost in vhosts:
-                for line in node.ctl("list_queues", "-p", vhost, "--no-table-headers", "name", "messages").splitlines():
-                    name, count = line.rsplit("\t", 1)
-                    counts[vhost, name] = int(count)
-            assert sum(counts.values()) == len(want), node.version
-            found = [message for vhost, queue in sorted(counts) for message in delivered(node, vhost, queue)]
-        assert sorted(found) == sorted(want), node.version
+    queues = [
+        Declared("/", "large"),
+        Declared("/", "prio", {"x-max-priority": 3}),
+        Declared("/", "small"),
+        Declared("\u0442 \u03b2", "other"),
+    ]
+    with new_node() as old, other_node(name=old.name) as new:
+        old.start()
+        declare(old, queues)
+        old.eval('rabbit_policy:set(<<"/">>, <<"short">>, <<"^none$">>, [{<<"max-length">>, 5}], 1, <<"queues">>, <<"mqstore">>).')
+        old.eval('rabbit_auth_backend_internal:add_user(<<"keeper">>, <<"secret">>, <<"mqstore">>).')
+        for vhost in ("/", "\u0442 \u03b2"):
+            fill(old, vhost, [queue.queue for queue in queues if queue.vhost == vhost])
+        # a directory in use is refused, and nothing is left of it
+        done = run_cli("rescue", old.data, "--to", tmp_path / "out", "--for", "4.3", "--in-place")
+        assert done.status == 2
+        assert f"{old.data} is in use: process " in done.stderr
+        assert list(tmp_path.iterdir()) == []
+        old.kill()
+        shutil.move(old.data, new.data)
+        shutil.move(old.base / "feature_flags", f"{new.data}-feature_flags")
+        want = wanted(stored(new.data))
+        assert len(want) == 160
+
+        before = tree_checksum(new.data)
+        done = run_cli("rescue", new.data, "--to", new.base / "out", "--for", "4.3", "--in-place", "-o", "json")
+        assert (done.status, done.document["messages"]) == (0, 160), done.stderr
+        assert tree_checksum(new.data) == before
+        assert sorted(path.name for path in (new.base / "out").iterdir()) == ["STEPS.md", "msg_stores"]
+        there, found, back = (new.base / "out" / "STEPS.md").read_text().partition("## To go back")
+        assert found
+        assert "small\t40" in new.run_steps(there)
+        names = sorted((queue.vhost, queue.queue) for queue in queues)
+        assert delivered(new, names) == want
+        assert "keeper" in new.ctl("list_users")
+        assert "max-length" in new.ctl("list_policies")
+
+        back, found, _ = back.rpartition("systemctl start rabbitmq-server")
+        assert found
+        new.run_steps(back)
+        shutil.move(new.data, old.data)
+        shutil.move(f"{new.data}-feature_flags", old.base / "feature_flags")
+        old.start()
+        assert delivered(old, names) == want
+
+
+def fill(node: Node, vhost: str, queues: list[str]) -> None:
+    """Publish 40 persistent messages to each queue, small and large."""
+    connection = node.connect(vhost)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for number in range(40):
+        for queue in queues:
+            body = f"{number} ".encode() * (3000 if queue == "large" else 5)
+            channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2, priority=number % 4, headers={"n": number}))
+    connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,25 +11,54 @@ import typer
 from mqstore.cli.common.arguments import option, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.reports import print_damage
+from mqstore.errors import UsageError
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mqstore.findings import Damage
+    from mqstore.rabbitmq.convert.convert_queue import QueueReport
+    from mqstore.rabbitmq.convert.in_place import InPlaceReport
+    from mqstore.rabbitmq.convert.node_check import NodeCheck
     from mqstore.rabbitmq.convert.rescue import RescueReport
 
 __all__ = ["register"]
 
 SHOWN = 20
 
-Data = Annotated[Path, typer.Argument(metavar="DATADIR", show_default=False, help="The data directory of a stopped or dead node.")]
-To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
-Target = Annotated[str, option("--for", metavar="VERSION", help="The RabbitMQ version of the new node, for example 4.3.")]
+Data = Annotated[
+    Path,
+    typer.Argument(metavar="DATADIR", show_default=False, help="The data directory of a stopped or dead node; with --check, also OUT."),
+]
+To = Annotated[
+    Path | None, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")
+]
+Target = Annotated[str | None, option("--for", metavar="VERSION", help="The RabbitMQ version of the new node, for example 4.3.")]
+InPlace = Annotated[
+    bool,
+    typer.Option(
+        "--in-place", help="From 3.10-3.12 to 4.3: stores and steps for a new node on a copy of the data directory, with no import."
+    ),
+]
+Check = Annotated[
+    str | None,
+    option(
+        "--check",
+        metavar="NODE-URL",
+        help="Write nothing: ask the management interface of a running node (http://host:15672) whether it has all definitions in OUT. "
+        "User and password: in the URL, or in MQSTORE_MANAGEMENT_USER and MQSTORE_MANAGEMENT_PASSWORD.",
+    ),
+]
 
 
 def rescue(
     out: Output,
     data: Data,
-    to: To,
-    target: Target,
+    to: To = None,
+    target: Target = None,
+    in_place: InPlace = False,
+    check: Check = None,
     users: Annotated[bool, typer.Option("--users", help="Include users, with their password hashes, and permissions.")] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
 ) -> int:
@@ -37,6 +67,16 @@ def rescue(
     OUT gets msg_stores, definitions.json and STEPS.md, which has the exact commands. The old data directory is not changed. Quorum queues
     and streams are named and not carried over. Exit status 1 if anything is damaged or missing, or would be deleted by the new node.
     """
+    if check is not None:
+        if in_place:
+            raise UsageError("with --in-place there are no definitions to import, so --check has nothing to compare; leave one of them out")
+        return _check(out, to or data, check, target)
+    if to is None or target is None:
+        raise UsageError(f"{'--to OUT' if to is None else '--for VERSION'} is missing; only --check does without it")
+    if in_place:
+        if users:
+            raise UsageError("with --in-place users and permissions stay in the data directory; leave out --users")
+        return _rescue_in_place(out, data, to, target, threads)
     from mqstore.rabbitmq.convert.rescue import rescue as run
 
     with out.progress("rescuing") as progress:
@@ -53,22 +93,83 @@ def _print(out: Output, report: RescueReport) -> None:
     kinds = [f"{len(rows[kind]):,} {kind}" for kind in ("vhosts", "queues", "exchanges", "bindings", "policies")]
     out.line(f"Rescued for RabbitMQ {report.version}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions: {', '.join(kinds)}.")
-    for why, number in report.converted.left_out.items():
-        out.line(f"Left out: {count(number, 'message')} ({why}).")
+    _print_left_out(out, report)
     for name in out.first(report.others, SHOWN):
         out.line(f"Not carried over: {name}.")
     for name in out.first(report.added, SHOWN):
         out.line(f"Not in the metadata, named by its directory: queue {name}.")
-    for queue in out.first(report.unknown, SHOWN):
-        out.line(f"No known name, a node would delete it: {queue.directory}, {count(queue.messages, 'message')}.")
+    _print_unknown(out, report.unknown, "No definition leads to it, a node would delete it")
     if report.dropped:
         out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')} of older versions; STEPS.md lists them.")
-    found = (*report.converted.findings, *report.damage)
+    _print_end(out, report, (*report.converted.findings, *report.damage))
+
+
+def _rescue_in_place(out: Output, data: Path, to: Path, target: str, threads: int) -> int:
+    from mqstore.rabbitmq.convert.in_place import rescue_in_place
+
+    with out.progress("rescuing") as progress:
+        report = rescue_in_place(data, to, target, threads=threads, progress=progress)
+    if not out.is_text:
+        out.report(report.as_dict() | {"store": str(data)})
+        return 0 if report.ok else 1
+    title = f"Prepared for RabbitMQ {report.version} on the data directory of {report.node}: {report.to}"
+    out.line(title, style="bold green" if report.ok else "bold yellow", whole=True)
+    out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions, users and policies stay in the directory.")
+    _print_left_out(out, report)
+    for name in out.first(report.others, SHOWN):
+        out.line(f"Stays as it is, and was not looked at: {name}.")
+    _print_unknown(out, report.unknown, "Not in the metadata, the new node would delete it")
+    _print_end(out, report, report.damage)
+    return 0 if report.ok else 1
+
+
+def _print_left_out(out: Output, report: RescueReport | InPlaceReport) -> None:
+    for why, number in report.converted.left_out.items():
+        out.line(f"Left out: {count(number, 'message')} ({why}).")
+
+
+def _print_unknown(out: Output, queues: Sequence[QueueReport], why: str) -> None:
+    for queue in out.first(queues, SHOWN):
+        out.line(f"{why}: {queue.directory}, {count(queue.messages, 'message')}.")
+
+
+def _print_end(out: Output, report: RescueReport | InPlaceReport, found: Sequence[Damage]) -> None:
     if found:
         out.line()
         print_damage(out, found)
+    for note in report.notes:
+        out.note(note)
     out.line()
     out.next_step(f"follow {Path(report.to) / 'STEPS.md'}.")
+
+
+def _check(out: Output, place: Path, url: str, version: str | None) -> int:
+    from mqstore.rabbitmq.convert.node_check import ManagementApi, check_node, read_document
+
+    found = check_node(read_document(place), ManagementApi(url, os.environ), version)
+    if not out.is_text:
+        out.report(found.as_dict() | {"definitions": str(place)})
+        return 0 if found.ok else 1
+    _print_check(out, found)
+    return 0 if found.ok else 1
+
+
+def _print_check(out: Output, found: NodeCheck) -> None:
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in found.compared.items())
+    if found.ok:
+        out.line(f"RabbitMQ {found.version} at {found.node} has all definitions: {kinds}.", style="bold green")
+    else:
+        of = count(len(found.missing), "definition")
+        out.line(f"RabbitMQ {found.version} at {found.node} lacks {of}, or has them otherwise.", style="bold yellow")
+        for sentence in out.first(found.missing, SHOWN):
+            out.line(f"  {sentence}")
+    if found.messages:
+        out.note(f"the node already has {count(found.messages, 'message')}: replacing its msg_stores deletes them")
+    out.line()
+    if found.ok:
+        out.next_step("stop the node and put the stores in place, as STEPS.md says.")
+    else:
+        out.next_step("import definitions.json again, or define what is missing; put no stores in place before.")
 
 
 def register(app: typer.Typer) -> None:

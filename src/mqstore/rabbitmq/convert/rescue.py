@@ -5,9 +5,9 @@
     OUT/STEPS.md            the commands to type
 
 A node deletes each queue directory whose queue it does not know when it starts. Therefore each converted directory has its queue in
-`definitions.json`: one that the metadata lacks is added under the name in its `.queue_name`; one without a name is reported, and is the
-only thing that would be lost. Arguments and policies that the new version does not know are left out. Quorum queues and streams
-are named, and are not carried over.
+`definitions.json`: one that the metadata lacks is added under the name in its `.queue_name`; one that no definition can lead to, because
+its name is not known or not UTF-8, is reported, and is the only thing that would be lost. Arguments and policies that the new version does
+not know are left out. Quorum queues and streams are named, and are not carried over.
 
 Format: docs/formats/rabbitmq.md, sections 7.1, 11 and 12.6.
 """
@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqstore.errors import NotAStoreError, UsageError
-from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
+from mqstore.rabbitmq.convert.data_directory import StoppedNode
 from mqstore.rabbitmq.convert.rescue_steps import steps
 from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
+from mqstore.rabbitmq.format.names import priority_name, queue_directory
 
 __all__ = ["RescueReport", "rescue"]
 
@@ -45,8 +45,9 @@ _POLICY_COMPONENTS = ("operator_policy",)
 
 @dataclass(frozen=True, slots=True)
 class RescueReport:
-    """The result. converted: of the stores; added: queues that only their directories name; unknown: directories without a name, which a
-    node deletes with their messages; others: queues that are not carried over; dropped: what was left out of the definitions.
+    """The result. converted: of the stores; added: queues that only their directories name; unknown: directories to which no definition
+    leads, which a node deletes with their messages; others: queues that are not carried over; dropped: what was left out of the
+    definitions; notes: what could not be determined.
     """
 
     to: str
@@ -58,6 +59,7 @@ class RescueReport:
     others: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     damage: tuple[Damage, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def deleted(self) -> int:
@@ -82,6 +84,7 @@ class RescueReport:
             "left_out_of_definitions": list(self.dropped),
             "converted": self.converted.as_dict(),
             "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
         }
 
 
@@ -99,28 +102,33 @@ def rescue(
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError; then nothing is left behind.
     """
     broker = target_version(version)
-    data = Path(data)
-    if not data.is_dir():
-        raise UsageError(f"{data} is not a directory; give the data directory of a node, which has msg_stores/ and its metadata")
-    directory = ConfinedDirectory(data)
-    if not directory.is_directory("msg_stores"):
-        raise NotAStoreError(f"{data} has no msg_stores/; give the data directory of a node, not one of its parts")
-    definitions = read_definitions(directory)
+    stopped = StoppedNode(Path(data))
+    definitions = read_definitions(stopped.directory)
     made: list[_Prepared] = []
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
+        stopped.check()
         prepared = _prepare(definitions, queues, broker, users)
         made.append(prepared)
         text = steps(broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, users=users)
         return {
             "definitions.json": json.dumps(prepared.document, ensure_ascii=False, indent=1).encode() + b"\n",
-            "STEPS.md": text.encode(),
+            "STEPS.md": text.encode("utf-8", "surrogateescape"),
         }
 
     converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
     last = made[-1]
     return RescueReport(
-        str(to), broker.name, converted, last.document, last.added, last.unknown, last.others, last.dropped, definitions.damage
+        str(to),
+        broker.name,
+        converted,
+        last.document,
+        last.added,
+        last.unknown,
+        last.others,
+        last.dropped,
+        definitions.damage,
+        stopped.notes,
     )
 
 
@@ -182,14 +190,29 @@ def _without_old(definition: dict[str, Any], what: str, dropped: list[str]) -> b
     return bool(definition)
 
 
+def _is_found(queue: QueueReport, definition: Mapping[str, Any] | None) -> bool:
+    """Return whether a node that has the definition, or one made of the directory's name, would find the directory.
+
+    It would not if the name is not UTF-8, which no definition can have, or if the queue has other priority levels.
+    """
+    name: str | bytes = queue.queue
+    if queue.priority_level is not None:
+        name = priority_name(queue.queue.encode(), queue.priority_level)
+    if definition is not None:
+        most = definition["arguments"].get("x-max-priority")
+        if (queue.priority_level is None) != (most is None) or (most is not None and queue.priority_level > most):
+            return False
+    return queue.named and queue.vhost is not None and queue_directory(queue.vhost, name) == queue.directory
+
+
 def _add_missing(document: dict[str, Any], queues: Sequence[QueueReport]) -> tuple[tuple[str, ...], tuple[QueueReport, ...]]:
-    """Define every queue that has a directory. Returns what was added, and the directories whose queues have no known name."""
-    defined = {(queue["vhost"], queue["name"]) for queue in document["queues"]}
+    """Define every queue that has a directory. Returns what was added, and the directories that a node would not find."""
+    defined = {(queue["vhost"], queue["name"]): queue for queue in document["queues"]}
     vhosts = {vhost["name"] for vhost in document["vhosts"]}
     added: dict[tuple[str, str], int] = {}
     unknown = []
     for queue in queues:
-        if not queue.named or queue.vhost is None:
+        if queue.vhost is None or not _is_found(queue, defined.get((queue.vhost, queue.queue))):
             unknown.append(queue)
         elif (queue.vhost, queue.queue) not in defined:
             level = -1 if queue.priority_level is None else queue.priority_level

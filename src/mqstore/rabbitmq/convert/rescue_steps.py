@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 
-__all__ = ["steps"]
+__all__ = ["list_commands", "message_counts", "message_table", "quoted", "steps"]
+
+Counts = Mapping[tuple[str, str], int]
+
+
+def quoted(text: str) -> str:
+    r"""Return a text as one word of bash, on one line.
+
+    >>> print(quoted("orders"), quoted("of two"), quoted("two\nlines"))
+    orders 'of two' $'two\x0alines'
+    """
+    if all(character.isprintable() or "\udc80" <= character <= "\udcff" for character in text):
+        return shlex.quote(text)
+    octets = text.encode("utf-8", "surrogateescape")
+    return "$'" + "".join(chr(octet) if chr(octet).isalnum() and octet < 128 else f"\\x{octet:02x}" for octet in octets) + "'"
+
+
+def message_counts(queues: Iterable[QueueReport], unknown: Iterable[QueueReport]) -> dict[tuple[str, str], int]:
+    """Return the number of messages of each queue, by vhost and name, without those of unknown directories."""
+    lost = {(queue.vhost, queue.directory) for queue in unknown}
+    counts: dict[tuple[str, str], int] = {}
+    for queue in queues:
+        if (queue.vhost, queue.directory) not in lost:
+            key = (queue.vhost or "", queue.queue)
+            counts[key] = counts.get(key, 0) + queue.messages
+    return counts
+
+
+def list_commands(vhosts: Iterable[str]) -> list[str]:
+    """Return the lines that list the queues of vhosts with their numbers of messages."""
+    return [f"       rabbitmqctl -q list_queues -p {quoted(vhost)} name messages" for vhost in vhosts]
+
+
+def message_table(counts: Counts) -> list[str]:
+    """Return the lines of a table of the queues that have messages."""
+    lines = ["| vhost | queue | messages |", "|---|---|---|"]
+    return lines + [f"| {_cell(vhost)} | {_cell(name)} | {count} |" for (vhost, name), count in sorted(counts.items()) if count]
 
 
 def steps(
@@ -24,19 +61,14 @@ def steps(
     users: bool,
 ) -> str:
     """Return the text. document: the definitions; queues: those converted; unknown, others, dropped: as in `RescueReport`."""
-    out = shlex.quote(str(to.absolute()))
-    lost = {queue.directory for queue in unknown}
-    counts: dict[tuple[str, str], int] = {}
-    for queue in queues:
-        if queue.directory not in lost:
-            key = (queue.vhost or "", queue.queue)
-            counts[key] = counts.get(key, 0) + queue.messages
+    out = quoted(os.path.abspath(to))
+    counts = message_counts(queues, unknown)
     total = sum(counts.values())
     lines = [
         f"# Into a RabbitMQ {version} node",
         "",
-        f"{total:,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root on the machine of the",
-        "new node, in this order: a node deletes the messages of every queue that it does not know when it starts.",
+        f"{total:,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root, in one bash, on",
+        "the machine of the new node, in this order: a node deletes the messages of every queue that it does not know when it starts.",
         "",
         f"1. Install RabbitMQ {version}. The node must be new, without queues, vhosts and messages.",
         "",
@@ -48,30 +80,36 @@ def steps(
     ]
     for vhost in document["vhosts"]:
         own = sum(1 for queue in document["queues"] if queue["vhost"] == vhost["name"])
-        lines.append(f"       rabbitmqctl -q list_queues -p {shlex.quote(vhost['name'])} --no-table-headers name | wc -l    # {own}")
+        lines.append(f"       rabbitmqctl -q list_queues -p {quoted(vhost['name'])} --no-table-headers name | wc -l    # {own}")
     lines += [
         "",
-        "3. Find the data directory (`Node data directory`), then stop the node. Do not go on if a queue is missing.",
+        "   Do not go on if a queue is missing. If the plug-in rabbitmq_management is enabled, this names every definition that is:",
         "",
-        "       rabbitmq-diagnostics -q status | grep -A1 'data directory'",
+        f"       mqstore rescue {out} --check http://USER:PASSWORD@localhost:15672",
+        "",
+        "3. Find the data directory, then stop the node:",
+        "",
+        "       DATA=$(rabbitmq-diagnostics -q status | sed -n 's/^Node data directory: //p'); echo \"$DATA\"",
         "       systemctl stop rabbitmq-server",
         "",
-        "4. Put the stores in place; DATA is the directory of step 3:",
+        "4. Put the stores in place:",
         "",
         '       mv "$DATA/msg_stores" "$DATA.msg_stores.empty"',
         f'       cp -a {out}/msg_stores "$DATA/msg_stores"',
-        '       chown -R rabbitmq:rabbitmq "$DATA/msg_stores"',
+        '       chown -R --reference="$DATA" "$DATA/msg_stores"',
         "",
         "5. Start the node, and compare the numbers with the table below before anything consumes:",
         "",
         "       systemctl start rabbitmq-server",
     ]
-    lines += [f"       rabbitmqctl -q list_queues -p {shlex.quote(vhost['name'])} name messages" for vhost in document["vhosts"]]
-    lines += ["", "| vhost | queue | messages |", "|---|---|---|"]
-    lines += [f"| {_cell(vhost)} | {_cell(name)} | {count} |" for (vhost, name), count in sorted(counts.items()) if count]
+    lines += list_commands(vhost["name"] for vhost in document["vhosts"])
+    lines += ["", *message_table(counts)]
     lines += ["", "## Not in the new node", ""]
     lines += [f"* {name}: such queues are not carried over." for name in others]
-    lines += [f"* {queue.messages:,} messages of the directory {queue.directory}: the name of its queue is not known." for queue in unknown]
+    lines += [
+        f"* {queue.messages:,} messages of the directory {queue.directory}: no definition leads to it, so the node deletes them."
+        for queue in unknown
+    ]
     lines += [f"* {what}: RabbitMQ {version} does not need or know it." for what in dropped]
     if not users:
         lines.append(

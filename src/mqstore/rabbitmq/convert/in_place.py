@@ -1,0 +1,214 @@
+"""The shorter way from 3.10 to 3.12 to 4.3: a new node starts on the old data directory, whose `msg_stores` is replaced.
+
+    OUT/msg_stores/    the classic queues, converted for 4.3
+    OUT/STEPS.md       the commands to type; users, permissions, policies and the like stay, since 4.3 takes them over from Mnesia
+
+The old directory is not changed, neither here nor by the steps, which work on a copy beside it. What is known to keep 4.3 from starting
+on a directory, or cannot be ruled out, is refused: then the way through definitions remains.
+
+    Khepri                        the metadata of 4.x, or of 3.13 with it: such a node needs no conversion, or has no old tables
+    records of older tables       3.8 writes users without limits, on which 4.3 ends with unexpected_record
+    vhosts without `.config`      written by 3.8 or 3.9
+    feature flags of 3.13         its message containers are not those of 4.x
+    several nodes                 the member of a cluster waits for the others
+    tables that cannot be read    the new node would not start, or would delete the queues that it does not find
+
+A node deletes every queue that its metadata lacks: such directories are reported, and cannot be defined on this way.
+
+Format: docs/formats/rabbitmq.md, sections 7.1 and 11.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mqstore.errors import CannotOpenError, UnsupportedError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage
+from mqstore.rabbitmq.convert.broker_version import target_version
+from mqstore.rabbitmq.convert.convert_queue import QueueReport
+from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
+from mqstore.rabbitmq.convert.data_directory import StoppedNode
+from mqstore.rabbitmq.convert.in_place_steps import steps
+from mqstore.rabbitmq.definitions import mnesia
+from mqstore.rabbitmq.definitions.document import queue_type
+from mqstore.rabbitmq.definitions.khepri import read_khepri
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, Definitions, read_definitions
+from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.format.layout import find_vhosts
+
+__all__ = ["InPlaceReport", "rescue_in_place"]
+
+TARGET = "4.3"
+OTHERWISE = "leave out --in-place: the new node then gets the definitions first"
+# the records of 3.10 to 3.12, by their number of elements; older versions have fewer
+_SHAPES = {"vhost": 4, "amqqueue": 21, "internal_user": 6}
+_WRITTEN_AS = {"vhost": "vhosts", "amqqueue": "queues", "internal_user": "users"}
+_NODE = re.compile(rb"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
+_NEWER = re.compile(rb"\bmessage_containers\b|\bkhepri_db\b|'?rabbitmq_4\.")
+_FLAGS = "feature_flags"
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceReport:
+    """The result. node: the name that the new node must have; unknown: directories whose queues the metadata lacks, which the node
+    deletes; others: queues of other types, which stay where they are; flags: the files `feature_flags` that the steps take away.
+    """
+
+    to: str
+    version: str
+    node: str
+    converted: ConvertReport
+    unknown: tuple[QueueReport, ...] = ()
+    others: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def deleted(self) -> int:
+        """Messages that the new node deletes at its start."""
+        return sum(queue.messages for queue in self.unknown)
+
+    @property
+    def ok(self) -> bool:
+        return self.converted.ok and not self.deleted
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """What is damaged in the stores; damaged metadata is refused."""
+        return self.converted.findings
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "to": self.to,
+            "version": self.version,
+            "in_place": True,
+            "ok": self.ok,
+            "node": self.node,
+            "messages": self.converted.messages - self.deleted,
+            "deleted": self.deleted,
+            "unknown_directories": [queue.directory for queue in self.unknown],
+            "not_looked_at": list(self.others),
+            "feature_flags": list(self.flags),
+            "notes": list(self.notes),
+            "converted": self.converted.as_dict(),
+        }
+
+
+def rescue_in_place(
+    data: str | Path, to: str | Path, version: str, *, threads: int = 2, progress: Callable[[int, int], None] | None = None
+) -> InPlaceReport:
+    """Write a new directory with the stores for a node of 4.3 on an old data directory, and the steps.
+
+    Raises NotAStoreError, TargetError, UnsupportedError, UsageError; then nothing is left behind.
+    """
+    broker = target_version(version)
+    if broker.name != TARGET:
+        raise UnsupportedError(f"the way in place is known for RabbitMQ {TARGET} only, not for {broker.name}; {OTHERWISE}")
+    stopped = StoppedNode(Path(data))
+    directory = stopped.directory
+    node = _check_source(directory)
+    definitions = read_definitions(directory)
+    if definitions.damage:
+        first = definitions.damage[0]
+        raise UnsupportedError(f"the metadata is damaged ({first.file}: {first.detail.rstrip('.')}); {OTHERWISE}")
+    known = {
+        own
+        for queue in definitions.queues
+        if queue.durable and not queue.exclusive and queue.vhost in definitions.vhosts
+        for _, own in queue.directories()
+    }
+    flags = _flag_files(Path(data))
+    others = tuple(
+        f"{queue_type(queue.type)} {queue.name.decode('utf-8', 'replace')!r} of vhost {queue.vhost.decode('utf-8', 'replace')!r}"
+        for queue in definitions.queues
+        if queue.type != CLASSIC
+    )
+    unknown: list[QueueReport] = []
+
+    def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
+        stopped.check()
+        unknown.extend(queue for queue in queues if queue.directory not in known)
+        text = steps(node, Path(data), Path(to), queues, unknown, others)
+        return {"STEPS.md": text.encode("utf-8", "surrogateescape")}
+
+    converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
+    return InPlaceReport(str(to), broker.name, node, converted, tuple(unknown), others, tuple(str(path) for path in flags), stopped.notes)
+
+
+def _names(definitions: Definitions) -> list[tuple[str, str]]:
+    return [(queue.vhost.decode("utf-8", "surrogateescape"), queue.name.decode("utf-8", "surrogateescape")) for queue in definitions.queues]
+
+
+def _flag_files(data: Path) -> list[Path]:
+    """Return the files with the feature flags of the old node: beside the data directory by default."""
+    data = Path(os.path.abspath(data))
+    return [path for path in (data.with_name(f"{data.name}-{_FLAGS}"), data / _FLAGS) if os.path.lexists(path)]
+
+
+def _refuse(why: str) -> UnsupportedError:
+    return UnsupportedError(f"--in-place is for the data directory of a node of 3.10 to 3.12: {why}; {OTHERWISE}")
+
+
+def _check_source(directory: ReadOnlyDirectory) -> str:
+    """Return the name of the node. Raises UnsupportedError if a node of 4.3 would not start on the directory, or may not."""
+    if any(_is_vhost(record) for record in read_khepri(directory).records):
+        raise _refuse("this one has its metadata in Khepri")
+    for file in _flag_files(Path(str(directory.root))):
+        if _NEWER.search(_small(file)) is not None:
+            raise _refuse(f"{file} has flags of 3.13 or newer")
+    if any(_read(directory, f"{place}/.config") is None for place in find_vhosts(directory)):
+        raise _refuse("vhosts without .config are those of 3.8 or 3.9")
+    missing = [name for name in ("schema.DAT", "rabbit_vhost.DCD", "rabbit_durable_queue.DCD") if not directory.exists(name)]
+    if missing:
+        raise _refuse(f"this one has no {missing[0]}")
+    _check_schema(directory)
+    files = {name: content for name in mnesia.file_names(TABLES) if (content := _read(directory, name)) is not None}
+    for table in mnesia.replay(files, TABLES).records.values():
+        for record in table:
+            tag = str(record[0])
+            if tag in _SHAPES and len(record) < _SHAPES[tag]:
+                raise _refuse(
+                    f"the {_WRITTEN_AS[tag]} in this one are written as 3.8 writes them, on which a node of {TARGET} does not start"
+                )
+    nodes: list[bytes] = sorted(set(_NODE.findall(_read(directory, "cluster_nodes.config") or b"")))
+    if len(nodes) > 1:
+        raise _refuse(f"this one is of a cluster of {len(nodes)} nodes")
+    if not nodes:
+        raise _refuse("cluster_nodes.config does not name a node")
+    return nodes[0].decode("ascii")
+
+
+def _check_schema(directory: ReadOnlyDirectory) -> None:
+    """Refuse a schema that Mnesia would not load, or that lacks tables."""
+    table = dets.read_table(_read(directory, "schema.DAT") or b"")
+    if table.damage:
+        raise _refuse(f"its schema.DAT is damaged ({table.damage[0].detail.rstrip('.')})")
+    named = {str(entry[1]) for entry in table.objects if len(entry) >= 2}
+    lacking = [name for name in TABLES if name not in named]
+    if lacking:
+        raise _refuse(f"its schema.DAT does not name the table {lacking[0]}")
+
+
+def _is_vhost(record: Any) -> bool:
+    return type(record) is tuple and len(record) > 1 and str(record[0]) == "vhost"
+
+
+def _read(directory: ReadOnlyDirectory, name: str) -> bytes | None:
+    try:
+        return directory.read(name, MAX_FILE_BYTES)
+    except CannotOpenError as error:
+        raise _refuse(f"{name} cannot be read ({error})") from None
+
+
+def _small(file: Path) -> bytes:
+    try:
+        with open(file, "rb") as content:
+            return content.read(1 << 20)
+    except OSError:
+        return b""

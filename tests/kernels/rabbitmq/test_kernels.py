@@ -10,16 +10,17 @@ import pytest
 from support.kernels import sources
 from support.rabbitmq_index import array, message_id, term
 
+from mqstore.kernels.common import crc_spans
 from mqstore.kernels.rabbitmq import message_store, queue_index, terms
 from mqstore.rabbitmq.format import journal, message_file, segment
 
-KERNELS = (terms, queue_index, message_store)
+KERNELS = (crc_spans, terms, queue_index, message_store)  # each sees those before it
 
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, ModuleType]:
     """Return the kernels loaded from their `.py` files, even if compiled ones exist."""
-    return dict(zip(("terms", "queue_index", "message_store"), sources(*KERNELS), strict=True))
+    return dict(zip(("crc_spans", "terms", "queue_index", "message_store"), sources(*KERNELS), strict=True))
 
 
 def samples() -> list[bytes]:
@@ -64,6 +65,9 @@ def scans(kernel: ModuleType, data: np.ndarray) -> list[object]:
         found += [scan(data, 0, *stop, at, total), at.tolist(), total.tolist()]
     at, total, quality = np.zeros(50, np.int64), np.zeros(50, np.int64), np.zeros(50, np.uint8)
     found += [kernel.stored_messages(data, 0, len(data), at, total), at.tolist(), total.tolist()]
+    for more in (False, True):
+        out = np.zeros((5, 50), np.int64)
+        found += [kernel.carve(data, 0, len(data), more, out, 1 << 20), out.tolist()]
     return [*found, kernel.careful_scan(data, 0, len(data), at, total, quality), at.tolist(), total.tolist(), quality.tolist()]
 
 

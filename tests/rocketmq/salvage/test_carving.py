@@ -17,8 +17,10 @@ from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_c
 from mqstore.errors import NotAStoreError
 from mqstore.kernels.rocketmq import frames
 from mqstore.opening import open_rocketmq
+from mqstore.pipeline.jobs.carve import Wreck, carve, source_files
+from mqstore.pipeline.spark.runner import ThreadRunner
 from mqstore.rocketmq import Message, MessageStore
-from mqstore.rocketmq.salvage.salvaging import Wreck, carve_wreck
+from mqstore.rocketmq.salvage.salvaging import rows_of as rocketmq_rows
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing.running_broker import SMALL
 
@@ -31,9 +33,13 @@ def log_files(case: GoldenCase) -> list[Path]:
     return sorted(path for path in (opened(case) / "commitlog").iterdir() if path.is_file())
 
 
+def carve_wreck(source: Path) -> Wreck:
+    return carve(source_files(source), ThreadRunner(1))
+
+
 def rows_of(wreck: Wreck) -> list[dict[str, Any]]:
     names = columns_for("sha256")
-    return [row for batch in wreck.batches(names, milliseconds=True) for row in python_rows(batch, "sha256")]
+    return [row for batch in rocketmq_rows(wreck.placed, names, milliseconds=True) for row in python_rows(batch, "sha256")]
 
 
 def expected(case: GoldenCase) -> list[dict[str, Any]]:

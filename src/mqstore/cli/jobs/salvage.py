@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import BrokerVersion, QueueNames, Store, option, verb
+from mqstore.cli.common.arguments import QueueNames, Store, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.read_options import Master
 from mqstore.cli.common.reports import print_damage
 from mqstore.cli.jobs.carve import carve
 from mqstore.cli.rabbitmq.store import read_names
@@ -73,10 +74,14 @@ class SalvageOptions:
     into: Annotated[
         str | None, option("--into", metavar="QUEUE", help="RabbitMQ: the queue for messages that are in no queue; not if OUT is a file.")
     ] = None
-    queue_version: Annotated[int, option("--queue-version", metavar="1|2", min=1, help="With --as: the version of the queues.")] = 2
+    queue_version: Annotated[
+        int | None,
+        option("--queue-version", metavar="1|2", min=1, help="With --as: the version of the queues; by default 2, or that of --for."),
+    ] = None
     entries: Annotated[int | None, option("--segment-entries", min=1, help="With --as: entries per version 2 segment, if not 4096.")] = None
     for_version: Annotated[
-        BrokerVersion | None, option("--for", help="RocketMQ, with --as: the version of the broker that is to start on the new store.")
+        str | None,
+        option("--for", metavar="VERSION", help="With --as: the broker's version, such as 4.9.3, or 3.10 of RabbitMQ."),
     ] = None
     names: QueueNames = None
     by_exchange: Annotated[
@@ -84,13 +89,25 @@ class SalvageOptions:
     ] = False
     rate: Annotated[float | None, option("--rate", metavar="N", help="AMQP: at most N messages per second.")] = None
     resume: Annotated[
-        Path | None, option("--resume", metavar="FILE", help="AMQP: record confirmed messages in FILE, and continue from there.")
+        Path | None,
+        option(
+            "--resume",
+            metavar="FILE",
+            help="Continue from FILE: what was confirmed (brokers) or found so far (images).",
+        ),
     ] = None
+    master: Master = None
+    threads: Annotated[int | None, option("--threads", min=1, help="Images: threads of this process; by default all cores.")] = None
 
     @property
     def to_amqp(self) -> bool:
         """Whether the target is a running broker."""
         return self.to.startswith(("amqp://", "amqps://"))
+
+    @property
+    def sent(self) -> bool:
+        """Whether the target is a running broker of either kind."""
+        return self.to_amqp or self.to.startswith("rocketmq://")
 
     @property
     def verdicts(self) -> frozenset[str] | None:
@@ -101,15 +118,20 @@ class SalvageOptions:
 def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     """Recover every intact message from a damaged store, each with its verdict; also from single files, nameless pieces and disk images.
 
-    Works on torn, truncated, zeroed and partly deleted stores. Records of RocketMQ are found by their own marks, whatever file they are
-    in. Acknowledged messages are marked as such. Exit status 1 if anything is damaged or missing.
+    Works on torn, truncated, zeroed and partly deleted stores. In an image, messages of both brokers are found by their own marks, in
+    splits, in threads or with --master on Spark; with --resume a run that was killed goes on. Acknowledged messages are marked as such.
+    Exit status 1 if anything is damaged or missing, or if bytes belonged to nothing.
     """
     wreck = _open_wreck(store, options.names)
     if wreck is None:
         return _rocketmq_to_file(out, store, options)
+    if options.for_version is not None and options.as_kind is None:
+        raise UsageError("--for is the version that is to start on a new store; give --as")
     if options.to_amqp:
-        return _to_running_broker(out, wreck, options)
-    if options.as_kind is TargetKind.ROCKETMQ or options.for_version is not None:
+        return to_running_broker(out, wreck, options)
+    if options.master or options.threads:
+        raise UsageError(f"{store} has files of RabbitMQ under their names; --master and --threads apply to images and nameless pieces")
+    if options.as_kind is TargetKind.ROCKETMQ:
         raise UsageError(f"{store} is what is left of a RabbitMQ store; --as rabbitmq writes a new one, mqstore replay a RocketMQ store")
     if options.as_kind is not None:
         return _to_new_store(out, wreck, options)
@@ -172,12 +194,11 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
     from mqstore.table.file import format_of, write_rows
     from mqstore.table.text import columns_for
 
-    if options.to.startswith("amqp"):
-        raise UsageError(f"{store} is a RocketMQ store: its messages go to a file or a new store; mqstore replay sends them to a broker")
-    if options.as_kind is TargetKind.RABBITMQ:
-        raise UsageError(f"{store} is a RocketMQ store; --as rocketmq writes a new store, mqstore replay sends it to an AMQP broker")
-    if options.as_kind is TargetKind.ROCKETMQ or not _is_in_place(store):
+    carved = options.as_kind is not None or options.sent or not _is_in_place(store)
+    if carved:
         return carve(out, store, options)
+    if options.master or options.threads or options.resume:
+        raise UsageError(f"{store} has its log in place: --master, --threads and --resume apply to images and nameless pieces")
     opened = open_store(store, None)
     started = time.monotonic()
     to = Path(options.to)
@@ -227,6 +248,7 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
             wreck,
             Path(options.to),
             options.queue_version,
+            target=options.for_version,
             into=options.into,
             vhost=options.vhost or "/",
             entries_v2=options.entries or ENTRY_COUNT,
@@ -244,7 +266,7 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
     return 0 if report.ok else 1
 
 
-def _to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:
+def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:
     import time
     from collections import Counter
 

@@ -6,9 +6,16 @@ A record is its size S, 16 bytes of id, a term, and the end mark, a byte 255 (se
 import cython
 
 if not cython.compiled:
-    from mqstore.kernels.common.loads import i64, u8, u32
+    from mqstore.kernels.common.crc_spans import crc_on
+    from mqstore.kernels.common.crc_spans import first_byte as crc_bytes
+    from mqstore.kernels.common.loads import find, first_byte, i64, u8, u16, u32
     from mqstore.kernels.rabbitmq.store_layout import (
         CLIENT_DEATH_TERM,
+        ENTRY_AT_CRC,
+        ENTRY_AT_FLAGS,
+        ENTRY_AT_PADDING,
+        ENTRY_HAS_CRC,
+        ENTRY_HEADER_SIZE,
         RECORD_AT_ID,
         RECORD_AT_LOW_ID,
         RECORD_AT_TERM,
@@ -19,7 +26,7 @@ if not cython.compiled:
         RECORD_SIZE_FIELD,
         SMALLEST_TERM,
     )
-    from mqstore.kernels.rabbitmq.term_layout import BINARY, ID_SIZE, VERSION
+    from mqstore.kernels.rabbitmq.term_layout import BINARY, ID_SIZE, SMALL_TUPLE, VERSION
     from mqstore.kernels.rabbitmq.terms import message_end
 
     # bits of a record's quality
@@ -30,6 +37,16 @@ if not cython.compiled:
     # bytes that failed attempts to read a term may take, for each byte of the file: only hostile files need more
     EFFORT = 16
     LEAST_EFFORT = 1048576
+
+    # what holds a carved message
+    BARE = 0  # nothing that is known: an index file, or a frame that is damaged
+    RECORD = 1  # a record of a message store
+    ENTRY = 2  # an entry of a queue's own store, whose checksum fits if it has one
+    DAMAGED_ENTRY = 3  # such an entry whose checksum does not fit
+
+    CARVE_HEAD = 40  # bytes of a message that show that it is one, and more
+    CARVE_NEAR = 1048576  # a message that ends within so many bytes needs no frame to be followed past the buffer
+    MOST_PADDING = 4096  # zeros after the message of an entry
 
 
 @cython.cfunc
@@ -186,6 +203,110 @@ def follows(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cyt
         return False
     size = i64(b, p)
     return size >= ID_SIZE and size <= limit - p - RECORD_OVERHEAD and u8(b, p + RECORD_SIZE_FIELD + size) == RECORD_MARK
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def padding(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, count: cython.longlong) -> cython.bint:
+    """Return whether the bytes from p on, at most MOST_PADDING, are zeros that fill an entry."""
+    k: cython.Py_ssize_t
+    if count < 0 or count > MOST_PADDING or count > b.shape[0] - p:
+        return False
+    for k in range(count):
+        if u8(b, p + k) != 0:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def holds_id_before(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the message at p holds the id that is before it, as in a record."""
+    return message_end(b, p, limit, i64(b, p - ID_SIZE), i64(b, p - ID_SIZE + RECORD_AT_LOW_ID - RECORD_AT_ID), False) >= 0
+
+
+def carve(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    more: cython.bint,
+    out: cython.longlong[:, ::1],
+    effort: cython.longlong,
+):
+    """Find the messages whose terms start in [start, stop), each with the frame around it: columns (from, to, term, its end, kind).
+
+    Return (messages found, position where the search stopped, whether the message there may go on after the buffer, effort left).
+    more: the bytes go on after the buffer; then positions that are less than CARVE_HEAD bytes before its end are not examined. effort:
+    bytes that failed attempts to read a term may take; when it is used up, the search stops.
+    """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = out.shape[1]
+    low: cython.Py_ssize_t = start  # nothing before belongs to a message that is yet to be found
+    last: cython.Py_ssize_t = stop
+    p: cython.Py_ssize_t = start
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    size: cython.longlong
+    cut: cython.bint = False
+    if start < 0 or stop > limit or out.shape[0] < 5:
+        raise ValueError("the columns are too few, or the range is outside the buffer")
+    if last > limit - CARVE_HEAD and more:
+        last = limit - CARVE_HEAD
+    elif last > limit - 3:
+        last = limit - 3
+    with cython.nogil:
+        while p < last and n < room and effort > 0:
+            p = find(source, p, last, VERSION)
+            if p >= last:
+                break
+            if u8(b, p + 1) != SMALL_TUPLE:
+                p += 1
+                continue
+            q = message_end(b, p, limit, 0, 0, True)
+            if q < 0 or (q == limit and more):
+                if q >= 0:
+                    cut = True
+                elif -1 - q > p:  # more than its head could be read
+                    effort -= -1 - q - p
+                    cut = limit - p < CARVE_NEAR
+                    if not cut and p - low >= RECORD_AT_TERM:
+                        size = i64(b, p - RECORD_AT_TERM)
+                        cut = size > limit - p + ID_SIZE
+                    if not cut and p - low >= ENTRY_HEADER_SIZE:
+                        size = u32(b, p - ENTRY_HEADER_SIZE)
+                        cut = size > limit - p and u8(b, p - 1) == 0
+                if cut and more:
+                    break
+                cut = False
+                p += 1
+                continue
+            out[0, n] = p
+            out[1, n] = q
+            out[2, n] = p
+            out[3, n] = q
+            out[4, n] = BARE
+            if p - low >= RECORD_AT_TERM and holds_id_before(b, p, limit):
+                out[0, n] = p - RECORD_AT_TERM
+                out[4, n] = RECORD
+                if q < limit and u8(b, q) == RECORD_MARK:
+                    out[1, n] = q + RECORD_MARK_SIZE
+            elif p - low >= ENTRY_HEADER_SIZE and u8(b, p - ENTRY_HEADER_SIZE + ENTRY_AT_PADDING) == 0:
+                size = u32(b, p - ENTRY_HEADER_SIZE)
+                if padding(b, q, size - (q - p)) and u8(b, p - ENTRY_HEADER_SIZE + ENTRY_AT_FLAGS) <= ENTRY_HAS_CRC:
+                    out[0, n] = p - ENTRY_HEADER_SIZE
+                    out[1, n] = p + size
+                    out[4, n] = ENTRY
+                    if u8(b, p - ENTRY_HEADER_SIZE + ENTRY_AT_FLAGS) == ENTRY_HAS_CRC and (
+                        crc_on(crc_bytes(b), p, q - p, 0) & 0xFFFF
+                    ) != u16(b, p - ENTRY_HEADER_SIZE + ENTRY_AT_CRC):
+                        out[4, n] = DAMAGED_ENTRY
+            p = out[1, n]
+            low = p
+            n += 1
+    return n, p, cut, effort
 
 
 def resynchronising_scan(

@@ -193,12 +193,17 @@ def synchronise(
     return -1
 
 
-def carve(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t):
-    """Return the first position in [start, stop) where a valid record starts, whatever its physical offset is, or -1."""
+def carve(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t, more: cython.bint = False):
+    """Return the first position in [start, stop) where a valid record starts, whatever its physical offset is, or -1.
+
+    more: the bytes go on after the buffer. Then -2 - position is returned for a head whose size reaches past the buffer, and positions
+    that are less than AT_SYS_FLAG bytes before its end are not examined.
+    """
     source: cython.pointer[cython.const[cython.uchar]]
     limit: cython.Py_ssize_t = b.shape[0]
     end: cython.Py_ssize_t = stop + AT_MAGIC
     k: cython.Py_ssize_t = start + AT_MAGIC
+    p: cython.Py_ssize_t
     found: cython.Py_ssize_t = -1
     magic: cython.int
     physical: cython.longlong
@@ -214,10 +219,15 @@ def carve(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cy
                 break
             magic = i32(source, k)
             if magic == MAGIC_V1 or magic == MAGIC_V2:
-                physical = i64(source, k - AT_MAGIC + AT_PHYSICAL_OFFSET)
-                if physical >= 0 and check(source, k - AT_MAGIC, limit, physical - (k - AT_MAGIC), True) == VALID:
-                    found = k - AT_MAGIC
-                    break
+                p = k - AT_MAGIC
+                physical = i64(source, p + AT_PHYSICAL_OFFSET)
+                if physical >= 0:
+                    if check(source, p, limit, physical - p, True) == VALID:
+                        found = p
+                        break
+                    if more and i32(source, p + AT_SIZE) > limit - p:
+                        found = -2 - p
+                        break
             k += 1
     return found
 

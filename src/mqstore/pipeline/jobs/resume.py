@@ -27,7 +27,7 @@ from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
 from mqstore.table.parts import PartFile, TaskOutput
 
-__all__ = ["ExportWork", "export_and_record", "work_directory"]
+__all__ = ["ExportWork", "export_and_record", "work_at", "work_directory"]
 
 PLAN = "plan.json"
 
@@ -88,28 +88,32 @@ def export_and_record(export_split: Callable[[T], TaskOutput], task: T) -> TaskO
     return outcome
 
 
-@contextlib.contextmanager
-def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> Iterator[ExportWork]:
-    """Yield the directory to work in. wanted: what must be equal for earlier work to be resumed.
+def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> contextlib.AbstractContextManager[ExportWork]:
+    """Return the directory to work in, as a context. wanted: what must be equal for earlier work to be resumed.
 
     Raises UsageError if `resume` finds work of another export, and TargetError if another process is using it.
     With resume the work is kept if the block ends with an error; setting `keep` keeps it in any case.
     """
-    path = target.parent / f".{target.name[:100]}{STAGED}export"
     check_parent(target)
-    with DurableDirectory(target.parent) as parent:
-        lock = _lock(path) if path.is_dir() else -1
+    return work_at(target.parent / f".{target.name[:100]}{STAGED}export", resume=resume, wanted=wanted)
+
+
+@contextlib.contextmanager
+def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = "export") -> Iterator[ExportWork]:
+    """Yield a directory to work in, as `work_directory` does. what: name of the work in error messages."""
+    with DurableDirectory(path.parent) as parent:
+        lock = _lock(path, what) if path.is_dir() else -1
         try:
             found = _plan(path) if lock >= 0 and resume else None
             if found is not None:
-                _check_same(path, found, wanted)
+                _check_same(path, found, wanted, what)
             elif lock >= 0:
                 parent.discard(path.name)
                 os.close(lock)
                 lock = -1
             if lock < 0:
                 parent.make_directory(path.name)
-                lock = _lock(path)
+                lock = _lock(path, what)
             work = ExportWork(path, found)
             try:
                 yield work
@@ -125,13 +129,13 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
                 os.close(lock)
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, what: str) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise TargetError(f"another export to the same target is running in {path}; wait until it ends, or choose another name") from None
+        raise TargetError(f"another {what} to the same target is running in {path}; wait until it ends, or choose another name") from None
     except OSError:
         return descriptor  # a file system without locks
     return descriptor
@@ -145,7 +149,7 @@ def _plan(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
     for name, value in wanted.items():
         if found.get(name) == value:
             continue
@@ -153,4 +157,5 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any])
             reason = "the log has changed since"
         else:
             reason = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
-        raise UsageError(f"the export in {path} cannot be resumed: {reason}; export without --resume, which removes it and starts over")
+        again = "export without --resume, which removes it and starts over" if what == "export" else "remove it, or choose another name"
+        raise UsageError(f"the {what} in {path} cannot be resumed: {reason}; {again}")

@@ -167,10 +167,12 @@ class StoredTerms:
             found[row] = slow.properties is not None
         return found
 
-    def valid(self, hi: Longs, lo: Longs, size: Longs) -> NDArray[np.bool_]:
-        """Return for each row whether it is readable, with this id (zeros: any) and this size, as an index entry states it."""
+    def valid(self, hi: Longs, lo: Longs, size: Longs | None) -> NDArray[np.bool_]:
+        """Return for each row whether it is readable, with this id (zeros: any) and this size, as an index entry states it (None: any)."""
         own = self.ids
         same = ((own[0] == hi) & (own[1] == lo)) | ((hi == 0) & (lo == 0))
+        if size is None:
+            return np.asarray(self.readable & same)
         sizes = self.sizes
         for row, slow in self.slow.items():
             if slow.message is not None and slow.message.form == "mc_amqp":

@@ -26,6 +26,7 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.findings import Damage, Verdict
+from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.names import vhost_directory
@@ -145,8 +146,9 @@ def salvage(
 def salvage_store(
     store: RabbitMQStore,
     to: Path,
-    version: int,
+    version: int | None,
     *,
+    target: str | None = None,
     into: str | None = None,
     vhost: str = "/",
     entries_v2: int = ENTRY_COUNT,
@@ -156,16 +158,20 @@ def salvage_store(
     """Write the valid, unacknowledged messages of all queues to a new `msg_stores` directory, from which a broker starts.
 
     Messages in no queue, and those in files of an unknown queue, are included only if `into` names a queue for them in `vhost`. `vhost` is
-    also the name of a vhost directory without one. Raises TargetError, UsageError.
+    also the name of a vhost directory without one. target: the version of RabbitMQ that will read the new directory, for example "3.10":
+    it determines the queue version unless one is given, and up to 3.13 the form of messages. Raises TargetError, UsageError.
     """
+    broker = None if target is None else target_version(target, version)
+    if version is None:
+        version = 2 if broker is None else broker.queue_version
     if version not in (1, 2):
         raise UsageError(f"queue version must be 1 or 2, not {version}")
     names = {each.place.place: each.name or vhost for each in store.vhosts}
     places = {place: f"vhosts/{vhost_directory(name)}" for place, name in names.items()}
     if len(set(places.values())) < len(places):
         raise UsageError("two vhosts of the store would have the same name; salvage their directories one by one")
-    target = None if into is None else (vhost, into)
-    options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=target)
+    place = None if into is None else (vhost, into)
+    options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=place, broker=broker)
     return write_stores(store.directory, places, to, options)
 
 

@@ -102,7 +102,7 @@ def verdicts(rows: MessageRows, messages: StoredTerms) -> list[str]:
     known = rows.table.known.copy()
     entries = rows.table.entries
     undecided = (known == PLAIN) | (known == UNINDEXED)
-    valid = messages.valid(entries["hi"], entries["lo"], entries["size"] if rows.indexed else messages.sizes)
+    valid = messages.valid(entries["hi"], entries["lo"], entries["size"] if rows.indexed else None)
     known[undecided & ~valid] = DAMAGED
     known[(undecided | (known == DAMAGED)) & ~messages.present] = UNREACHABLE
     return [_VERDICTS[value] for value in known.tolist()]

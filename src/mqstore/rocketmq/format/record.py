@@ -35,7 +35,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -52,6 +52,7 @@ __all__ = [
     "encode",
     "encode_properties",
     "format_host",
+    "frame_size",
     "offset_message_id",
     "parse_host",
     "parse_message_id",
@@ -276,6 +277,40 @@ def decode(raw: bytes | memoryview) -> Record:
         crc,
         wide,
     )
+
+
+def frame_size(read: Callable[[int, int], bytes], at: int, physical_offset: int | None = None) -> int:
+    """Return the size of the record at a position of an image if its lengths fit, without reading its body; else 0.
+
+    read: returns bytes from start to stop, fewer at the end. physical_offset: that it must state; any is accepted by default.
+
+    >>> raw = b"..." + encode(Record("orders", b"body", physical_offset=4096))
+    >>> frame_size(lambda start, stop: raw[start:stop], 3, 4096), len(raw) - 3
+    (101, 101)
+    """
+    head = read(at, at + 88 + 24)
+    if len(head) < 88:
+        return 0
+    size, magic = struct.unpack_from(">ii", head)
+    stated, flags = struct.unpack_from(">qi", head, 28)
+    if magic not in (MAGIC_V1, MAGIC_V2) or stated < 0 or physical_offset not in (None, stated):
+        return 0
+    hosts = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
+    if len(head) < 72 + hosts:
+        return 0
+    body_length = int.from_bytes(head[68 + hosts : 72 + hosts], "big", signed=True)
+    width = 1 if magic == MAGIC_V1 else 2
+    least = 72 + hosts + body_length + width
+    if body_length < 0 or size < least + 2:
+        return 0
+    topic_length = int.from_bytes(read(at + least - width, at + least), "big", signed=True)
+    if topic_length < 0 or size < least + topic_length + 2:
+        return 0
+    raw = read(at + least + topic_length, at + least + topic_length + 2)
+    properties_length = int.from_bytes(raw, "big", signed=True)
+    if len(raw) < 2 or properties_length < 0 or size != least + topic_length + 2 + properties_length:
+        return 0
+    return size if len(read(at + size - 1, at + size)) == 1 else 0
 
 
 def encode(record: Record) -> bytes:

@@ -20,6 +20,7 @@ __all__ = ["PlacedStretch", "assemble"]
 
 Mask = NDArray[np.bool_]
 
+MOST_COMPARED = 64  # stretches that one is compared with, in each log, and logs that it is compared with
 IDENTITY = 48  # size, magic, checksum, queue, offsets, flags and time of birth: equal in two copies of one record
 
 
@@ -56,7 +57,7 @@ def assemble(stretches: Sequence[Stretch]) -> Iterator[PlacedStretch]:
 
 
 def _place(stretch: Stretch, logs: list[_Log]) -> None:
-    for number, log in enumerate(logs):
+    for number, log in enumerate(logs[:MOST_COMPARED]):
         copies = _copies(stretch, log)
         if copies is not None:
             log.add(PlacedStretch(stretch, number, copies))
@@ -71,12 +72,16 @@ def _copies(stretch: Stretch, log: _Log) -> Mask | None:
     if stretch.low >= log.reach:
         return copies
     physical = stretch.positions + stretch.base
+    compared = 0
     for placed in reversed(log.placed):
         other = placed.stretch
         if other.low + log.longest <= stretch.low:
             break
         if other.high <= stretch.low:
             continue
+        compared += 1
+        if compared > MOST_COMPARED:
+            break
         theirs = other.positions + other.base
         inside = np.flatnonzero(physical < other.high)
         where = np.searchsorted(theirs, physical[inside])
@@ -87,13 +92,15 @@ def _copies(stretch: Stretch, log: _Log) -> Mask | None:
             if same is None:
                 return None
             copies[k] |= same
+        if copies.all():  # equal to what agrees with the log: it agrees, too
+            break
     return copies
 
 
 def _compare(one: Stretch, at: int, other: Stretch, place: int) -> bool | None:
     """Return whether two records are equal; False if only one of them is damaged; None if they are different messages."""
-    first, second = one.piece.mapped.data, other.piece.mapped.data
-    if not np.array_equal(first[at : at + IDENTITY], second[place : place + IDENTITY]):
+    first, second = one.read(at, at + IDENTITY), other.read(place, place + IDENTITY)
+    if not np.array_equal(first, second):
         return None
-    size = size_at(first, at)
-    return bool(np.array_equal(first[at : at + size], second[place : place + size]))
+    size = size_at(first, 0)
+    return bool(np.array_equal(one.read(at, at + size), other.read(place, place + size)))

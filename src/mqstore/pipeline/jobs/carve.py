@@ -1,0 +1,290 @@
+"""Carving of files and images: splits searched in threads or Spark tasks, joined, and put in order.
+
+    wreck = carve("/images/disk.img")
+    wreck.records, wreck.messages, wreck.gap_bytes
+
+A split is SPLIT bytes of one file, or several small files. A message that crosses the end of a split belongs to the split in which it
+begins. With a work directory the findings of each split are kept there as soon as it is searched, so that a run that was killed goes on.
+The findings, and what is written from them, are the same in any number of threads, on Spark, and after any number of restarts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.carving.carver import carve_range
+from mqstore.carving.findings import Found
+from mqstore.carving.joining import Joined
+from mqstore.errors import CannotOpenError, NotAStoreError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.image import Image
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.rabbitmq.salvage.carved_messages import FoundMessages
+from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
+from mqstore.rocketmq.salvage.carving import Piece, Stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SPLIT", "SourceFile", "Unclaimed", "Wreck", "carve", "fingerprint", "running_on", "source_files"]
+
+SPLIT = 128 << 20
+MAX_FILES = 10_000  # small files searched by one task
+MAX_GAPS = 1000
+DERIVED = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "timerwheel", "timerlog")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """A range of a file that belonged to nothing, without the zeros around it; or one that cannot be read."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to search. name: its path relative to the source; changed: its time of change in nanoseconds."""
+
+    path: str
+    name: str
+    size: int
+    changed: int
+
+
+@dataclass(slots=True)
+class Wreck:
+    """What was found. placed: stretches of RocketMQ records, in order; found: RabbitMQ messages, by file.
+
+    gaps, unreadable: the first MAX_GAPS ranges; gap_count, gap_bytes, unreadable_count, unreadable_bytes: all of them.
+    """
+
+    pieces: int = 0
+    bytes: int = 0
+    stretches: int = 0
+    records: int = 0
+    messages: int = 0
+    placed: list[PlacedStretch] = field(default_factory=list)
+    found: list[FoundMessages] = field(default_factory=list)
+    gaps: list[Unclaimed] = field(default_factory=list)
+    gap_count: int = 0
+    gap_bytes: int = 0
+    unreadable: list[Unclaimed] = field(default_factory=list)
+    unreadable_count: int = 0
+    unreadable_bytes: int = 0
+    untried: list[str] = field(default_factory=list)
+    resumed: int = 0
+    runs_on: str = ""
+    seconds: float = 0.0
+
+    @property
+    def logs(self) -> int:
+        """Number of RocketMQ logs that the records are of."""
+        return len({each.log for each in self.placed})
+
+    @property
+    def ok(self) -> bool:
+        """Whether every byte belongs to a message or is zero, and everything could be read and tried."""
+        return not self.gap_count and not self.unreadable_count and not self.untried
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the part of the report that describes the source."""
+        return {
+            "pieces": self.pieces,
+            "bytes_searched": self.bytes,
+            "stretches": self.stretches,
+            "logs": self.logs,
+            "records": self.records,
+            "rabbitmq_messages": self.messages,
+            "unclaimed": [_range(each) for each in self.gaps],
+            "unclaimed_ranges": self.gap_count,
+            "unclaimed_bytes": self.gap_bytes,
+            "unreadable": [_range(each) for each in self.unreadable],
+            "unreadable_ranges": self.unreadable_count,
+            "unreadable_bytes": self.unreadable_bytes,
+            "not_fully_tried": list(self.untried),
+            "splits_resumed": self.resumed,
+            "runs_on": self.runs_on,
+            "carving_seconds": round(self.seconds, 3),
+        }
+
+
+def _range(each: Unclaimed) -> dict[str, Any]:
+    return {"file": each.file, "offset": each.offset, "length": each.length}
+
+
+@dataclass(frozen=True, slots=True)
+class CarveTask:
+    """Ranges to search: (path, start, stop). stage: the directory that keeps the findings, None: they are returned only."""
+
+    number: int
+    ranges: tuple[tuple[str, int, int], ...]
+    stage: str | None
+
+
+def carve_task(task: CarveTask) -> tuple[bool, list[bytes]]:
+    """Search the ranges of a task, unless its findings are kept already; return whether they were, and the findings."""
+    name = f"found-{task.number:06d}"
+    if task.stage is not None:
+        kept = ReadOnlyDirectory(task.stage).read(name)
+        with contextlib.suppress(ValueError, KeyError, OSError):
+            if kept is not None:
+                found = _unpack(kept)
+                if len(found) == len(task.ranges):
+                    return True, found
+    found = []
+    for path, start, stop in task.ranges:
+        with Image(path) as image:
+            found.append(carve_range(image, start, stop).to_bytes())
+    if task.stage is not None:
+        with DurableDirectory(task.stage) as stage:
+            stage.write_small(name, b"".join(len(each).to_bytes(8, "big") + each for each in found))
+    return False, found
+
+
+def _unpack(raw: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at : at + 8], "big")
+        each = raw[at + 8 : at + 8 + size]
+        Found.from_bytes(each)
+        found.append(each)
+        at += 8 + size
+    return found
+
+
+@contextlib.contextmanager
+def running_on(*, threads: int | None = None, master: str | None = None, spark: SparkSession | None = None) -> Iterator[Runner]:
+    """Yield what runs tasks: threads of this process, all cores by default, or Spark."""
+    if spark is None and master is None:
+        yield ThreadRunner(threads or len(os.sched_getaffinity(0)))
+        return
+    from mqstore.pipeline.spark.session import running
+
+    with running(master or "local[*]", spark=spark) as started:
+        yield SparkRunner(started)
+
+
+def source_files(source: Path) -> list[SourceFile]:
+    """Return the files to search at or below a path. Of a store, those of its derived directories are left out. Raises CannotOpenError."""
+    if not source.is_dir():
+        with Image(source) as image:
+            return [SourceFile(str(source.absolute()), source.name, image.size, os.stat(source).st_mtime_ns)]
+    found = []
+    is_store = (source / "commitlog").is_dir()
+    for parent, below, names in os.walk(source):
+        place = Path(parent)
+        below[:] = sorted(each for each in below if not (is_store and place == source and each in DERIVED))
+        for name in sorted(names):
+            path = place / name
+            if path.is_symlink() or not path.is_file():
+                continue
+            status = path.stat()
+            shown = path.relative_to(source).as_posix().encode("utf-8", "backslashreplace").decode()
+            found.append(SourceFile(str(path.absolute()), shown, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def fingerprint(files: Sequence[SourceFile]) -> str:
+    """Return a digest of names, sizes and times of change: work on other files is not resumed."""
+    return hashlib.sha256(repr([(each.name, each.size, each.changed) for each in files]).encode()).hexdigest()
+
+
+def carve(
+    files: Sequence[SourceFile], runner: Runner, *, stage: Path | None = None, split: int = SPLIT, progress: Progress | None = None
+) -> Wreck:
+    """Find every whole message in files. stage: directory that keeps findings; those in it are not searched for again.
+
+    split: bytes of a file that one task searches. progress: called with (bytes searched, bytes to search).
+    Raises CannotOpenError, NotAStoreError if there is no message.
+    """
+    started = time.monotonic()
+    total = sum(each.size for each in files)
+    tasks = list(_tasks(files, split, stage))
+
+    def done(finished: int) -> None:
+        if progress is not None:
+            progress(total * finished // max(1, len(tasks)), total)
+
+    wreck = Wreck(pieces=len(files), bytes=total, runs_on=runner.name)
+    stretches: list[Stretch] = []
+    by_path = {each.path: each for each in files}
+    joined: Joined | None = None
+    for task, (kept, outcome) in zip(tasks, runner.each(tasks, carve_task, done), strict=True):
+        wreck.resumed += kept
+        for (path, start, _), raw in zip(task.ranges, outcome, strict=True):
+            if joined is None or joined.image.path != path:
+                if joined is not None:
+                    _take(wreck, by_path[joined.image.path], joined, stretches)
+                joined = Joined(Image(path))
+            assert start or not joined.found.end
+            joined.add(Found.from_bytes(raw))
+    if joined is not None:
+        _take(wreck, by_path[joined.image.path], joined, stretches)
+    if not stretches and not wreck.found:
+        raise _nothing(files, total, wreck)
+    wreck.stretches = len(stretches)
+    wreck.placed = list(assemble(stretches))
+    wreck.seconds = time.monotonic() - started
+    return wreck
+
+
+def _tasks(files: Sequence[SourceFile], split: int, stage: Path | None) -> Iterator[CarveTask]:
+    together: list[tuple[str, int, int]] = []
+    size = number = 0
+    kept = None if stage is None else str(stage)
+    for file in files:
+        for start in range(0, file.size, split):
+            stop = min(start + split, file.size)
+            if together and (size + stop - start > split or len(together) >= MAX_FILES):
+                yield CarveTask(number, tuple(together), kept)
+                together, size, number = [], 0, number + 1
+            together.append((file.path, start, stop))
+            size += stop - start
+    if together:
+        yield CarveTask(number, tuple(together), kept)
+
+
+def _take(wreck: Wreck, file: SourceFile, joined: Joined, stretches: list[Stretch]) -> None:
+    """Add the findings of a file."""
+    found = joined.finish()
+    joined.image.close()
+    piece = Piece(file.name, joined.image)
+    for run in found.runs:
+        stretches.append(Stretch(piece, run.base, run.positions, run.end))
+        wreck.records += len(run.positions)
+    if found.messages.shape[1]:
+        wreck.found.append(FoundMessages(file.name, joined.image, found.messages))
+        wreck.messages += found.messages.shape[1]
+    for gap in found.gaps:
+        if gap.low < 0:
+            continue
+        wreck.gap_count += 1
+        wreck.gap_bytes += gap.high - gap.low
+        if len(wreck.gaps) < MAX_GAPS:
+            wreck.gaps.append(Unclaimed(file.name, gap.low, gap.high - gap.low))
+    for low, high in found.unreadable:
+        wreck.unreadable_count += 1
+        wreck.unreadable_bytes += high - low
+        if len(wreck.unreadable) < MAX_GAPS:
+            wreck.unreadable.append(Unclaimed(file.name, low, high - low))
+    if found.untried:
+        wreck.untried.append(file.name)
+
+
+def _nothing(files: Sequence[SourceFile], total: int, wreck: Wreck) -> CannotOpenError:
+    where = os.path.commonpath([each.path for each in files]) if files else "it"
+    unread = f"; {wreck.unreadable_bytes} bytes cannot be read" if wreck.unreadable_bytes else ""
+    searched = f"{len(files)} files, {total} bytes were searched{unread}"
+    return NotAStoreError(f"{where} holds no whole record of a RocketMQ log and no message of RabbitMQ ({searched})")

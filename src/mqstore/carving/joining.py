@@ -1,7 +1,7 @@
 """Joining of the findings of splits into those of a whole image, equal to those of one pass from its start to its end.
 
 A message that begins in one split may end in the next, whose carver did not know it and may have found messages in its body. What the next
-split found before that end is dropped; if something it found lies across that end, the range up to there is carved again. So is the range
+split found before that end is dropped; if something it found is across that end, the range up to there is carved again. So is the range
 around the seam if a message begins right after it, whose frame may be before it.
 """
 
@@ -95,7 +95,7 @@ class Joined:
         found.end = max(found.end, following.end)
 
     def _cut(self, found: Found, at: int) -> Found:
-        """Return the findings at and after a position, which nothing found lies across."""
+        """Return the findings at and after a position, which nothing found spans."""
         runs = []
         for run in found.runs:
             if run.start >= at:
@@ -123,7 +123,7 @@ class Joined:
 
 
 def _across(found: Found, at: int) -> int:
-    """Return the end of a record or message that lies across a position, 0 if there is none."""
+    """Return the end of a record or message that spans a position, 0 if there is none."""
     for run in found.runs:
         if run.start < at < run.filled:
             place = int(np.searchsorted(run.positions, at))
@@ -131,5 +131,5 @@ def _across(found: Found, at: int) -> int:
                 return 0
             following = run.positions[place:]
             return int(following[0]) if len(following) else run.filled
-    lies = (found.messages[FROM] < at) & (found.messages[TO] > at)
-    return int(found.messages[TO][lies].max()) if lies.any() else 0
+    spanning = (found.messages[FROM] < at) & (found.messages[TO] > at)
+    return int(found.messages[TO][spanning].max()) if spanning.any() else 0

@@ -186,7 +186,7 @@ def _need_messages(work: _Work) -> None:
 
 
 def _own(work: _Work, family: str) -> Path:
-    """Return the file for the rows of a family: OUT, or, if both were found, a name of its own beside it."""
+    """Return the file for the rows of a family: OUT, or, if both were found, a separate name beside it."""
     if not (work.wreck.placed and work.wreck.found):
         return work.to
     to = work.to.with_name(f"{work.to.stem}.{family}{work.to.suffix}")

@@ -45,7 +45,7 @@ if not cython.compiled:
     DAMAGED_ENTRY = 3  # such an entry whose checksum does not fit
 
     CARVE_HEAD = 40  # bytes of a message that show that it is one, and more
-    CARVE_NEAR = 1048576  # a message that ends within so many bytes needs no frame to be followed past the buffer
+    CARVE_NEAR = 1048576  # a message that ends within this many bytes needs no frame to be followed past the buffer
     MOST_PADDING = 4096  # zeros after the message of an entry
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CarvedStore", "FoundMessages", "write_carved"]
 
-FILE_BYTES = 64 << 20  # a message file is ended by the first message after so many bytes
+FILE_BYTES = 64 << 20  # a message file is ended by the first message after this many bytes
 RECORD_BYTES = 25  # of a record, besides its term
 ID_SIZE = 16
 READ_BYTES = 16 << 20  # read at once, or one message

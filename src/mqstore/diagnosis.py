@@ -10,7 +10,7 @@ from typing import Any
 
 from mqstore.findings import Damage
 
-__all__ = ["Diagnosis", "Evidence"]
+__all__ = ["Advice", "Diagnosis", "Evidence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,22 @@ class Evidence:
             "detail": self.detail,
             "messages": self.messages,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What can be said without a diagnosis, for the end of another command's output. starts: None if only a diagnosis shows it.
+
+    next: a command line, for `why`.
+    """
+
+    starts: bool | None
+    next: str
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that `inspect -o json` and `verify -o json` have besides their own."""
+        return {"starts": self.starts, "next": self.next, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Diagnosis
+    from mqstore.diagnosis import Advice, Diagnosis
 
-__all__ = ["NotReadableError", "advice", "answering", "headline", "show_diagnosis"]
+__all__ = ["NotReadableError", "answering", "headline", "show_advice", "show_diagnosis"]
 
 SHOWN = 20
 
@@ -51,9 +51,9 @@ def headline(found: Diagnosis) -> str:
     return f"{who} starts on {found.store}; it {' and '.join(parts)}."
 
 
-def advice(found: Diagnosis) -> str:
-    """Return the answer and the next command in one line, for the end of another command's output."""
-    return f"{headline(found)} Next: {found.next}"
+def show_advice(out: Output, advice: Advice) -> None:
+    """Print the end of another command's output: the one command to run next, and why."""
+    out.next_step(f"{advice.why}.", advice.next)
 
 
 def show_diagnosis(out: Output, found: Diagnosis) -> int:

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from mqstore.cli.common.diagnoses import show_advice
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
+    from mqstore.diagnosis import Advice
     from mqstore.findings import Damage, Report
 
 __all__ = ["print_damage", "print_shares", "show_verification"]
@@ -20,15 +22,18 @@ SHOWN = 20
 OF_GROUP = 3  # findings of one kind in one file that are printed one by one
 
 
-def show_verification(out: Output, report: Report, print_report: Callable[[], None]) -> int:
+def show_verification(out: Output, report: Report, advice: Advice, print_report: Callable[[], None]) -> int:
     """Show the report of `verify` in the format asked for, and return the exit status. print_report: prints it for a person."""
     if out.format is Format.JSON:
-        out.document(report.as_dict())
+        out.document(report.as_dict() | advice.as_dict())
     elif not out.is_text:
         out.records(DAMAGE_COLUMNS, (item.as_dict() for item in report.damage))
     else:
         out.line(report.headline, style="bold red" if not report.ok else "bold yellow" if report.cautions else "bold green")
         print_report()
+        if not report.damage:
+            out.line()
+        show_advice(out, advice)
     return 0 if report.ok else 1
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import Store
+from mqstore.cli.common.diagnoses import show_advice
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import StorePart, print_parts
 from mqstore.cli.rabbitmq.store import open_rabbitmq
-from mqstore.table.formatting import command, count, moment, size
+from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
@@ -167,15 +168,20 @@ def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
     """Show versions, vhosts, files, settings, shutdown state, counts, and whether a broker would start on the store."""
-    summary = summarize(open_rabbitmq(store, names=options.names))
+    from mqstore.rabbitmq.diagnosis.diagnosis import advise
+
+    opened = open_rabbitmq(store, names=options.names)
+    summary, advice = summarize(opened), advise(opened)
     if out.is_text:
-        _print_summary(out, summary, store)
+        _print_summary(out, summary)
+        out.line()
+        show_advice(out, advice)
     else:
-        out.report(summary.as_dict())
+        out.report(summary.as_dict() | advice.as_dict())
     return 1 if summary.findings or any(vhost.refusals for vhost in summary.vhosts) else 0
 
 
-def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None:
+def _print_summary(out: Output, summary: RabbitMQSummary) -> None:
     versions = " and ".join(map(str, summary.queue_versions))
     out.line(f"RabbitMQ store {summary.store}", style="bold")
     out.line(f"Classic queues of version {versions}, as of {_FITS[summary.queue_versions]}." if versions else "No queue directory.")
@@ -199,8 +205,6 @@ def _print_summary(out: Output, summary: RabbitMQSummary, store: object) -> None
         out.line()
         print_parts(out, vhost.parts)
     _print_problems(out, summary)
-    out.line()
-    out.next_step("list the queues, or check every message.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
 def _print_problems(out: Output, summary: RabbitMQSummary) -> None:

@@ -12,7 +12,7 @@ from mqstore.cli.common.read_options import UsageOptions, VerifyOptions
 from mqstore.cli.common.reports import print_damage, print_shares, show_verification
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.errors import UsageError
-from mqstore.table.formatting import command, count, pace, size
+from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Report
@@ -30,15 +30,17 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
+    from mqstore.rabbitmq.diagnosis.diagnosis import advise
+
     opened = open_rabbitmq(store, names=options.names, careful=True)
     begun = time.perf_counter()
     with out.progress("verifying"):
         report = opened.verify()
     seconds = time.perf_counter() - begun
-    return show_verification(out, report, lambda: _print_report(out, report, seconds, store))
+    return show_verification(out, report, advise(opened, report), lambda: _print_report(out, report, seconds))
 
 
-def _print_report(out: Output, report: Report, seconds: float, store: object) -> None:
+def _print_report(out: Output, report: Report, seconds: float) -> None:
     checked = report.checked
     out.line(
         f"Checked {count(checked.messages, 'message')} in {count(checked.queue_entries, 'index entry')} and "
@@ -52,7 +54,6 @@ def _print_report(out: Output, report: Report, seconds: float, store: object) ->
         out.line(f"Note: {note}.")
     if report.damage:
         out.line()
-        out.next_step("list all messages, each with its verdict.", command("mqstore", "messages", store, "--all"))
 
 
 def usage(out: Output, store: Store, options: UsageOptions) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import typer
 
 from mqstore.cli.common.arguments import Store, open_store, verb
+from mqstore.cli.common.diagnoses import show_advice
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import InspectOptions
@@ -17,7 +18,7 @@ from mqstore.cli.common.store_parts import print_parts
 from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
 from mqstore.cli.read import fleet
 from mqstore.cli.read.summary import FITS, RocketMQSummary, summarize
-from mqstore.table.formatting import command, count, moment, size
+from mqstore.table.formatting import count, moment, size
 
 __all__ = ["print_summary", "register"]
 
@@ -29,18 +30,23 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
-    summary = summarize(open_store(store, options.config))
+    from mqstore.rocketmq.diagnosis.diagnosis import advise
+
+    opened = open_store(store, options.config)
+    summary, advice = summarize(opened), advise(opened)
     if out.is_text:
-        print_summary(out, summary, store)
+        print_summary(out, summary)
+        out.line()
+        show_advice(out, advice)
     else:
-        out.report(summary.as_dict())
+        out.report(summary.as_dict() | advice.as_dict())
     return 1 if summary.findings or summary.refusals else 0
 
 
 # for a person
 
 
-def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
+def print_summary(out: Output, summary: RocketMQSummary) -> None:
     """Print the summary: what the store is, what is in it, how it was shut down, and what is wrong."""
     fits, also = FITS[summary.suggested]
     out.line(f"RocketMQ store {summary.store}", style="bold")
@@ -59,7 +65,6 @@ def print_summary(out: Output, summary: RocketMQSummary, store: object) -> None:
             ([setting.name, str(setting.value), setting.how] for setting in summary.settings),
         )
     _print_problems(out, summary)
-    _print_next(out, summary, store)
 
 
 def _state(summary: RocketMQSummary) -> str:
@@ -127,14 +132,6 @@ def _print_problems(out: Output, summary: RocketMQSummary) -> None:
             out.line(f"  {item.file}: {item.kind}, {item.detail}")
         if len(shown) < len(summary.findings):
             out.line(f"  … {len(summary.findings) - len(shown)} more; -v lists all", style="dim")
-
-
-def _print_next(out: Output, summary: RocketMQSummary, store: object) -> None:
-    out.line()
-    if summary.unclean or summary.findings:
-        out.next_step("check every byte.", command("mqstore", "verify", store))
-    else:
-        out.next_step("list its topics, or check every byte.", command("mqstore", "topics", store), command("mqstore", "verify", store))
 
 
 def register(app: typer.Typer) -> None:

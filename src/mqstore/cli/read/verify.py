@@ -15,7 +15,7 @@ from mqstore.cli.common.read_options import VerifyOptions
 from mqstore.cli.common.reports import print_damage, show_verification
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.errors import UsageError
-from mqstore.table.formatting import command, count, pace, size
+from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
@@ -46,6 +46,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
+    from mqstore.rocketmq.diagnosis.diagnosis import advise
     from mqstore.rocketmq.verify.verification import verify as check
 
     master = options.master or ("local[*]" if options.spark else None)
@@ -62,11 +63,11 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
         else:
             report = check(opened, threads=options.threads or os.cpu_count() or 1, progress=progress)
     seconds = time.perf_counter() - begun
-    return show_verification(out, report, lambda: print_report(out, report, seconds, store))
+    return show_verification(out, report, advise(opened, report), lambda: print_report(out, report, seconds))
 
 
-def print_report(out: Output, report: Report, seconds: float, store: object) -> None:
-    """Print the outcome for a person: what was checked, damage by kind and in detail, notes, next step."""
+def print_report(out: Output, report: Report, seconds: float) -> None:
+    """Print the outcome for a person: what was checked, damage by kind and in detail, notes, what is lost."""
     checked = report.checked
     out.line(
         f"Checked {count(checked.messages, 'message')} in {count(checked.records, 'record')} of log, "
@@ -83,18 +84,15 @@ def print_report(out: Output, report: Report, seconds: float, store: object) -> 
         out.line(f"Note: {note}.")
     if report.damage:
         out.line()
-        _advise(out, report.damage, store)
+        _print_losses(out, report.damage)
 
 
-def _advise(out: Output, damage: Iterable[Damage], store: object) -> None:
+def _print_losses(out: Output, damage: Iterable[Damage]) -> None:
     kinds = {str(item.kind) for item in damage}
-    derived = any(item.file.startswith(("consumequeue", "batchconsumequeue", "index")) for item in damage)
     if kinds & _LOST:
         out.line("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
     if "torn-record" in kinds:
         out.line("A torn last record is left by a crash; the broker truncates it at startup.")
-    if derived or kinds & _LOST:
-        out.next_step("rebuild queues and index from the log.", command("mqstore", "rebuild", store, "--to", "NEW"))
 
 
 def register(app: typer.Typer) -> None:

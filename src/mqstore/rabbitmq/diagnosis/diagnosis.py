@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from mqstore.diagnosis import Diagnosis, Evidence
+from mqstore.diagnosis import Advice, Diagnosis, Evidence
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.findings import Kind
+from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import command, count
 
-__all__ = ["diagnose", "parse_version"]
+__all__ = ["advise", "diagnose", "parse_version"]
 
 Version = tuple[int, int]
 
@@ -60,6 +60,12 @@ def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Call
     return _Work(store, name, parse_version(name)).run(progress)
 
 
+def advise(store: RabbitMQStore, report: Report | None = None) -> Advice:
+    """Return what to do next with a store, from names and indexes, and the report of `verify` if there is one."""
+    name = _likely_version(store, read_messages=False)
+    return _Work(store, name, parse_version(name)).advice_after(report)
+
+
 def _small(store: RabbitMQStore, relative: str) -> bytes:
     try:
         return store.directory.read(relative) or b""
@@ -71,13 +77,13 @@ def _flags_of_4(store: RabbitMQStore) -> list[int]:
     return [int(found[1]) for found in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
 
 
-def _likely_version(store: RabbitMQStore) -> str:
+def _likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
     """Return the version that the files suggest: its feature flags, else the versions of its queues and messages."""
     if flags := _flags_of_4(store):
         return f"4.{min(max(flags), NEWEST[1])}"
     if any(queue.version == 1 for queue in store.queues):
         return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
-    return "4.0" if _containers(store) else "3.10"
+    return "4.0" if read_messages and _containers(store) else "3.10"
 
 
 def _containers(store: RabbitMQStore) -> int:
@@ -103,6 +109,19 @@ class _Work:
         self.unknown: list[str] = []
         self.harmless = True
         self.loses = 0
+
+    def advice_after(self, report: Report | None) -> Advice:
+        """Return what is known without a diagnosis. report: of `verify`; None: stored messages have not been read."""
+        self._check_vhosts()
+        if self.obstacles:
+            return Advice(False, *self._advice(starts=False, loses=0))
+        if self._other_node() is None and report is not None:
+            affected = sum(item.messages for item in report.damage)
+            if affected or not report.damage:
+                return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
+        what = "every message is looked up" if report is None else "it also asks what depends on the node and its version"
+        sentence = f"see whether a node starts on it, and which messages it does not deliver; {what}"
+        return Advice(None, command("mqstore", "diagnose", self.store.path), sentence)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Diagnosis:
         rows = list(queue_rows(self.store))

@@ -5,6 +5,8 @@
     3  one pass of `verify`, which counts the messages that the outcome of 2 does not deliver (`survival`)
     4  the progress of consumers against the outcome of 2 (`redelivery`)
 
+`advise` answers from 1 and the report of `verify` alone, as far as they go.
+
 Nothing is written. If the broker does not start, nothing is lost by it, and what would happen after the cause is removed is not said.
 """
 
@@ -13,12 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from mqstore.diagnosis import Diagnosis, Evidence
+from mqstore.diagnosis import Advice, Diagnosis, Evidence
 from mqstore.errors import RefusedError, UnsupportedError
+from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
+from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 from mqstore.rocketmq.format.profile import Profile, profile
@@ -27,9 +31,10 @@ from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.formatting import command, count
 
-__all__ = ["diagnose", "rules_of"]
+__all__ = ["advise", "diagnose", "rules_of"]
 
 START = "sh bin/mqbroker -c conf/broker.conf"
+KEEPS = "start the broker: it keeps everything that is there"
 
 _REPAIRED = frozenset({"stray-file", "wrong-size", "bad-config", "bad-checkpoint", "bad-checksum", "queue-gap"})
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
@@ -58,6 +63,21 @@ def diagnose(
     return _Work(store, of, version).run(threads, progress)
 
 
+def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
+    """Return what to do next with a store, from names, sizes and small files, and the report of `verify` if there is one."""
+    if store.dledger is not None or store.queue_database is not None:
+        return _advise_without_diagnosis(store, report)
+    return _Work(store, store.evidence.profile, None).advice_after(report)
+
+
+def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Advice:
+    if report is None:
+        return Advice(None, command("mqstore", "verify", store.path), "check every byte; what a broker makes of it cannot be determined")
+    if report.damage:
+        return Advice(None, command("mqstore", "messages", store.path), "list the messages that can be read, each with its verdict")
+    return Advice(None, command("mqstore", "topics", store.path), "nothing is damaged; list what is there")
+
+
 class _Work:
     def __init__(self, store: RocketMQStore, of: Profile, asked: str | None) -> None:
         self.store = store
@@ -73,17 +93,47 @@ class _Work:
         self.configs: list[LoadedConfig] = []
         self.locked = False
 
-    def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Diagnosis:
+    def advice_after(self, report: Report | None) -> Advice:
+        """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
+        store = self.store.path
+        self._prepare()
+        if self.locked:
+            why = "a broker has the store open: leave its files alone; see what it holds"
+            return Advice(False, command("mqstore", "topics", store), why)
+        if report is not None:
+            configs = self._config_files()
+            self.evidence += [Evidence.of(item) for item in report.damage if item.file not in configs]
+        if self.obstacles or (report is not None and any(self._repairable(item) for item in self.evidence)):
+            return Advice(False if self.obstacles else None, *self._advice(0, 0))
+        if report is not None and self._all_well(report):
+            return Advice(True, START, KEEPS)
+        what = "the broker's load is simulated" if report is not None else "every message is looked up"
+        return Advice(None, command("mqstore", "diagnose", store), f"see whether a broker starts on it, and what that loses; {what}")
+
+    def _all_well(self, report: Report) -> bool:
+        """Return whether the load of a broker has nothing to do: a clean exit, nothing damaged or skipped, and no group past the end."""
+        settled = report.ok and report.coverage.complete and not (report.cautions or self.evidence or self.unknown or self.store.unclean)
+        return settled and self.harmless and all(item.state != "above-max" for item in self.store.view("disk").consumer_offsets())
+
+    def _prepare(self) -> Recovery | None:
+        """Look for what keeps a broker from starting; return the load, which is yet to be run, if names and sizes allow one."""
         self._check_lock()
         self._check_configs()
-        recovery = self._recover()
+        return self._recover()
+
+    def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Diagnosis:
+        recovery = self._load(self._prepare())
         check = SurvivalCheck(self.store, None if self.obstacles else recovery)
         report = check.run(threads, progress)
         loses = redelivers = 0
         if recovery is not None and not self.obstacles:
-            loses = check.lost + check.missing
+            missing = check.count_missing()
+            loses = check.lost + missing
             self._add_damage([item for item in report.damage if item.kind in _OF_LOG_BYTES])
-            self._add_losses(check)
+            self._add_losses(check, missing)
+            self._add_unlisted_ranges(report.damage)
+            self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
+            self.unknown += misnamed_files(self.store)
             self._add_changes(recovery)
             self._add_damage([item for item in report.damage if item.kind not in _OF_LOG_BYTES])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
@@ -148,6 +198,13 @@ class _Work:
         for item in store.unread_directories:
             self.unknown.append(f"what is in {item.file}: {item.detail}")
         self._check_queue_types()
+        for place in directories_in_index(store) if store.config.message_index_enable is not False else ():
+            sentence = f"{place} is a directory, and the broker takes it for an index file"
+            if self.rules == "4.9.3":
+                self.harmless = False
+                self.evidence.append(Evidence("keys-lost", place, f"{sentence}: it does not load the index files after it"))
+            else:
+                self.obstacles.append(Evidence("stray-file", place, f"{sentence}: it does not start"))
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
@@ -163,13 +220,24 @@ class _Work:
                 unclean=store.unclean,
                 recovered_files=self.profile.recovered_files,
             )
-            recovery.touched_queues = set()
-            recovery.load()
-            recovery.start()
         except RefusedError as error:
-            self.obstacles += [self._refusal(sentence) for sentence in error.reasons or (str(error),)]
+            self._refuse(error)
             return None
         return recovery
+
+    def _load(self, recovery: Recovery | None) -> Recovery | None:
+        if recovery is not None:
+            recovery.touched_queues = set()
+            try:
+                recovery.load()
+                recovery.start()
+            except RefusedError as error:
+                self._refuse(error)
+                return None
+        return recovery
+
+    def _refuse(self, error: RefusedError) -> None:
+        self.obstacles += [self._refusal(sentence) for sentence in error.reasons or (str(error),)]
 
     def _refusal(self, sentence: str) -> Evidence:
         """Return a refusal of the simulated load as evidence: the sentence begins with the file, if it is about one."""
@@ -197,7 +265,7 @@ class _Work:
 
     # 2, 3: what the start does, and what it loses
 
-    def _add_losses(self, check: SurvivalCheck) -> None:
+    def _add_losses(self, check: SurvivalCheck, missing: int) -> None:
         assert check.recovery is not None
         end = check.recovery.log_max
         log, queues = self.store.log.queue.relative, "consumequeue"
@@ -225,11 +293,24 @@ class _Work:
             first = min((check.by_queue[key].first for key in affected if check.by_queue[key].first >= 0), default=0)
             place = f"topic {topic!r}, queue {queue_id}" if len(affected) == 1 else f"{len(affected)} queues, most of topic {topic!r}"
             self.evidence.append(Evidence(finding, file, f"{count(total, 'message')} of {place} {sentence}", first, messages=total))
-        if missing := check.missing:
+        for topic, queue_id in check.uncounted:
+            self.unknown.append(
+                f"how many messages of topic {topic!r}, queue {queue_id} are gone: it has no files, and a record of it has a queue offset "
+                "that cannot be right"
+            )
+        if missing:
             sentence = f"of {count(missing, 'message')} only the places in their queues are left: the bytes are lost, whatever is done"
             if not self.store.log.files:
                 self.unknown.append("how many of the messages in the queues had expired before the log was lost")
             self.evidence.append(Evidence("gone", self.store.log.queue.relative, sentence, messages=missing))
+
+    def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:
+        """Say that messages may be lost in bytes that no queue has reached: nothing else counts them."""
+        listed = max((queue.max_physical_offset for queue in self.store.view("disk").queues()), default=-1)
+        starts = {file.relative: file.start for file in self.store.log.files}
+        for item in damage:
+            if item.kind in _OF_LOG and item.length and starts.get(item.file, -1) + item.offset > listed and item.file in starts:
+                self.unknown.append(f"how many messages were in the {count(item.length, 'byte')} at {item.offset} of {item.file}")
 
     def _add_changes(self, recovery: Recovery) -> None:
         store = self.store
@@ -265,7 +346,7 @@ class _Work:
     def _add_damage(self, damage: Iterable[Damage]) -> None:
         point = self.store.checkpoint
         dropped = {file.relative for file in self.store.index_files() if self.store.unclean and file.end_timestamp > point.index}
-        configs = {config.file for config in self.configs} | {f"{config.file}.bak" for config in self.configs}
+        configs = self._config_files()
         for item in damage:
             if item.file in configs:
                 continue  # said by what the broker loads
@@ -274,6 +355,10 @@ class _Work:
                 self.unknown.append(f"what is in {item.file}: {item.detail}")
             elif self._stays(item, dropped):
                 self.harmless = False
+
+    def _config_files(self) -> set[str]:
+        """Return the files of which it is already said what the broker loads."""
+        return {config.file for config in self.configs} | {f"{config.file}.bak" for config in self.configs}
 
     def _stays(self, item: Damage, dropped: set[str]) -> bool:
         """Return whether clients notice damage after the start: what is derived may be made again, and a torn end was never promised."""
@@ -287,11 +372,23 @@ class _Work:
         store = self.store.path
         if self.locked:
             return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
+        if isinstance(store, Url) or is_archive(store):
+            return self._advice_on_copy(lost, redelivers)
         if lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence)):
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self.obstacles or not self.harmless or self.unknown:
             return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
-        return START, "start the broker: it keeps everything that is there"
+        return START, KEEPS
+
+    def _advice_on_copy(self, lost: int, redelivers: int) -> tuple[str, str]:
+        """Return what to do with an archive or a store at a URL, which cannot be repaired in place."""
+        if not (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
+            return START, KEEPS
+        target = self.store.path.name if isinstance(self.store.path, Url) else self.store.path
+        return (
+            command("mqstore", "rebuild", self.store.path, "--to", f"{target}.new"),
+            "make an intact store from the log, or unpack it where `mqstore repair` can change it",
+        )
 
     @staticmethod
     def _repairable(item: Evidence) -> bool:

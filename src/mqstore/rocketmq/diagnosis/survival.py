@@ -6,7 +6,7 @@ up in the queues that the simulated recovery ends with:
     kept      its entry is at its queue offset, and the log is not cut before its end
     moved     its entry is in its queue, at another queue offset
     lost      neither
-    missing   a queue has an entry for it, valid or not, and no record of the log has that queue offset; of a queue without files, the
+    missing   its queue has or had an entry for it, and no record of the log has that queue offset; where a queue has no file, the
               records before and after it are there
 """
 
@@ -21,6 +21,7 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
@@ -32,6 +33,8 @@ __all__ = ["QueueLoss", "SurvivalCheck"]
 Longs = NDArray[np.int64]
 
 SLOTS = 65536  # queue entries that are looked at at once
+LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a log can be large
+FAR = 1024  # queue offsets that may be missing in a queue of a few records
 
 
 @dataclass(slots=True)
@@ -73,32 +76,72 @@ class SurvivalCheck(Verification):
         self.lost = 0
         self.moved = 0
         self._listed: _Listed | None = None  # of the queue that was looked at last
-        self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}  # of queues without files: lowest, highest queue offset, records
+        self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
+        # records without a place in the files of their queue: lowest and highest queue offset, number
+        self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
 
-    @property
-    def missing(self) -> int:
-        """The number of messages of which only a place in a queue is left. To be called once the report is made."""
-        total = sum(max(0, high - low + 1 - records) for low, high, records in self._unlisted.values())
-        for proof in self.queues.values():
-            for low, high in proof.unproved():
-                for start in range(low, high, SLOTS):
-                    total += self._without_record(proof, start, min(high, start + SLOTS))
+    def count_missing(self) -> int:
+        """Count the messages of which only a place in a queue is left. To be called once the report is made."""
+        total = 0
+        for key, (low, high, records) in self._unlisted.items():
+            if high - low > 4 * records + FAR:  # the queue offset of a damaged record may be any number
+                self.uncounted.append(key)
+            else:
+                total += max(0, high - low + 1 - records)
+        return total + sum(self._missing_of(proof) for proof in self.queues.values())
+
+    def _missing_of(self, proof: QueueProof) -> int:
+        """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other."""
+        left = list(proof.unproved())
+        claimed = np.concatenate(proof.claimed) if proof.claimed else np.empty(0, np.int64)
+        known = max((high for _, high in proof.proved), default=proof.queue.min_offset)
+        end = self._end_of(proof, left, max(known, int(claimed.max()) + 1 if len(claimed) else 0))
+        oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
+        total = 0
+        for low, high in left:
+            for start in range(low, min(high, end), SLOTS):
+                entries = proof.queue.entries(start, min(high, end, start + SLOTS))
+                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+                blank = (physical == 0) & (size == BLANK_SIZE)
+                # the message of an unwritten entry below those that the log begins with has expired, too
+                expired = (physical < self.log.start) & ((size > 0) | (np.arange(start, start + len(entries)) < oldest))
+                gone = np.setdiff1d(start + np.flatnonzero(~blank & ~expired), claimed)
+                total += sum(not self._is_there(int(physical[offset - start]), offset) for offset in gone.tolist())
         return total
 
-    def _without_record(self, proof: QueueProof, start: int, stop: int) -> int:
-        entries = proof.queue.entries(start, stop)
-        physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
-        blank = (physical == 0) & (size == BLANK_SIZE)
-        expired = (physical >= 0) & (physical < self.log.start) & (size > 0)
-        offsets = start + np.flatnonzero(~blank & ~expired)
-        return len(np.setdiff1d(offsets, np.concatenate(proof.claimed))) if proof.claimed else len(offsets)
+    def _end_of(self, proof: QueueProof, left: list[tuple[int, int]], known: int) -> int:
+        """Return the queue offset after the last message that a queue ever had, as far as its entries can be trusted.
+
+        An entry is trusted if it could be that of a record of the log and does not lead to another one, as in a misplaced file.
+        """
+        last = self.log_end + LARGEST_LOG
+        for low, high in reversed(left):
+            for start in reversed(range(max(low, known), high, SLOTS)):
+                entries = proof.queue.entries(start, min(high, start + SLOTS))
+                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+                trusted = (physical >= self.log.start) & (physical < last) & (size >= MIN_RECORD_SIZE) & (size != BLANK_SIZE)
+                for k in np.flatnonzero(trusted)[::-1].tolist():
+                    if self.log.record(int(physical[k])) is None:
+                        return int(start + k + 1)
+        return known
+
+    def _is_there(self, physical: int, queue_offset: int) -> bool:
+        """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is another one."""
+        record = self.log.record(physical)
+        return record is not None and int(record.queue_offset) == queue_offset
 
     def _take_run(self, run: QueueRun) -> None:
         super()._take_run(run)
-        if (key := (run.topic, run.queue_id)) not in self.queues and not run.batch:
-            low, high = int(run.offsets.min()), int(run.offsets.max())
+        if run.batch:
+            return
+        key = (run.topic, run.queue_id)
+        offsets, proof = run.offsets, self.queues.get(key)
+        if proof is not None:
+            offsets = offsets[offsets >= proof.queue.max_offset]
+        if len(offsets):
+            low, high = (int(offsets.min()) if proof is None else proof.queue.max_offset), int(offsets.max())
             before = self._unlisted.get(key, (low, high, 0))
-            self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(run))
+            self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(offsets))
 
     def take(self, check: SplitCheck) -> None:
         """Check a split, and count the messages in it that the recovery does not keep."""

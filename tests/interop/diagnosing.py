@@ -1,0 +1,135 @@
+"""What `diagnose` predicts of RocketMQ stores, beside what the real store of the version makes of copies of them.
+
+A message counts as lost by the real store if no entry of its queue leads to it any more, or the log ends before it, or its record can no
+longer be parsed. A store that neither starts nor says why within the patience counts as one that does not start: 4.9.3 waits forever for
+bytes that no file has.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interop.realbroker import Job, oracle
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.diagnosis.diagnosis import diagnose
+
+__all__ = ["Outcome", "Place", "outcomes_of"]
+
+PATIENCE = 60.0  # seconds without any further answer, after which the stores without one are given up
+POLL = 0.2
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store that is asked about. base: the store that it was made from, with the messages that it should still have."""
+
+    name: str
+    store: Path
+    base: Path
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the real store made of a place. lost: messages of the base that it no longer delivers; None: not known."""
+
+    name: str
+    predicted: Diagnosis
+    starts: bool
+    lost: int | None
+    error: str
+
+
+def outcomes_of(version: str, places: Sequence[Place], work: Path, *, threads: int = 32, patience: float = PATIENCE) -> list[Outcome]:
+    """Predict what becomes of stores under a version, then let its real store load and start on copies of them."""
+    work.mkdir(parents=True, exist_ok=True)
+    jobs = []
+    configs: dict[str, Path] = {}
+    for number, place in enumerate(places):
+        out = work / f"{number}"
+        out.mkdir()
+        configs[place.name] = out / "store.properties"
+        configs[place.name].write_text("".join(f"{name}={value}\n" for name, value in place.options.items()))
+        jobs.append(Job(str(number), ("report", str(place.store), "--tmp", str(out), "--out", str(out / "report")), dict(place.options)))
+    errors = _boot(version, jobs, work, threads, patience)
+    bases: dict[Path, dict[int, tuple[str, int, int]]] = {}
+    found = []
+    for number, place in enumerate(places):
+        config, report = configs[place.name], work / f"{number}" / "report"
+        predicted = diagnose(open_rocketmq(place.store, config=config), version)
+        boot = _lines(report / "boot.json")[0] if (report / "boot.json").exists() else {"load_ok": False}
+        starts = bool(boot["load_ok"]) and errors.get(str(number)) is None
+        lost = None
+        if starts:
+            if place.base not in bases:
+                bases[place.base] = _messages(place.base, config)
+            lost = _lost(bases[place.base], place.store, config, report, boot["max_phy_offset"])
+        found.append(Outcome(place.name, predicted, starts, lost, str(boot.get("load_error") or errors.get(str(number)) or "")))
+    return found
+
+
+def _boot(version: str, jobs: Sequence[Job], work: Path, threads: int, patience: float) -> dict[str, str]:
+    """Run all jobs in one JVM; return what went wrong, by job."""
+    list_file, answers = work / "jobs.jsonl", work / "answers.jsonl"
+    lines = [{"id": job.id, "args": job.command(), "stdout": str(work / f"{job.id}.out")} for job in jobs]
+    list_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with answers.open("wb") as out, (work / "java.err").open("wb") as errors:
+        running = subprocess.Popen(oracle(version, "batch", str(list_file), "--threads", str(threads)), stdout=out, stderr=errors)
+    done, since = -1, time.monotonic()
+    while running.poll() is None and time.monotonic() - since < patience:
+        time.sleep(POLL)
+        now = len(_lines(answers)) + sum((work / job.id / "report" / "boot.json").exists() for job in jobs)
+        if now != done:
+            done, since = now, time.monotonic()
+    running.kill()
+    running.wait()
+    told = {row["id"]: row.get("error") for row in _lines(answers)}
+    given_up = {job.id: "no answer" for job in jobs if job.id not in told and not (work / job.id / "report" / "boot.json").exists()}
+    return {name: str(error) for name, error in told.items() if error is not None} | given_up
+
+
+def _messages(store: Path, config: Path) -> dict[int, tuple[str, int, int]]:
+    """Return the messages that queues of a store should list: physical offset -> topic, queue id, size."""
+    opened = open_rocketmq(store, config=config)
+    found = {}
+    for queue in opened.view("recovered").queues():
+        for row in queue.entries(queue.min_offset, queue.max_offset):
+            message = opened.log.record(int(row["physical_offset"]))
+            if message is not None and (message.topic, message.queue_id) == (queue.topic, queue.queue_id):
+                found[int(row["physical_offset"])] = (queue.topic, queue.queue_id, int(row["size"]))
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, without a last line that is still being written."""
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].split("\n") if line]
+
+
+def _lost(messages: Mapping[int, tuple[str, int, int]], store: Path, config: Path, report: Path, end: int) -> int | None:
+    log = open_rocketmq(store, config=config).log
+    queues = _lines(report / "queues.jsonl")
+    if any(len(queue["entries"]) < queue["max_offset"] - queue["min_offset"] for queue in queues if not queue.get("batch")):
+        return None  # the oracle reads from the minimum on, and a file is missing there: a consumer skips it
+    listed = {(queue["topic"], queue["queue_id"], int(entry[0])) for queue in queues for entry in queue["entries"]}
+    return sum(
+        (topic, queue_id, offset) not in listed or offset + size > end or log.record(offset) is None
+        for offset, (topic, queue_id, size) in messages.items()
+        if offset >= log.start  # the messages of a missing oldest file have expired, as far as anything shows
+    )
+
+
+def describe(outcomes: Iterable[Outcome]) -> dict[str, tuple[object, ...]]:
+    """Return the outcomes for the message of a failed test."""
+    return {
+        item.name: (item.predicted.starts, item.starts, item.predicted.loses, item.lost, item.predicted.unknown, item.error[:300])
+        for item in outcomes
+    }

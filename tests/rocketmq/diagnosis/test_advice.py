@@ -1,0 +1,78 @@
+"""The advice at the end of `inspect` and `verify`, against the diagnosis of the same store: it never says more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli
+from support.rocketmq_states import STATES, made
+
+from mqstore.diagnosis import Advice
+from mqstore.files.durable import DurableDirectory
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.diagnosis.diagnosis import START, advise, diagnose
+from mqstore.rocketmq.live.store_lock import StoreLock
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.verification import verify
+
+FOUR = case_named("4.9.3/f-broker-offsets")
+BEFORE_READING = ("mqstore diagnose ", "mqstore repair ", "mqstore rebuild ", "mqstore verify ", "mqstore topics ")
+
+
+def _check(store: RocketMQStore) -> tuple[Advice, Advice]:
+    before, after = advise(store), advise(store, verify(store))
+    assert before.next.startswith(BEFORE_READING)
+    assert before.starts is not True
+    if store.dledger is not None or store.queue_database is not None:
+        assert (before.starts, after.starts) == (None, None)
+        return before, after
+    found = diagnose(store)
+    for advice in (before, after):
+        if advice.starts is not None:
+            assert advice.starts is found.starts
+            assert (advice.next, advice.why) == (found.next, found.why)
+        elif not advice.next.startswith("mqstore diagnose "):
+            assert (advice.next, advice.why) == (found.next, found.why)
+    if after.next == START:
+        assert found.status == 0
+    return before, after
+
+
+@pytest.mark.parametrize("case", [case for case in (*CASES, *FURTHER) if "queueType" not in str(case.properties)], ids=case_id)
+@pytest.mark.sample(12)
+def test_verify_advises_to_start_a_broker_only_where_a_diagnosis_promises_everything(case: GoldenCase) -> None:
+    _check(open_rocketmq(opened(case), config=case.config if case.config.exists() else None))
+
+
+@pytest.mark.parametrize("state", sorted(STATES))
+@pytest.mark.sample(12)
+def test_the_advice_on_a_damaged_store_is_that_of_the_diagnosis_or_leads_to_it(state: str, tmp_path: Path) -> None:
+    _, after = _check(open_rocketmq(made(state, FOUR, tmp_path / "store"), config=FOUR.config))
+    assert after.next != START or state == "stray_index_file"
+
+
+def test_a_sound_store_gets_the_advice_to_start_the_broker() -> None:
+    case = case_named("4.9.3/d-rolled")
+    _, after = _check(open_rocketmq(opened(case), config=case.config))
+    assert (after.starts, after.next) == (True, START)
+
+
+def test_a_store_that_a_broker_has_open_is_to_be_left_alone(tmp_path: Path) -> None:
+    store = made("stray_index_file", FOUR, tmp_path / "store")
+    with DurableDirectory(store) as directory, StoreLock(directory):
+        advice = advise(open_rocketmq(store))
+    assert (advice.starts, advice.next) == (False, f"mqstore topics {store}")
+    assert "leave its files alone" in advice.why
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify"])
+def test_the_commands_end_with_the_advice(verb: str, tmp_path: Path) -> None:
+    store = made("stray_file", FOUR, tmp_path / "store")
+    lines = run_cli(verb, store).stdout.rstrip("\n").split("\n")
+    assert lines[-2:] == [
+        "Next: list what can be repaired before a broker starts; nothing is changed.",
+        f"      mqstore repair {store}",
+    ]
+    found = run_cli(verb, store, "-o", "json").document
+    assert (found["starts"], found["next"]) == (False, f"mqstore repair {store}")

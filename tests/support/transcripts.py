@@ -6,9 +6,9 @@
     ```
 
 Blocks of a page run in order in one directory that holds golden stores under plain names: `store` (a 4.9.3 broker that was
-killed), `damaged` and `refused` (bytes of a store changed afterwards), `old-node` (a node of RabbitMQ 3.10.8). `console head=8` keeps the
-first eight lines of each output. Sizes, times and rates differ between machines, so only their shape is compared. Blocks that need Spark
-are `console spark`. A command may end with `> file`.
+killed), `damaged`, `refused` and `halted` (bytes of a store changed afterwards), `old-node` (a node of RabbitMQ 3.10.8).
+`console head=8` keeps the first eight lines of each output. Sizes, times and rates differ between machines, so only their
+shape is compared. Blocks that need Spark are `console spark`. A command may end with `> file`.
 
     python tests/support/transcripts.py        rewrites the output of all blocks
 """
@@ -30,6 +30,7 @@ if __name__ == "__main__":  # as a script
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support import golden as goldenkit
+from support import rabbitmq_states
 from support.rabbitmq_nodes import unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,7 @@ PAGES = (
     GUIDE / "commands.md",
     GUIDE / "find.md",
     GUIDE / "findings.md",
+    GUIDE / "node.md",
     GUIDE / "rabbitmq.md",
     GUIDE / "replay.md",
     GUIDE / "salvage.md",
@@ -54,6 +56,7 @@ STORES = {
     "wreck": "3.10.8/e2-gc-interrupted",
 }
 OLD_NODE = "3.10.8-killed"
+MADE = {"halted": "journal_repeats"}  # a state of support.rabbitmq_states
 MORE = "…"
 PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -69,6 +72,8 @@ def stores() -> Iterator[Path]:
             found = goldenkit.case_named(case)
             (Path(place) / name).symlink_to(goldenkit.opened(found))
         unpacked(OLD_NODE, Path(place) / "old-node")
+        for name, state in MADE.items():
+            rabbitmq_states.made(state, Path(place) / name)
         yield Path(place)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from support import rabbitmq_states
 from support.golden import case_named, opened, run_cli, tree_checksum, unpack
 from support.rocketmq_states import made
 
@@ -75,8 +76,40 @@ def test_requests_that_contradict_each_other_are_usage_errors(tmp_path: Path) ->
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_archive_and_a_rabbitmq_store_are_not_repaired(tmp_path: Path) -> None:
-    for store in (CASE.archive, opened(case_named("3.10.8/a-small-clean"))):
-        done = run_cli("repair", store, "--apply")
+def test_an_archive_is_not_repaired() -> None:
+    for case in (CASE, case_named("3.10.8/a-small-clean")):
+        done = run_cli("repair", case.archive, "--apply")
         assert done.status == 2
         assert done.stderr.startswith("mqstore: ")
+
+
+def _files(store: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_a_rabbitmq_store_is_planned_repaired_and_given_back(tmp_path: Path) -> None:
+    store = rabbitmq_states.made("journal_hole_after_a_clean_stop", tmp_path / "node")
+    before, files = tree_checksum(store), _files(store)
+    found = run_cli("diagnose", store, "-o", "json")
+    assert found.status == 1
+    assert json.loads(found.stdout)["next"] == f"mqstore repair {store}"
+    done = run_cli("repair", store)
+    assert done.status == 1
+    assert " ".join(done.stdout.split()).startswith(f"1 step to repair {store}; nothing is changed yet: 1 index, ")
+    assert "Otherwise, of a node: 49 messages are lost, 29 consumed messages are delivered again." in " ".join(done.stdout.split())
+    (row,) = [json.loads(line) for line in run_cli("repair", store, "-o", "jsonl").stdout.splitlines()]
+    assert (row["number"], row["step"], row["possible"], row["length"]) == (1, "index", True, 299)
+    assert tree_checksum(store) == before
+    done = run_cli("repair", store, "--apply")
+    assert done.status == 0
+    assert f"Repaired {store}: 1 step." in " ".join(done.stdout.split())
+    assert run_cli("repair", store).status == 0
+    assert json.loads(run_cli("diagnose", store, "-o", "json").stdout)["loses"] == 0
+    assert run_cli("repair", store, "--undo", "-o", "json").status == 0
+    assert _files(store) == files
+    assert [path.name for path in tmp_path.iterdir()] == ["node"]
+
+
+def test_options_of_the_other_broker_are_refused(tmp_path: Path) -> None:
+    done = run_cli("repair", opened(case_named("3.10.8/a-small-clean")), "--threads", "2")
+    assert (done.status, done.stdout) == (2, "")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, ReaderThreads, option
+from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, option
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.store_kind import RocketMQOnly
+from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 from mqstore.table.formatting import command, count
 
@@ -37,6 +37,7 @@ class RepairOptions:
     only: Annotated[str | None, option("--only", metavar="N,…", help="Only these steps of the plan.")] = None
     threads: RocketMQOnly[ReaderThreads] = None
     config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import typer
 from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.repairs import Repairing, RepairOptions, check_options, directory_of, run_repair
+from mqstore.cli.rabbitmq import repair as rabbitmq_repair
 
 if TYPE_CHECKING:
     from mqstore.repair.change import Step
@@ -41,9 +42,4 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(
-        app,
-        example="repair /data/store --plan",
-        panel="Write",
-        rabbitmq="repair changes RocketMQ stores; `salvage` and `convert` write a new one",
-    )(repair)
+    verb(app, example="repair /data/store --plan", panel="Write", rabbitmq=rabbitmq_repair.repair)(repair)

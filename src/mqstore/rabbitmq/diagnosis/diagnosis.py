@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ from mqstore.diagnosis import Advice, Diagnosis, Evidence
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.repair.plan import plan
+from mqstore.rabbitmq.repair.queue_step import QueueStep
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
@@ -145,6 +149,8 @@ class _Work:
             self.evidence.append(
                 Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
             )
+        if not self.obstacles and other is None:
+            self._check_steps()
         starts = not self.obstacles
         loses = self.loses if starts else 0
         next_, why = self._advice(starts, loses)
@@ -250,6 +256,23 @@ class _Work:
 
     # what to do
 
+    @cached_property
+    def _steps(self) -> list[QueueStep]:
+        """What `repair` would change."""
+        return [step for step in plan(self.store) if step.possible]
+
+    def _check_steps(self) -> None:
+        """Add what keeps the node from starting, or makes a queue fail, and is not in the messages that it loses."""
+        for step in self._steps:
+            if step.kind == "take-out":
+                sentence = f"{step.why.partition(':')[0]}: {step.otherwise}"
+                if step.otherwise.startswith("the queue"):
+                    self.unknown.append(f"which messages the queue of {step.file} delivers: {sentence}")
+                else:
+                    self.obstacles.append(Evidence("broker-crash", step.file, sentence))
+            elif step.kind in ("terms", "clean-markers", "unreadable") or "crashes when" in step.otherwise:
+                self.unknown.append(f"what it makes of {step.file}: {step.why.partition(': ')[0]}, and {step.otherwise}")
+
     def _advice(self, starts: bool, loses: int) -> tuple[str, str]:
         store = self.store.path
         old = any(queue.version == 1 for queue in self.store.queues) and self.version >= WITHOUT_V1
@@ -262,6 +285,8 @@ class _Work:
             )
         if starts and not loses and not self.unknown:
             return START, "start the node: it keeps every persistent message"
+        if self.store.directory.root == Path(store) and self._steps:
+            return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
         return (
             command("mqstore", "salvage", store, "--to", f"{store}.jsonl"),
             "save every message that can be read before a node starts",

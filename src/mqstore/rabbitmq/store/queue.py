@@ -204,14 +204,19 @@ class Queue(Shown):
 
     def entry_tables(self) -> Iterator[EntryTable]:
         """Yield all entries, segment by segment, ascending by sequence id."""
-        for version, number in self._segments():
-            index = self.index_v2 if version == 2 else self.index
-            found = self._entry_table(index.segment(number, dirty=not self.start.clean), version)
-            if version == 1 and self._converted:
-                found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
-            yield found
+        for version, number in self.segments():
+            yield self.entry_table(version, number)
 
-    def _segments(self) -> list[tuple[int, int]]:
+    def entry_table(self, version: int, number: int) -> EntryTable:
+        """Return the entries of one segment of `segments`."""
+        index = self.index_v2 if version == 2 else self.index
+        found = self._entry_table(index.segment(number, dirty=not self.start.clean), version)
+        if version == 1 and self._converted:
+            found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
+        return found
+
+    def segments(self) -> list[tuple[int, int]]:
+        """Return version and number of each segment, ascending by sequence id."""
         found = [(number * self.index.count, 1, number) for number in self.index.numbers]
         found += [(number * self.index_v2.count, 2, number) for number in self.index_v2.numbers]
         return [(version, number) for _, version, number in sorted(found)]
@@ -229,7 +234,7 @@ class Queue(Shown):
     def named_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of all messages that are in a message store, acknowledged ones included, as two big-endian halves each."""
         hi, lo = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for version, number in self._segments():
+        for version, number in self.segments():
             index = self.index_v2 if version == 2 else self.index
             entries = index.segment(number, dirty=not self.start.clean).entries
             shared = entries["place"] == IN_STORE

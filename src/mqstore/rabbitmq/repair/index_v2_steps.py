@@ -1,0 +1,160 @@
+"""Steps for the index of a version 2 queue, file by file, written in place.
+
+    a header that is not one                       the header that the file's number demands
+    an incomplete entry at the end                 completed from the .qs if it says where its message is; else cut off
+    a status that is neither 0 nor 1               1, if the entry leads to a message
+    an entry of a .qs whose frame is damaged       size and checksum are written again, if the message and the index agree
+    an entry of a message that cannot be read      cleared
+
+Format: docs/formats/rabbitmq.md, sections 12.1 to 12.4.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from mqstore.files import Bytes
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format import index_v2, queue_store
+from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, IndexFile
+from mqstore.rabbitmq.format.layout import bytes_of
+from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER, HEADER_SIZE
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.repair.queue_content import UNREADABLE, QueueContent
+from mqstore.rabbitmq.repair.queue_step import QueueStep
+from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.repair.change import Change
+from mqstore.table.formatting import count
+
+__all__ = ["index_v2_steps"]
+
+_LOCATED = 16  # bytes of an entry up to the end of the place of its message
+
+
+def index_v2_steps(queue: Queue, vhost: Vhost, content: QueueContent) -> Iterator[QueueStep]:
+    """Yield the steps for the files of version 2 of a queue. Adds the queue's messages to content."""
+    for version, number in queue.segments():
+        if version == 2:
+            yield from _File(queue, vhost, number).steps(content)
+
+
+class _File:
+    """One `.qi` and its `.qs`."""
+
+    def __init__(self, queue: Queue, vhost: Vhost, number: int) -> None:
+        self.queue = queue
+        self.vhost = vhost
+        self.number = number
+        self.name = queue.index_v2.index_file(number)
+        self.store_name = queue.index_v2.store_file(number)
+        self.data: Bytes = bytes_of(vhost.root, self.name)[0]
+        self.stored = queue.index_v2.store_data(number)
+        self.index: IndexFile = index_v2.read_index(self.data, number, self.name, queue.index_v2.count)
+
+    def _step(self, kind: str, offset: int, length: int, why: str, otherwise: str, loss: str, *changes: Change) -> QueueStep:
+        return QueueStep(kind, changes[0].file, offset, length, why, otherwise, loss, changes, self.vhost.place.place)
+
+    def steps(self, content: QueueContent) -> Iterator[QueueStep]:
+        mine = content.take(self.number, self.queue.entry_table(2, self.number), self.vhost)
+        yield from self._header(len(mine.entries))
+        yield from self._torn(content)
+        strange = np.flatnonzero(self.index.rows["status"] > 1)
+        records = set(mine.entries["record"].tolist())
+        known = [row for row in strange.tolist() if HEADER_SIZE + row * ENTRY_SIZE in records]
+        if known:
+            changes = [Change("write", self.name, HEADER_SIZE + row * ENTRY_SIZE, b"\x01") for row in known]
+            why = f"{count(len(known), 'entry')} with a status that there is not; each leads to a message, and becomes 1"
+            yield self._step("status", changes[0].offset, 1, why, "it does not deliver these messages", "", *changes)
+        yield from self._frames(content)
+        if len(mine.fatal):
+            found = self.queue.entry_table(2, self.number).entries
+            places = sorted(int(found["record"][row]) for row in mine.fatal)
+            changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
+            why = f"the bytes of {count(len(places), 'message')} are not a message: the entries are cleared"
+            otherwise = "the queue process crashes when it comes to them, at every attempt"
+            yield self._step("unreadable", places[0], ENTRY_SIZE, why, otherwise, "nothing that is readable", *changes)
+
+    def _header(self, messages: int) -> Iterator[QueueStep]:
+        width = self.queue.index_v2.count
+        for name, data, store in ((self.name, self.data, False), (self.store_name, self.stored, True)):
+            wanted = index_v2.header(self.number * width, width, store=store)
+            if len(data) < HEADER_SIZE or data[:21].tobytes() == wanted[:21]:
+                continue
+            lost = not store and not self.index.valid_header
+            otherwise = (
+                f"after an unclean stop it deletes the file and its .qs, with {count(messages, 'message')}"
+                if lost
+                else "it does not look at it; other programs refuse the file"
+            )
+            why = "the header is not one of version 2 for a file of this number: it is written again"
+            yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, wanted))
+
+    def _torn(self, content: QueueContent) -> Iterator[QueueStep]:
+        if not self.index.partial:
+            return
+        at = HEADER_SIZE + len(self.index.rows) * ENTRY_SIZE
+        left = self.data[at:].tobytes()
+        otherwise = "the queue process crashes on it at every start" if self.index.crash else "it passes over it"
+        made = self._completed(left)
+        if made is not None:
+            content.add(self.number, 1, int.from_bytes(made[20:24], "big"), self.index.first + len(self.index.rows))
+            why = "the last entry is incomplete: it is completed from its message in the .qs"
+            changes = (Change("resize", self.name, length=at + ENTRY_SIZE), Change("write", self.name, at, made))
+            yield self._step("torn-entry", at, len(left), why, otherwise, "the time at which the message expires, if it does", *changes)
+            return
+        loss = "the message of that entry, which cannot be found without the rest of it" if left[0] else ""
+        why = "the last entry is incomplete: it is cut off"
+        yield self._step("torn-entry", at, len(left), why, otherwise, loss, Change("resize", self.name, length=at))
+
+    def _completed(self, left: bytes) -> bytes | None:
+        """Return the entry that begins with these bytes, if they say where its message is, and it is there."""
+        if len(left) < _LOCATED or left[0] != 1 or not left[1] & 1 or left[3] != QUEUE_STORE:
+            return None
+        at, size = int.from_bytes(left[4:12], "big"), int.from_bytes(left[12:16], "big")
+        message = self._message(at, size)
+        if message is None or not queue_store.valid_entries(self.stored, np.array([at]), np.array([size]))[0]:
+            return None
+        made = index_v2.stored_entry(at, size, size=message.stated_size or 0)
+        return made if made[: min(len(left), 24)] == left[:24] else None
+
+    def _message(self, at: int, size: int) -> MessageTerm | None:
+        """Return the persistent message of an entry of the .qs whose place and size the index states."""
+        start = at + ENTRY_HEADER
+        if at < HEADER_SIZE or not size or start + size > len(self.stored):
+            return None
+        try:
+            message = read_message(self.stored[start : start + size].tobytes())
+        except EtfError:
+            return None
+        return message if message.persistent else None
+
+    def _frames(self, content: QueueContent) -> Iterator[QueueStep]:
+        """Yield the step for entries of the `.qs` whose message agrees with the index, and whose frame does not."""
+        rows = self.index.rows
+        mine = np.flatnonzero((rows["status"] == 1) & ((rows["flags"] & 1) != 0) & (rows["location"] == QUEUE_STORE))
+        at, size = rows["hi"][mine].astype(np.int64), (rows["lo"][mine].astype(np.int64) >> 32) & 0xFFFF_FFFF
+        bad = np.flatnonzero(~queue_store.valid_entries(self.stored, at, size))
+        changes, proved, bodies = [], 0, 0
+        for k in bad.tolist():
+            message = self._message(int(at[k]), int(size[k]))
+            if message is None or message.stated_size != int(rows["size"][mine[k]]):
+                continue
+            place = int(at[k])
+            term = self.stored[place + ENTRY_HEADER : place + ENTRY_HEADER + int(size[k])].tobytes()
+            head = queue_store.entry(term)[:ENTRY_HEADER]
+            proved += self.stored[place + 5 : place + 7].tobytes() == (zlib.crc32(term) & 0xFFFF).to_bytes(2, "big")
+            bodies += message.stated_size or 0
+            changes.append(Change("write", self.store_name, place, head))
+        if not changes:
+            return
+        content.add(self.number, len(changes), bodies, self.index.first + int(mine[bad].max()))
+        content.left_out[UNREADABLE] -= len(changes)
+        why = f"the frame of {count(len(changes), 'message')} is damaged, and the message agrees with the index: the frame is written again"
+        rest = len(changes) - proved
+        loss = f"{count(rest, 'message')} of these had another checksum, and nothing shows the damage any more" if rest else ""
+        otherwise = "it does not deliver these messages"
+        yield self._step("frame", changes[0].offset, ENTRY_HEADER, why, otherwise, loss, *changes)

@@ -1,0 +1,84 @@
+"""The plan of a repair of a RabbitMQ store: the steps after which a node starts on it and delivers everything that is intact.
+
+Vhost by vhost: names that do not belong there, left-overs of merges, the index of each queue, records that a scan misses, the files of a
+clean stop. What a node deals with itself and without loss is not in the plan, except for a torn end of a journal.
+
+What depends on the node and not on the files (its version, its name, its metadata) is not repaired: `diagnose` says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.rabbitmq.format.index_v1 import IN_STORE
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+from mqstore.rabbitmq.repair.clean_stop_steps import corrected_terms, marker_steps, terms_steps
+from mqstore.rabbitmq.repair.index_v1_steps import index_v1_step
+from mqstore.rabbitmq.repair.index_v2_steps import index_v2_steps
+from mqstore.rabbitmq.repair.node_lock import NodeLock
+from mqstore.rabbitmq.repair.queue_content import QueueContent
+from mqstore.rabbitmq.repair.queue_step import QueueStep
+from mqstore.rabbitmq.repair.store_steps import left_over_steps, store_steps
+from mqstore.rabbitmq.repair.stray_steps import stray_steps
+from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.repair.journal import StoreLocking
+
+__all__ = ["LOCKING", "plan"]
+
+LOCKING = StoreLocking(NodeLock)
+
+
+def plan(store: RabbitMQStore, *, progress: Callable[[int, int], None] | None = None) -> list[QueueStep]:
+    """Return the steps, in the order in which they are applied. Reads only. progress: called with (queues done, 0)."""
+    careful = store if store.careful else RabbitMQStore(store.path, names=store.names, keep=store, directory=store.directory, careful=True)
+    steps = [step for vhost in careful.vhosts for step in _vhost_steps(vhost, progress)]
+    taken = {change.file for step in steps for change in step.changes} | {step.file for step in steps}
+    for item in careful.unread:
+        if item.file not in taken:
+            otherwise = "it may use what is there, which this plan does not know"
+            steps.append(QueueStep("unread", item.file, 0, 0, item.detail, otherwise, "", ()))
+    return steps
+
+
+def _vhost_steps(vhost: Vhost, progress: Callable[[int, int], None] | None) -> Iterator[QueueStep]:
+    steps = [*stray_steps(vhost.root, vhost.place), *left_over_steps(vhost)]
+    wrong: dict[str, tuple[QueueTerms, str]] = {}
+    unseen, needed = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number, listed in enumerate(vhost.queues, 1):
+        # not the listed one, which would keep its journal in memory
+        stores = (vhost.persistent, vhost.transient)
+        queue = Queue(vhost.root, listed.place, vhost.entry_count, stores, vhost.start(listed.directory))
+        content = QueueContent()
+        first = index_v1_step(queue, vhost, content)
+        mine = [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)]
+        unseen += content.unseen
+        noted = vhost.terms.get(queue.directory)
+        if vhost.clean:
+            needed += list(_store_rows(queue, vhost))
+        fitting = None if noted is None else corrected_terms(noted, content, clean=vhost.clean, rewritten=bool(mine))
+        if fitting is not None and mine:
+            mine[0] = replace(mine[0], terms={queue.directory: fitting[0]})
+        elif fitting is not None:
+            wrong[queue.directory] = fitting
+        steps += mine
+        if progress is not None:
+            progress(number, 0)
+    steps += store_steps(vhost, np.concatenate(unseen))
+    steps += terms_steps(vhost, wrong)
+    if not any(step.possible for step in steps):
+        steps += marker_steps(vhost, np.unique(np.concatenate(needed)))
+    yield from steps
+
+
+def _store_rows(queue: Queue, vhost: Vhost) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of the persistent store that the entries of a queue need."""
+    for found in queue.entry_tables():
+        shared = found.entries[found.kept & (found.entries["place"] == IN_STORE)]
+        rows = vhost.persistent.find(shared["hi"], shared["lo"])
+        yield rows[rows >= 0]

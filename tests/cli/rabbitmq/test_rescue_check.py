@@ -131,6 +131,14 @@ def test_what_a_node_lacks_or_has_otherwise_is_named(out: Path, there: dict[str,
         assert "put no stores in place before" in run_cli("rescue", out, "--check", f"http://{address}/rabbit").stdout
 
 
+def test_rows_of_other_shapes_are_definitions_that_are_not_there(out: Path) -> None:
+    odd = [{"name": ["small"], "vhost": {"name": "/"}}, {}, {"vhost": 1, "name": None, "arguments": [1], "messages": "many"}]
+    there = dict.fromkeys(node_check.COMPARED, odd) | {"vhosts": [*odd, {"name": "/"}]}
+    with serving(node_with(there)) as address:
+        done = run_cli("rescue", out, "--check", f"http://{address}/rabbit", "-o", "json")
+    assert (done.status, len(done.document["missing"])) == (1, 1 + 12 + 2 + 4), done.stdout + done.stderr
+
+
 def test_a_node_of_another_version_and_one_that_has_messages_are_noticed(out: Path) -> None:
     there = changed("queues", {"name": "small", "vhost": "/"}, messages=12)
     with serving(node_with(there, version="4.0.5")) as address:
@@ -166,6 +174,7 @@ def drip(handler: http.server.BaseHTTPRequestHandler) -> None:
         (lambda handler: reply(handler, b"[" * 100_000), "its answer is not JSON"),
         (lambda handler: reply(handler, b"[1, 2]"), "it does not name its version"),
         (lambda handler: reply(handler, b'{"rabbitmq_version": "4.3.6"}'), "its list of vhosts is not one"),
+        (lambda handler: reply(handler, b'{"rabbitmq_version": ["4.3.6"]}'), "it does not name its version"),
         (lambda handler: reply(handler, b'"' + b"x" * 3_000_000 + b'"'), "its answer has more than 1 MiB"),
         (garbage, "the answer is not HTTP"),
         (drip, "did not answer in time"),

@@ -6,6 +6,7 @@ That a 4.3.6 node starts by these steps, and 3.10.8 by those back, is in tests/i
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -219,3 +220,15 @@ def test_names_that_are_not_utf_8_are_counted_as_what_a_node_would_delete(node: 
     (odd / ".queue_name").write_bytes(queue_name_file(b"/", b"\xe9t\xe9"))
     done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
     assert (done.status, done.document["deleted"], done.document["unknown_directories"]) == (1, 48, [odd.name]), done.stderr
+
+
+def test_levels_that_the_definition_does_not_have_are_counted_as_what_a_node_would_delete(node: Path, tmp_path: Path) -> None:
+    """A node with `x-max-priority` 2 looks for levels 0 to 2, and deletes the directories of the others."""
+    changed, times = re.subn(
+        rb"(x-max-priority.{1,20}?a)\x04", lambda hit: hit[1] + b"\x02", (node / "LATEST.LOG").read_bytes(), flags=re.S
+    )
+    assert times
+    (node / "LATEST.LOG").write_bytes(changed)
+    done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
+    assert (done.status, len(done.document["unknown_directories"])) == (1, 2), done.stderr
+    assert 0 < done.document["deleted"] < 29

@@ -20,7 +20,7 @@ import pytest
 from interop.rabbitmq.adopting import Declared, declare
 from interop.rabbitmq.amqp import json_bytes, json_properties, typed_tables
 from interop.rabbitmq.node import Node, new_node
-from interop.rabbitmq.other_node import OtherNode, missing, other_node
+from interop.rabbitmq.other_node import SUITES, OtherNode, missing, other_node
 from interop.rabbitmq.test_convert_against_node import has_expired, merged
 from support.golden import Row, case_named, expected, opened_node, run_cli, tree_checksum
 from support.rabbitmq_nodes import damaged, delivered_by_the_old_node, unpacked
@@ -87,16 +87,16 @@ def delivered(node: OtherNode | Node, queues: Iterable[tuple[str, str]]) -> list
     return found
 
 
-def rescued(sources: dict[str, Path], base: Path) -> dict[str, Path]:
-    """Rescue each source for its own directory below base; return these."""
+def rescued(sources: dict[str, Path], base: Path, version: str) -> dict[str, Path]:
+    """Rescue each source into a directory of its own below base; return these."""
     outs = {}
     for name, data in sources.items():
         before = tree_checksum(data)
         outs[name] = base / f"out-{name}"
-        done = run_cli("rescue", data, "--to", outs[name], "--for", "4.0", "--users", "-o", "json")
+        done = run_cli("rescue", data, "--to", outs[name], "--for", version, "--users", "-o", "json")
         assert done.status == int("damaged" in name), done.stderr
         assert tree_checksum(data) == before
-        promised = run_cli("diagnose", outs[name], "--for", "4.3", "-o", "json").document
+        promised = run_cli("diagnose", outs[name], "--for", version, "-o", "json").document
         assert (promised["starts"], promised["loses"]) == (True, 0), promised
         assert len(stored(outs[name])) == done.document["messages"]
     return outs
@@ -115,7 +115,8 @@ def check(node: OtherNode, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     """Return status and sentences of `rescue --check`."""
     monkeypatch.setenv("MQSTORE_MANAGEMENT_USER", "guest")
     monkeypatch.setenv("MQSTORE_MANAGEMENT_PASSWORD", "guest")
-    done = run_cli("rescue", out, "--check", f"http://127.0.0.1:{node.management_port}", "-o", "json")
+    address = f"http://127.0.0.1:{node.management_port}"
+    done = run_cli("rescue", out, "--check", address, "--for", node.version, "-o", "json")
     assert "guest" not in done.stdout + done.stderr
     assert done.status in (0, 1), done.stderr
     assert done.document["version"] == node.version
@@ -143,14 +144,15 @@ def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
         for name in ("3.8.9-killed", "3.10.8-killed")
     }
     with other_node(suite, plugins=PLUGINS) as node:
-        outs, torn_outs = rescued(whole, node.base), rescued(torn, node.base)
+        outs, torn_outs = rescued(whole, node.base, SUITES[suite]), rescued(torn, node.base, SUITES[suite])
         first = outs["3.8.9-clean"]
         node.start()
         for out in outs.values():
             imported(node, out)
         # what lacks is named, and nothing else
         assert [check(node, out, monkeypatch) for out in outs.values()] == [(0, [])] * 4
-        node.ctl("delete_queue", "fan.b", "-p", "/")
+        with node.connect("/") as connection:
+            connection.channel().queue_delete("fan.b")
         status, sentences = check(node, first, monkeypatch)
         lost = "No binding from exchange 'mix.x' to queue 'fan.b' with key 'fan.b' in vhost '/'."
         assert (status, sentences) == (1, ["No queue 'fan.b' of vhost '/'.", lost])
@@ -158,6 +160,11 @@ def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
         shown = GUIDE.read_text().partition("```text check\n")[2].partition("```")[0]
         said = run_cli("rescue", first, "--check", address).stdout
         assert said.split() == shown.replace("http://127.0.0.1:15672", address).replace("4.3.6", node.version).split()
+
+        wrong = run_cli("rescue", first, "--check", address.replace("//", "//guest:wrong@"))
+        assert (wrong.status, "refuses the user or the password" in wrong.stderr, "wrong" in wrong.stderr) == (2, True, False)
+        in_use = run_cli("rescue", node.data, "--to", tmp_path / "out", "--for", "4.3")
+        assert (in_use.status, "is in use: process" in in_use.stderr, (tmp_path / "out").exists()) == (2, True, False)
 
         # the steps, with the stores of all in place of those of the first
         every = together(outs.values(), node.base / "every")

@@ -216,10 +216,10 @@ def check_node(document: Row, api: ManagementApi, version: str | None = None) ->
     missing += _missing_vhosts(document, there["vhosts"])
     known = {str(row.get("name")) for row in there["vhosts"]}
     for kind, compare in (("queues", _queue_differences), ("exchanges", _exchange_differences), ("policies", _policy_differences)):
-        rows = {(row.get("vhost"), row.get("name")): row for row in there[kind]}
+        rows = {_key(row): row for row in there[kind]}
         for row in _of_vhosts(document, kind, known):
             what = f"{'policy' if kind == 'policies' else kind.removesuffix('s')} {row.get('name')!r} of vhost {row.get('vhost')!r}"
-            found = rows.get((row.get("vhost"), row.get("name")))
+            found = rows.get(_key(row))
             missing += [f"No {what}."] if found is None else [f"The {what} {why}." for why in compare(row, found)]
     bindings = {_binding(row) for row in there["bindings"]}
     for row in _of_vhosts(document, "bindings", known):
@@ -234,17 +234,21 @@ def check_node(document: Row, api: ManagementApi, version: str | None = None) ->
 
 def _missing_vhosts(document: Row, there: Iterable[Row]) -> list[str]:
     """Return a sentence for each missing vhost, with what it should contain: that is not listed again."""
-    names = {row.get("name") for row in there}
+    names = {str(row.get("name")) for row in there}
     sentences = []
     for vhost in document.get("vhosts", []):
-        if vhost.get("name") not in names:
+        if str(vhost.get("name")) not in names:
             queues = sum(1 for row in document.get("queues", []) if row.get("vhost") == vhost.get("name"))
             sentences.append(f"No vhost {vhost.get('name')!r}, nor its {queues} {'queue' if queues == 1 else 'queues'}.")
     return sentences
 
 
 def _of_vhosts(document: Row, kind: str, vhosts: set[str]) -> list[Row]:
-    return [row for row in document.get(kind, []) if row.get("vhost") in vhosts]
+    return [row for row in document.get(kind, []) if str(row.get("vhost")) in vhosts]
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return str(row.get("vhost")), str(row.get("name"))
 
 
 def _queue_differences(wanted: Row, found: Row) -> list[str]:

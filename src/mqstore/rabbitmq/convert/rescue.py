@@ -200,7 +200,10 @@ def _is_found(queue: QueueReport, definition: Mapping[str, Any] | None) -> bool:
         name = priority_name(queue.queue.encode(), queue.priority_level)
     if definition is not None:
         most = definition["arguments"].get("x-max-priority")
-        if (queue.priority_level is None) != (most is None) or (most is not None and queue.priority_level > most):
+        most = most if type(most) is int else None
+        if queue.priority_level is None and most is not None:
+            return False
+        if queue.priority_level is not None and (most is None or queue.priority_level > most):
             return False
     return queue.named and queue.vhost is not None and queue_directory(queue.vhost, name) == queue.directory
 

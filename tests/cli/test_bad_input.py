@@ -116,6 +116,8 @@ def test_a_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["messages", "STORE", "--grep", "("], "--grep '(' is not a regular expression"),
         (["messages", "STORE", "--from-offset", "9", "--to-offset", "5"], "the offset range is empty"),
         (["messages", "STORE", "--since", "9", "--until", "5"], "the time range is empty"),
+        (["messages", "STORE", "--between", "9", "5"], "the time range is empty"),
+        (["messages", "STORE", "--between", "5", "9", "--since", "6"], "--between gives both ends; omit --since and --until"),
         (["messages", "STORE", "--limit", "-1"], "--limit"),
         (["query", "STORE", "-t", "orders"], "missing option '--key'"),
         (["queue", "STORE", "orders", "zero"], "QUEUE_ID"),

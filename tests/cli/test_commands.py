@@ -180,6 +180,8 @@ def test_filters_of_messages(store: Path) -> None:
     assert offsets("--grep", r"^body [34]$") == [3, 4]
     assert offsets("--grep", r"\x00\x01") == [0]  # the message of topic `late`
     assert offsets("--since", BEGIN + 1, "--until", BEGIN + 3) == [1, 2]
+    assert offsets("--between", BEGIN + 1, BEGIN + 3) == [1, 2]
+    assert offsets("--since", "1h") == []
     assert offsets("--since", "2022-01-01T00:00:00.004Z", "--topic", "orders") == [4]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mqstore.errors import UsageError
@@ -31,6 +33,20 @@ def test_a_time_is_milliseconds_or_iso_in_utc(text: str, milliseconds: int) -> N
 @pytest.mark.parametrize("text", ["", "yesterday", "12:30", "2022-13-01", "1.5"])
 def test_text_that_is_not_a_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"--since .* is not a time; give milliseconds"):
+        parse_time(text, "--since")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90m", 5400), ("2h", 7200), ("3d", 259_200), ("1w", 604_800), ("2 H", 7200)])
+def test_a_span_is_a_time_before_now(text: str, seconds: int) -> None:
+    now = 1_700_000_000_000
+    assert parse_time(text, "--since", now=now) == now - 1000 * seconds
+    before, found, after = time.time(), parse_time(text, "--since") / 1000, time.time()
+    assert before - seconds - 0.01 <= found <= after - seconds
+
+
+@pytest.mark.parametrize("text", ["h", "2y", "1.5h", "-2h", "2h3m", "12345678h"])
+def test_what_only_looks_like_a_span_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a span before now such as 2h or 3d"):
         parse_time(text, "--since")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from datetime import UTC, datetime, timedelta
 
 from mqstore.errors import UsageError
@@ -16,6 +17,8 @@ __all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", 
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SPAN = re.compile(r"([0-9]{1,6}) ?([smhdw])", re.IGNORECASE)
+_MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 # terminals act on control characters, which a store may contain; lone surrogates cannot be encoded
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -97,21 +100,28 @@ def command(*words: object) -> str:
     return " ".join(shlex.quote(printable(str(word))) for word in words)
 
 
-def parse_time(text: str, option: str) -> int:
-    """Parse a time into milliseconds since the epoch: a number, or an ISO 8601 time, in UTC if it has no zone. Raises UsageError.
+def parse_time(text: str, option: str, *, now: int | None = None) -> int:
+    """Parse a time into milliseconds since the epoch. Raises UsageError.
+
+    A time is a number, an ISO 8601 time, in UTC if it has no zone, or a span before now: 45s, 90m, 2h, 3d, 1w. now: in milliseconds.
 
     >>> parse_time("2022-01-01T00:00:00.123Z", "--since"), parse_time("2022-01-01 01:00+01:00", "--since"), parse_time("5", "--since")
     (1640995200123, 1640995200000, 5)
+    >>> parse_time("2h", "--since", now=10_000_000)
+    2800000
     """
     stripped = text.strip()
     if stripped.removeprefix("-").isdecimal():
         return int(stripped)
+    span = _SPAN.fullmatch(stripped)
+    if span is not None:
+        return (time.time_ns() // 1_000_000 if now is None else now) - int(span[1]) * _MILLISECONDS[span[2].lower()]
     try:
         found = datetime.fromisoformat(stripped)
     except ValueError:
         raise UsageError(
-            f"{option} {printable(text)!r} is not a time; give milliseconds since the epoch, or an ISO 8601 time such as "
-            "2024-05-01T12:30:00Z (UTC if it has no zone)"
+            f"{option} {printable(text)!r} is not a time; give milliseconds since the epoch, an ISO 8601 time such as "
+            "2024-05-01T12:30:00Z (UTC if it has no zone), or a span before now such as 2h or 3d"
         ) from None
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)

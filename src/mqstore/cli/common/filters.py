@@ -40,10 +40,12 @@ Since = Annotated[
     option(
         "--since",
         metavar="TIME",
-        help="Only messages stored at or after this time: milliseconds since the epoch, or ISO 8601 (UTC if it has no zone).",
+        help="Only messages stored at or after this time: milliseconds since the epoch, ISO 8601 (UTC if it has no zone), or a span before "
+        "now: 90m, 2h, 3d.",
     ),
 ]
 Until = Annotated[str | None, option("--until", metavar="TIME", help="Only messages stored before this time.")]
+Between = Annotated[tuple[str, str] | None, option("--between", metavar="FROM TO", help="The same as --since FROM --until TO.")]
 Limit = Annotated[int | None, option("--limit", "-n", min=0, help="Maximum number of rows.")]
 Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
 FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: start at this sequence id.")]
@@ -78,6 +80,7 @@ class MessageFilters:
     to_seq: RabbitMQOnly[ToSeq] = None
     since: Since = None
     until: Until = None
+    between: Between = None
     grep: GrepOption = None
     verdict: RabbitMQOnly[Verdicts] = None
     everything: RabbitMQOnly[Everything] = False
@@ -122,7 +125,12 @@ class MessageFilters:
         )
 
     def times(self) -> tuple[int | None, int | None]:
-        """Return --since and --until in milliseconds since the epoch. Raises UsageError."""
+        """Return --since and --until, or --between, in milliseconds since the epoch. Raises UsageError."""
+        if self.between is not None:
+            if self.since is not None or self.until is not None:
+                raise UsageError("--between gives both ends; omit --since and --until")
+            begin, end = (parse_time(text, "--between") for text in self.between)
+            return begin, end
         since = None if self.since is None else parse_time(self.since, "--since")
         return since, None if self.until is None else parse_time(self.until, "--until")
 

@@ -22,6 +22,7 @@ from mqstore.cli.rabbitmq.store import note_findings, only_vhost, open_rabbitmq,
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, moment, shorten
+from mqstore.table.spelling import did_you_mean
 from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     if out.is_text:
         total = _print_grid(out, watched, shown, expired=options.at is not None)
         if not total:
-            out.line("no message matches" if timed or chosen != QueueSelection() else "no messages: the queues of this store are empty")
+            out.line(_nothing_found(opened, chosen, timed=timed))
     else:
         named = tuple("properties" if name == "properties_json" else name for name in columns)
         out.batches(named, (rename_properties_json(batch) for batch in watched), shown.value)
@@ -101,6 +102,18 @@ def _grid_columns(shown: BodyDisplay) -> tuple[str, ...]:
 
 def _verdict_style(verdict: str) -> str:
     return {"intact": "", "consumed": "2", "unindexed": "33", "duplicate": "33"}.get(verdict, "31")
+
+
+def _nothing_found(store: RabbitMQStore, chosen: QueueSelection, *, timed: bool) -> str:
+    if not timed and chosen == QueueSelection():
+        return "no messages: the queues of this store are empty"
+    vhosts = {queue.vhost or "" for queue in store.queues}
+    for vhost in sorted((chosen.vhosts or frozenset()) - vhosts):
+        return f"no message matches: the store has no vhost {vhost!r}{did_you_mean(vhost, vhosts)}"
+    names = {queue.name for queue in store.queues}
+    for queue in sorted((chosen.queues or frozenset()) - names):
+        return f"no message matches: the store has no directory of a queue {queue!r}{did_you_mean(queue, names)}"
+    return "no message matches"
 
 
 def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDisplay, *, expired: bool) -> int:

@@ -20,6 +20,7 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.findings import Kind
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count, moment, shorten
+from mqstore.table.spelling import did_you_mean
 from mqstore.table.text import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:
@@ -98,8 +99,17 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     lost = []
     total = _print_grid(out, view, chosen, shown, lost)
     if not total:
-        out.line("no message matches" if chosen != Selection() else "no messages: the log holds no valid record")
+        out.line(_nothing_found(opened, view, chosen))
     return _note_unreadable(out, [*unread, *lost])
+
+
+def _nothing_found(store: RocketMQStore, view: View, chosen: Selection) -> str:
+    if chosen == Selection():
+        return "no messages: the log holds no valid record"
+    known = {queue.topic for queue in view.queues()} | set(store.topics.names)
+    for topic in sorted((chosen.topics or frozenset()) - known):
+        return f"no message matches: topic {topic!r} has neither a queue nor a configuration{did_you_mean(topic, known)}"
+    return "no message matches"
 
 
 def _note_unreadable(out: Output, lost: Sequence[Damage]) -> int:

@@ -25,6 +25,7 @@ from mqstore.cli.common.output import Format, Output
 from mqstore.cli.read.messages import GRID, GRID_COLUMNS, grid_rows, message_rows
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import command, count, moment, parse_time
+from mqstore.table.spelling import did_you_mean
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
@@ -151,10 +152,17 @@ def print_answer(out: Output, store: RocketMQStore, view: View, answer: KeyAnswe
         _print_search(out, store, view, answer)
     if answer.advice:
         out.line()
-        out.line(f"Next: {answer.advice}.")
+        out.line(f"Next: {answer.advice}{_meant(store, answer)}.".replace("?.", "?"))
         for verb, rest in (("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ())):
             if f"`mqstore {verb}`" in answer.advice:
                 out.line(f"      {command('mqstore', verb, store.path, *rest)}", whole=True)
+
+
+def _meant(store: RocketMQStore, answer: KeyAnswer) -> str:
+    from mqstore.rocketmq.lookup.reason import Reason
+
+    known = {*store.topics.names, *(queue.topic for queue in store.view().queues())}
+    return did_you_mean(answer.topic, known) if answer.reason == Reason.TOPIC_NEVER_SEEN else ""
 
 
 def _print_verdict(out: Output, answer: KeyAnswer) -> None:

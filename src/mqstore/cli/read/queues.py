@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +21,7 @@ from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UnsupportedError, UsageError
 from mqstore.findings import Kind
 from mqstore.table.formatting import count, moment, size
+from mqstore.table.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.format.mapped_file_queue import QueueFile
     from mqstore.rocketmq.store.store import RocketMQStore
-    from mqstore.rocketmq.store.view import QueueView, View
+    from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
 __all__ = ["ENTRY_NAMES", "GROUP_NAMES", "TOPIC_NAMES", "queue_rows", "register", "topic_rows"]
 
@@ -266,7 +267,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     names = {row["topic"] for row in shown}
     if shown:
         out.line(f"{count(len(names), 'topic')}, {count(len(shown), 'queue')}, {count(total, 'message')}", style="bold")
-    _print_topics_without_queues(out, opened, names, options.topic)
+    _print_topics_without_queues(out, opened, view, names, options.topic)
     return _note_unread_files(out, opened, options.topic)
 
 
@@ -297,7 +298,7 @@ def _topic_cells(row: dict[str, Any], before: dict[str, Any] | None) -> list[str
     ]
 
 
-def _print_topics_without_queues(out: Output, store: RocketMQStore, shown: set[str], only: str | None) -> None:
+def _print_topics_without_queues(out: Output, store: RocketMQStore, view: View, shown: set[str], only: str | None) -> None:
     bare = sorted(name for name in store.topics.names if name not in shown and only in (None, name))
     if bare:
         named = out.first(bare, 8)
@@ -305,7 +306,10 @@ def _print_topics_without_queues(out: Output, store: RocketMQStore, shown: set[s
         out.line(f"configured, without a consume queue: {', '.join(named)}{more}")
     if not shown and not bare:
         if only is not None:
-            out.line(f"topic {only!r} has neither a queue nor a configuration; `mqstore topics {store.path}` lists all topics")
+            meant = did_you_mean(only, {*store.topics.names, *(queue.topic for queue in view.queues())})
+            out.line(
+                f"topic {only!r} has neither a queue nor a configuration{meant or f'; `mqstore topics {store.path}` lists all topics'}"
+            )
         else:
             out.line("no consume queues; `mqstore messages` lists what the log holds, `mqstore rebuild` builds the queues from it")
 
@@ -354,10 +358,9 @@ def groups(
         looked_at = opened.view()
         out.note(f"{error}; the offsets are compared with the queues as they are on disk")
     looked_at.require_queues()
+    every = looked_at.consumer_offsets()
     rows = [
-        {name: getattr(item, name) for name in GROUP_NAMES}
-        for item in looked_at.consumer_offsets()
-        if group in (None, item.group) and topic in (None, item.topic)
+        {name: getattr(item, name) for name in GROUP_NAMES} for item in every if group in (None, item.group) and topic in (None, item.topic)
     ]
     if opened.unread_offsets is not None:
         raise UnsupportedError(opened.unread_sentence("consumer offsets", opened.unread_offsets))
@@ -380,7 +383,7 @@ def groups(
     )
     out.table(columns, ([_cell(row[name]) for name in GROUP_NAMES] for row in rows))
     if not rows:
-        out.line(_no_groups_sentence(group, topic, opened.offset_table.used))
+        out.line(_no_groups_sentence(group, topic, every, opened.offset_table.used))
     return status
 
 
@@ -388,7 +391,10 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _no_groups_sentence(group: str | None, topic: str | None, used: str | None) -> str:
+def _no_groups_sentence(group: str | None, topic: str | None, every: Sequence[ConsumerOffset], used: str | None) -> str:
+    for what, name, known in (("group", group, {item.group for item in every}), ("topic", topic, {item.topic for item in every})):
+        if name is not None and name not in known and (meant := did_you_mean(name, known)):
+            return f"no committed offset of {what} {name!r}{meant}"
     if group is not None or topic is not None:
         return "no committed offset matches; without filters all groups are listed"
     if used == "database":

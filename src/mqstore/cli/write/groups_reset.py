@@ -95,7 +95,7 @@ def _queues_to_move(view: RecoveredView, topic: str, queue_id: int | None) -> di
         return {queue_id: view.queue(topic, queue_id)}
     found = {queue.queue_id: queue for queue in view.queues() if queue.topic == topic}
     if not found:
-        raise NotFoundError(no_queue(topic, 0, []))
+        raise NotFoundError(no_queue(topic, 0, view.queues()))
     return found
 
 

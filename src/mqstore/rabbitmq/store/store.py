@@ -31,6 +31,7 @@ from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,7 +135,7 @@ class RabbitMQStore(Shown):
                     raise NotFoundError(f"queue {queue!r} of vhost {vhost!r} {what}; `mqstore topics` lists all queues")
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
-            raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}; {there}")
+            raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")
         return found
 
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:

@@ -12,6 +12,7 @@ from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
 from mqstore.shown import Shown
 from mqstore.table.formatting import count
+from mqstore.table.spelling import did_you_mean
 
 __all__ = ["BaseView", "no_queue"]
 
@@ -61,7 +62,7 @@ class BaseView(ABC, Shown):
         found = self.queue_or_none(topic, queue_id)
         if found is None:
             self.require_queues()
-            raise NotFoundError(no_queue(topic, queue_id, [queue for queue in self.queues() if queue.topic == topic]))
+            raise NotFoundError(no_queue(topic, queue_id, self.queues()))
         return found
 
     def require_queues(self) -> None:
@@ -99,9 +100,11 @@ class BaseView(ABC, Shown):
         return self._files.findings
 
 
-def no_queue(topic: str, queue_id: int, of_topic: Sequence[QueueView]) -> str:
-    """Return the sentence for a queue that does not exist. of_topic: the queues that the topic has."""
+def no_queue(topic: str, queue_id: int, queues: Sequence[QueueView]) -> str:
+    """Return the sentence for a queue that does not exist. queues: those that do."""
+    of_topic = [queue for queue in queues if queue.topic == topic]
     if not of_topic:
-        return f"there is no consume queue of topic {topic!r}; `mqstore topics` lists those that exist"
+        meant = did_you_mean(topic, {queue.topic for queue in queues})
+        return f"there is no consume queue of topic {topic!r}{meant or '; `mqstore topics` lists those that exist'}"
     known = ", ".join(str(queue.queue_id) for queue in of_topic)
     return f"topic {topic!r} has no queue {queue_id}; it has {known}"

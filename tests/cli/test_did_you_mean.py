@@ -1,0 +1,40 @@
+"""A misspelt topic, queue or group is answered with the name that was probably meant."""
+
+from __future__ import annotations
+
+import pytest
+from support.golden import case_named, opened, run_cli
+
+KILLED = "4.9.3/b-kill9"
+GROUPS = "4.9.3/f-broker-offsets"
+NODE = "3.10.8/f-mixed-features"
+
+
+@pytest.mark.parametrize(
+    ("case", "command", "meant"),
+    [
+        (KILLED, ["messages", "--topic", "oders"], "topic 'oders' has neither a queue nor a configuration; did you mean 'orders'?"),
+        (KILLED, ["queue", "Orders", "1"], "there is no consume queue of topic 'Orders'; did you mean 'orders'?"),
+        (KILLED, ["topics", "--topic", "lat"], "topic 'lat' has neither a queue nor a configuration; did you mean 'late'?"),
+        (KILLED, ["query", "-t", "oders", "-k", "k1"], "the topic may be on another broker; did you mean 'orders'?"),
+        (GROUPS, ["groups", "--group", "s62_biling"], "no committed offset of group 's62_biling'; did you mean 's62_billing'?"),
+        (GROUPS, ["groups", "--topic", "s62_bill"], "no committed offset of topic 's62_bill'; did you mean 's62_bills'?"),
+        (NODE, ["queue", "/", "prioq"], "vhost '/' has no queue 'prioq'; did you mean 'prio.q'?"),
+        (NODE, ["messages", "--queue", "ttlq"], "the store has no directory of a queue 'ttlq'; did you mean 'ttl.q'?"),
+    ],
+)
+def test_the_name_that_was_meant_is_named(case: str, command: list[str], meant: str) -> None:
+    done = run_cli(command[0], opened(case_named(case)), *command[1:])
+    assert meant in " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_name_like_no_other_gets_no_suggestion() -> None:
+    done = run_cli("messages", opened(case_named(KILLED)), "--topic", "completely different")
+    assert " ".join(done.stdout.split()) == "no message matches: topic 'completely different' has neither a queue nor a configuration"
+    done = run_cli("queue", opened(case_named(KILLED)), "completely different", "0")
+    assert "`mqstore topics` lists those that exist" in " ".join(done.stderr.split())
+
+
+def test_a_known_topic_without_a_match_gets_no_suggestion() -> None:
+    done = run_cli("messages", opened(case_named(KILLED)), "--topic", "orders", "--key", "nobody-has-this")
+    assert done.stdout == "no message matches\n"

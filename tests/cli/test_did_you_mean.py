@@ -13,10 +13,10 @@ NODE = "3.10.8/f-mixed-features"
 @pytest.mark.parametrize(
     ("case", "command", "meant"),
     [
-        (KILLED, ["messages", "--topic", "oders"], "topic 'oders' has neither a queue nor a configuration; did you mean 'orders'?"),
+        (KILLED, ["messages", "--topic", "orderz"], "topic 'orderz' has neither a queue nor a configuration; did you mean 'orders'?"),
         (KILLED, ["queue", "Orders", "1"], "there is no consume queue of topic 'Orders'; did you mean 'orders'?"),
         (KILLED, ["topics", "--topic", "lat"], "topic 'lat' has neither a queue nor a configuration; did you mean 'late'?"),
-        (KILLED, ["query", "-t", "oders", "-k", "k1"], "the topic may be on another broker; did you mean 'orders'?"),
+        (KILLED, ["query", "-t", "orderz", "-k", "k1"], "the topic may be on another broker; did you mean 'orders'?"),
         (GROUPS, ["groups", "--group", "s62_biling"], "no committed offset of group 's62_biling'; did you mean 's62_billing'?"),
         (GROUPS, ["groups", "--topic", "s62_bill"], "no committed offset of topic 's62_bill'; did you mean 's62_bills'?"),
         (NODE, ["queue", "/", "prioq"], "vhost '/' has no queue 'prioq'; did you mean 'prio.q'?"),

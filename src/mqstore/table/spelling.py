@@ -11,7 +11,7 @@ __all__ = ["did_you_mean"]
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence that suggests the nearest names, if any.
 
-    >>> did_you_mean("oders", ["orders", "late"]), did_you_mean("ORDERS", ["orders"]), did_you_mean("x", ["orders"])
+    >>> did_you_mean("orderz", ["orders", "late"]), did_you_mean("ORDERS", ["orders"]), did_you_mean("x", ["orders"])
     ("; did you mean 'orders'?", "; did you mean 'orders'?", '')
     """
     by_form: dict[str, str] = {}

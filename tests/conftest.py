@@ -252,4 +252,4 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def kills() -> int:
     """Return how often a replay is killed before it may end; MQSTORE_KILLS=100 is the proof in full."""
-    return int(os.environ.get("MQSTORE_KILLS", "2"))
+    return int(os.environ.get("MQSTORE_KILLS", "20"))

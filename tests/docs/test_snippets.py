@@ -47,6 +47,7 @@ RUN_BY = {
     ("pytest.md", "python"): SHOWN_TESTS,
     ("rabbitmq.md", "text check"): "tests/interop/rabbitmq/test_rescue_into_new_node.py::"
     "test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them",
+    ("replay.md", "json rows"): "tests/replay/test_rows.py::test_the_rows_of_the_guide_are_messages",
     ("spark.md", "python s3"): BY_URL,
     ("spark.md", "sh s3"): BY_URL,
     ("who-may-connect.md", "doctest"): ACCESS,

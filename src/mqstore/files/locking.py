@@ -31,7 +31,7 @@ from mqstore.errors import TargetError
 from mqstore.files.durable_file import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = ["LockHeldError", "LockedDirectory", "LockedFile", "is_locked"]
+__all__ = ["LockHeldError", "LockedDirectory", "LockedFile", "UsedFile", "is_locked"]
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 
@@ -122,6 +122,26 @@ class LockedDirectory:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 self.close()
                 raise LockHeldError(f"{path} is locked by a process that has it open", elsewhere=True) from None
+
+    def close(self) -> None:
+        """Release the lock. No error if it was released before."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class UsedFile:
+    """An existing file that one run at a time uses (`flock`): other descriptors of it may come and go. Raises LockHeldError."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with writing(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                self.close()
+                raise LockHeldError(f"{path} is in use by another run; wait for its end", elsewhere=True) from None
 
     def close(self) -> None:
         """Release the lock. No error if it was released before."""

@@ -5,10 +5,11 @@ The first line describes the run; each further one is the state of a queue and r
     {"replay": "store: topic orders -> rocketmq://10.0.0.1:9876"}
     {"queue": "orders/0", "position": -1, "where": "broker-a/0/1200"}     before its first message
     {"queue": "orders/0", "position": 4711, "where": "broker-a/0/1201"}   after each confirmed message
+    {"settled": true}                                                     the run ended in order: nothing is in doubt
 
 A line is written before the next message of the queue is sent, so at most one message of each queue is in doubt after a kill: the one after
 its last line. A line that is not whole at the end of the file is ignored and overwritten. The file is synced twice a second and at the
-end: after a loss of power the messages of that time are in doubt.
+end: after a loss of power the messages of that time are in doubt. One run at a time uses the file.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from typing import Self
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import UsedFile
+from mqstore.files.regular_file import open_regular_file
 
 __all__ = ["Journal", "QueueState"]
 
 SYNCED = 0.5  # seconds between two syncs
+LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,68 +46,97 @@ class Journal:
     def __init__(self, file: Path | None, about: str) -> None:
         self.states: dict[str, QueueState] = {}
         self.resumed: set[str] = set()  # queues of which a message may be in doubt
+        self.writable = True  # False after a line that could not be written
         self._name = "" if file is None else file.name
         self._directory: DurableDirectory | None = None
+        self._used: UsedFile | None = None
         self._synced = time.monotonic()
-        self._end = 0
         if file is None:
             return
-        kept = self._read(file, about)
-        self.resumed = set(self.states)
-        self._directory = DurableDirectory(file.absolute().parent)
         try:
-            if kept is None:
+            kept = self._read(file, about)
+            self._directory = DurableDirectory(file.absolute().parent)
+            if kept:
+                self._directory.truncate(self._name, kept)
+            else:
                 self._directory.append(self._name, _line({"replay": about}))
+                self._use(file)
                 self._directory.sync(self._name)
                 self._directory.sync_directory()
-            else:
-                self._directory.truncate(self._name, kept)
         except BaseException:
-            self._directory.close()
+            self._close()
             raise
 
-    def _read(self, file: Path, about: str) -> int | None:
-        """Read the states; return the length of the whole lines, None if there is no file."""
+    def _read(self, file: Path, about: str) -> int:
+        """Read the states; return the length of the whole lines, 0 if there is none yet."""
         try:
-            raw = file.read_bytes()
+            with open_regular_file(file) as lines:
+                self._use(file)
+                first = lines.readline(LONGEST_LINE)
+                if not first.endswith(b"\n"):
+                    if not first.startswith(b'{"replay"'[: len(first)]) or len(first) >= LONGEST_LINE:
+                        raise UsageError(f"{file} is not a resume file; give another name")
+                    lines.close()
+                    with DurableDirectory(file.absolute().parent) as directory:
+                        directory.truncate(self._name, 0)
+                    return 0
+                run = json.loads(first)["replay"]
+                if run != about:
+                    raise UsageError(f"{file} is the resume file of another run ({run}); give another name")
+                kept, settled = len(first), False
+                while (line := lines.readline(LONGEST_LINE)).endswith(b"\n"):
+                    kept += len(line)
+                    state = json.loads(line)
+                    settled = state.get("settled") is True
+                    if not settled:
+                        self.states[str(state["queue"])] = QueueState(int(state["position"]), str(state["where"]))
+                if len(line) >= LONGEST_LINE:
+                    raise ValueError
         except FileNotFoundError:
-            return None
+            return 0
         except OSError as error:
             raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
-        whole = raw.rfind(b"\n") + 1
-        if not whole and not raw.startswith(b'{"replay"'[: len(raw)]):
-            raise UsageError(f"{file} is not a resume file; give another name")
-        if not whole:
-            file.unlink()
-            return None
-        lines = raw[:whole].splitlines()
-        try:
-            run = json.loads(lines[0])["replay"]
-            for line in lines[1:]:
-                state = json.loads(line)
-                self.states[str(state["queue"])] = QueueState(int(state["position"]), str(state["where"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{file} is not a resume file; give another name") from None
-        if run != about:
-            raise UsageError(f"{file} is the resume file of another run ({run}); give another name")
-        return whole
+        self.resumed = set() if settled else set(self.states)
+        return kept
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._directory is not None:
-            try:
+        try:
+            if self._directory is not None:
                 self._directory.sync(self._name)
-            finally:
-                self._directory.close()
+        finally:
+            self._close()
+
+    def _use(self, file: Path) -> None:
+        if self._used is None:
+            self._used = UsedFile(file)
+
+    def _close(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
+        if self._used is not None:
+            self._used.close()
 
     def note(self, queue: str, position: int, where: str) -> None:
-        """Record the state of a queue."""
+        """Record the state of a queue. Raises TargetError."""
         self.states[queue] = QueueState(position, where)
-        if self._directory is None:
+        self._append({"queue": queue, "position": position, "where": where})
+
+    def settle(self) -> None:
+        """Record that nothing is on its way. Raises TargetError."""
+        if self.states:
+            self._append({"settled": True})
+
+    def _append(self, value: dict[str, object]) -> None:
+        if self._directory is None or not self.writable:
             return
-        self._directory.append(self._name, _line({"queue": queue, "position": position, "where": where}))
+        self.writable = False  # after half a line nothing may follow
+        self._directory.append(self._name, _line(value))
+        self.writable = True
         if time.monotonic() - self._synced > SYNCED:
             self._directory.sync(self._name)
             self._synced = time.monotonic()

@@ -1,11 +1,12 @@
 """One message on its way to another broker, in the form of its family, and its translation to the other.
 
     RocketMQ -> RocketMQ   topic, keys, tags, UNIQ_KEY, user properties, flag, born time, reconsume times; compressed again if it was
-    RocketMQ -> AMQP       default exchange, routing key: the topic. Headers: the properties. message_id: UNIQ_KEY; timestamp: born time;
-                           persistent
-    RabbitMQ -> AMQP       default exchange, routing key: its queue. Properties and headers as they are, without CC, BCC and a foreign user
-    RabbitMQ -> RocketMQ   topic: the queue, with `_` for what a topic cannot have; KEYS: message_id; headers become properties
-                           `header.NAME`, other properties keep their names
+    RocketMQ -> AMQP       default exchange, routing key: the topic. Headers: the properties, and the born time in milliseconds;
+                           message_id: UNIQ_KEY; timestamp: born time in seconds; correlation_id; persistent
+    RabbitMQ -> AMQP       default exchange, routing key: its queue. Properties and headers as they are, without CC, BCC and a foreign user;
+                           exchange and routing key by which it came, if that was not the default exchange, as headers
+    RabbitMQ -> RocketMQ   topic: the queue, with `_` for what a topic cannot have; KEYS: message_id; born time: timestamp; headers become
+                           properties `header.NAME`, other properties keep their names; exchange and routing key as properties
 
 Properties on which a broker would act once more are left out: a delay that is over, a transaction that is decided, offsets and checksums.
 Every message is marked with the place that it came from: property `MQSTORE_FROM`, or header `x-mqstore-from`.
@@ -19,17 +20,21 @@ Every message is marked with the place that it came from: property `MQSTORE_FROM
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
+from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_to_bin
 
-__all__ = ["FROM", "FROM_HEADER", "ReplayMessage", "parse_edits"]
+__all__ = ["FROM", "FROM_HEADER", "ReplayMessage", "born_of", "parse_edits"]
 
 FROM, FROM_HEADER = "MQSTORE_FROM", "x-mqstore-from"
+EXCHANGE_HEADER, KEY_HEADER, BORN_HEADER = "x-mqstore-exchange", "x-mqstore-routing-key", "x-mqstore-born-timestamp"
+LONGEST_NAME = 255  # bytes of a header's name
+LATEST_SECOND = 1 << 33  # a timestamp after the year 2242 is not one in seconds
 EDITS = ("topic", "queue", "keys", "tags", "body")
 
 # a broker would delay the message again, treat it as a half of a transaction or a batch, or compare a checksum that is not its own
@@ -74,7 +79,8 @@ _COPIES = (b"CC", b"BCC", "CC", "BCC")
 class ReplayMessage:
     """A message. source: the queue that it was in; position: ascending in it. mark: the place that it came from, unique.
 
-    properties: those of RocketMQ. amqp: those of AMQP, by name, for a message of RabbitMQ; its topic is its queue. born_timestamp: ms.
+    properties: those of RocketMQ. born_timestamp: ms. amqp: those of AMQP, by name, for a message of RabbitMQ; its topic is its queue.
+    exchange, routing_key: by which a message of RabbitMQ came into its queue. routed: it has no queue and goes to its exchange again.
     """
 
     source: str
@@ -90,6 +96,14 @@ class ReplayMessage:
     born_timestamp: int | None = None
     born_host: str | None = None
     reconsume_times: int = 0
+    exchange: str = ""
+    routing_key: str = ""
+    routed: bool = False
+
+    @property
+    def amqp_address(self) -> tuple[str, str]:
+        """The exchange and routing key with which the message is published to an AMQP broker."""
+        return (self.exchange, self.routing_key) if self.routed else ("", self.topic)
 
     @property
     def rocketmq_topic(self) -> str:
@@ -98,22 +112,34 @@ class ReplayMessage:
 
     def rocketmq_properties(self) -> dict[str, str]:
         """Return the properties of the message as a producer sends it to a RocketMQ broker."""
-        given = self.properties if self.amqp is None else _from_amqp(self.amqp)
+        given = self.properties if self.amqp is None else _from_amqp(self.amqp) | self._came_by("exchange", "routing_key")
         kept = {name: value for name, value in given.items() if name not in _ACTED_UPON}
         return kept | {FROM: self.mark}
+
+    def _came_by(self, exchange: str, routing_key: str) -> dict[str, str]:
+        """Return the exchange and routing key by which a message of RabbitMQ came, under these names; nothing for the default exchange."""
+        return {exchange: self.exchange, routing_key: self.routing_key} if self.exchange and not self.routed else {}
 
     def amqp_block(self) -> bytes:
         """Return the property block of the message as it is published to an AMQP broker."""
         if self.amqp is not None:
-            headers = [*(self.amqp.get("headers") or ()), (FROM_HEADER, "longstr", self.mark.encode())]
+            own = {**self._came_by(EXCHANGE_HEADER, KEY_HEADER), FROM_HEADER: self.mark}
+            kept = [each for each in self.amqp.get("headers") or () if _text(each[0]) not in own]
+            all_headers = [*kept, *((name, "longstr", value.encode("utf-8", "replace")) for name, value in own.items())]
             try:
-                return properties_to_bin({**self.amqp, "headers": headers})
+                return properties_to_bin({**self.amqp, "headers": all_headers})
             except PropertiesError as error:
                 raise UsageError(f"the message from {self.mark} cannot be sent: {error}") from None
-        headers = [(name, "longstr", value.encode("utf-8", "replace")) for name, value in self.properties.items() if len(name) < 64]
-        properties: dict[str, Any] = {"headers": [*headers, (FROM_HEADER, "longstr", self.mark.encode())], "delivery_mode": 2}
+        headers: list[tuple[str, str, Any]] = [
+            (name, "longstr", value.encode("utf-8", "replace"))
+            for name, value in self.properties.items()
+            if len(name.encode("utf-8", "replace")) <= LONGEST_NAME and name != FROM
+        ]
+        properties: dict[str, Any] = {"headers": headers, "delivery_mode": 2}
         if self.born_timestamp is not None:
             properties["timestamp"] = max(0, self.born_timestamp // 1000)
+            headers.append((BORN_HEADER, "long", self.born_timestamp))
+        headers.append((FROM_HEADER, "longstr", self.mark.encode("utf-8", "replace")))
         if self.properties.get("UNIQ_KEY"):
             properties["message_id"] = self.properties["UNIQ_KEY"].encode()[:255]
         if self.properties.get("CORRELATION_ID"):
@@ -168,9 +194,18 @@ def parse_edits(given: list[str] | None) -> dict[str, str]:
     return found
 
 
+def born_of(properties: Mapping[str, Any]) -> int | None:
+    """Return the time of an AMQP message in milliseconds: of a header that this module wrote, or its timestamp; None if it has none."""
+    for each in properties.get("headers") or ():
+        if _text(each[0]) == BORN_HEADER and type(each[2]) is int:
+            return each[2]
+    seconds = properties.get("timestamp")
+    return seconds * 1000 if type(seconds) is int and 0 < seconds < LATEST_SECOND else None
+
+
 def _from_amqp(properties: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in properties.items():
+    for name, value in json_properties(dict(properties)).items():
         if name == "headers":
             found |= {f"header.{_text(each[0])}": _text(each[2]) for each in value or () if each[2] is not None}
         elif value is not None:
@@ -179,7 +214,10 @@ def _from_amqp(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    """Return a value as text: text as it is, anything else as JSON."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(text: str) -> str:

@@ -1,7 +1,8 @@
 """A producer of a RocketMQ broker: routes from the name server, sends with retries, and a look at the end of a queue.
 
-The address is that of a name server; a broker that is not one is asked for its topics directly. A message that the broker may or may not
-have stored, because the connection broke, is looked for by its mark after the last known end of its queue before it is sent again.
+The address is that of a name server; a broker that is not one is asked for its topics directly. Several messages can be on their way at
+once: `post` sends one, `take` returns the next response. A message that the broker may or may not have stored, because the connection
+broke, is looked for by its mark after the last known end of its queue before it is sent again.
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 2.3, 3.2, 3.3.
 """
@@ -11,21 +12,26 @@ from __future__ import annotations
 import ssl
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.frames import Frame
 from mqstore.errors import TargetError
-from mqstore.replay.connection import LOST, ClientError, RemotingConnection
+from mqstore.replay.connection import LOST, TOO_LARGE, ClientError, RemotingConnection
 from mqstore.replay.outgoing import FROM, ReplayMessage
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Message
 
-__all__ = ["Producer", "WriteQueue"]
+T = TypeVar("T")
+
+__all__ = ["DISPATCHED", "Producer", "RefusedError", "WriteQueue"]
 
 TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
 SUBSCRIPTION_IN_REQUEST = 4
+NOT_FOUND = -3  # code of a search that was given up
 GROUP = "mqstore-replay"
 COMPRESS_FROM = 4096  # bytes, as the Java client
 WRITABLE = 2
@@ -33,6 +39,7 @@ TRIES = 6
 PAUSE = 0.1  # seconds before the second try; doubled for each further one
 DISPATCHED = 0.5  # seconds in which a broker lists a stored message in its queue
 LOOKED_AT = 20_000  # messages after the last known end of a queue in which a message in doubt is looked for
+MAX_QUEUES = 1 << 16  # writable queues of a topic; more are taken for an error
 
 _STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 _PASSING = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -48,6 +55,10 @@ class WriteQueue:
     queue_id: int
 
 
+class RefusedError(ClientError):
+    """The broker will never take this message; it may take the others."""
+
+
 class Producer:
     """Sends messages to the brokers of a name server. credentials: (access key, secret key). tls: the context of TLS connections."""
 
@@ -58,7 +69,7 @@ class Producer:
         self._options: dict[str, Any] = {"credentials": credentials, "tls": tls, "timeout": timeout}
         self._connections: dict[str, RemotingConnection] = {}
         self._routes: dict[str, tuple[WriteQueue, ...]] = {}
-        self.retried = 0
+        self.when_dropped: Callable[[str], None] = lambda address: None  # what was posted over its connection gets no response
 
     def close(self) -> None:
         """Close all connections."""
@@ -72,10 +83,12 @@ class Producer:
             found = self._connections[address] = RemotingConnection(address, **self._options)
         return found
 
-    def _drop(self, address: str) -> None:
+    def drop(self, address: str) -> None:
+        """Close a connection that broke; the next request opens another one."""
         found = self._connections.pop(address, None)
         if found is not None:
             found.close()
+            self.when_dropped(address)
 
     # routes
 
@@ -99,7 +112,7 @@ class Producer:
         try:
             answered = self._connection(self.address).request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": asked})
         except ClientError as error:
-            self._drop(self.address)
+            self.drop(self.address)
             raise TargetError(f"{error}; give the address of a name server or a broker") from None
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return ()
@@ -109,6 +122,9 @@ class Producer:
             raise TargetError(f"{self.address} refused to name the queues of {asked}: CODE {answered.code}, {answered.remark}")
         try:
             route: Any = bodies.parse(answered.body)
+            number = sum(max(0, int(data["writeQueueNums"])) for data in route["queueDatas"])
+            if number > MAX_QUEUES:
+                raise ValueError
             masters = {each["brokerName"]: _master(each["brokerAddrs"]) for each in route["brokerDatas"]}
             return tuple(
                 WriteQueue(topic, data["brokerName"], masters[data["brokerName"]], queue_id)
@@ -116,19 +132,25 @@ class Producer:
                 if int(data["perm"]) & WRITABLE and masters.get(data["brokerName"])
                 for queue_id in range(_count(topic, asked, int(data["writeQueueNums"])))
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             raise TargetError(f"{self.address} sent a route that is not one; give the address of a name server or a broker") from None
 
     def _route_of_broker(self, asked: str, topic: str) -> tuple[WriteQueue, ...]:
         """Return the queues of a topic of a broker that is not a name server."""
-        answered = self._connection(self.address).request(RequestCode.GET_ALL_TOPIC_CONFIG, {})
+        try:
+            answered = self._connection(self.address).request(RequestCode.GET_ALL_TOPIC_CONFIG, {})
+        except ClientError as error:
+            self.drop(self.address)
+            raise TargetError(f"{error}; give the address of a name server or a broker") from None
         if answered.code != ResponseCode.SUCCESS:
             raise TargetError(f"{self.address} is not a name server, and does not list its topics: CODE {answered.code}, {answered.remark}")
         try:
             parsed: Any = bodies.parse(answered.body)
             config = parsed["topicConfigTable"].get(asked)
             number = 0 if config is None or not int(config["perm"]) & WRITABLE else int(config["writeQueueNums"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+            if number > MAX_QUEUES:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             raise TargetError(f"{self.address} sent topics that are not a list; give the address of a name server or a broker") from None
         return tuple(WriteQueue(topic, "broker", self.address, queue_id) for queue_id in range(_count(topic, asked, number)))
 
@@ -139,53 +161,100 @@ class Producer:
 
     # sends
 
-    def send(self, message: ReplayMessage, queue: WriteQueue, end: int) -> int:
-        """Send a message and return the queue offset after it. end: an offset before which it cannot be.
-
-        Raises TargetError; ClientError with code MESSAGE_ILLEGAL for a message that the broker will never take.
-        """
+    def post(self, message: ReplayMessage, queue: WriteQueue) -> int:
+        """Send a message without waiting; return the number by which `take` names it. Raises ClientError, RefusedError."""
         header, body = _request(message, queue)
+        try:
+            return self._connection(queue.address).post(RequestCode.SEND_MESSAGE_V2, header, body)
+        except ClientError as error:
+            if error.code == TOO_LARGE:
+                raise RefusedError(str(error), error.code) from None
+            raise
+
+    def take(self, address: str, number: int | None = None, *, timeout: float | None = None) -> tuple[int, Frame]:
+        """Return the next response of a broker, with the number of its message. number: wait for this one. Raises ClientError."""
+        return self._connection(address).take(number, timeout=timeout)
+
+    @staticmethod
+    def offset_after(answered: Frame, message: ReplayMessage, queue: WriteQueue) -> int | None:
+        """Return the queue offset after a message that was stored; None if it may be sent again. Raises TargetError, RefusedError."""
+        if answered.code in _STORED:
+            try:
+                return int((answered.ext or {})["queueOffset"]) + 1
+            except (KeyError, ValueError):
+                raise TargetError(f"the broker at {queue.address} confirmed a message without its queue offset; stopped") from None
+        if answered.code == ResponseCode.MESSAGE_ILLEGAL:
+            raise RefusedError(f"CODE {answered.code}, {answered.remark}", answered.code)
+        if answered.code == ResponseCode.SYSTEM_ERROR and not message.body:  # 5.x: a NullPointerException
+            raise RefusedError("its body is empty, and this broker does not take such messages", answered.code)
+        if answered.code in _PASSING:
+            return None
+        raise _not_taken(queue, f"CODE {answered.code}, {answered.remark}")
+
+    def send(
+        self, message: ReplayMessage, queue: WriteQueue, end: int, *, in_doubt: float | None = None, why: str = ""
+    ) -> tuple[int, bool]:
+        """Send a message, again if necessary, and return the queue offset after it, and whether it may be there twice.
+
+        end: an offset before which it cannot be. in_doubt: the time since which it is unknown whether it has arrived; why: an error so far.
+        It may be there twice if a broker did not respond in time, did not have it then, and got it again. Raises TargetError, RefusedError.
+        """
         pause = PAUSE
-        why = ""
-        in_doubt = False
+        late = False
         for attempt in range(TRIES):
-            if attempt:
-                self.retried += 1
+            if attempt or why:
                 time.sleep(pause)
                 pause *= 2
             try:
-                if in_doubt:
-                    time.sleep(DISPATCHED)
+                if in_doubt is not None:
+                    time.sleep(max(0.0, DISPATCHED - (time.monotonic() - in_doubt)))
                     found = self.find(message.mark, queue, end)
                     if found is not None:
-                        return found
-                    in_doubt = False
-                answered = self._connection(queue.address).request(RequestCode.SEND_MESSAGE_V2, header, body)
+                        return found, False
+                    in_doubt = None
+                number = self.post(message, queue)
+                _, answered = self.take(queue.address, number)
+            except RefusedError:
+                raise
             except ClientError as error:
-                in_doubt, why = True, str(error)
-                self._drop(queue.address)
+                in_doubt, why = time.monotonic(), str(error)
+                late = late or error.late
+                self.drop(queue.address)
                 continue
-            if answered.code in _STORED:
-                try:
-                    return int((answered.ext or {})["queueOffset"]) + 1
-                except (KeyError, ValueError):
-                    raise TargetError(f"the broker at {queue.address} confirmed a message without its queue offset; stopped") from None
+            after = self.offset_after(answered, message, queue)
+            if after is not None:
+                return after, late
             why = f"CODE {answered.code}, {answered.remark}"
-            if answered.code == ResponseCode.MESSAGE_ILLEGAL:
-                raise ClientError(why, answered.code)
-            if answered.code not in _PASSING:
-                break
-        raise TargetError(f"the broker at {queue.address} does not take messages of topic {queue.topic}: {why}; run again with --resume")
+        raise _not_taken(queue, why)
 
     def end_of(self, queue: WriteQueue) -> int:
         """Return the maximum offset of a queue. Raises TargetError."""
         place = {"topic": queue.topic, "queueId": queue.queue_id}
         try:
-            answered = self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, place)
-            return int((answered.ext or {}).get("offset", 0)) if answered.code == ResponseCode.SUCCESS else 0
-        except (ClientError, ValueError) as error:
-            self._drop(queue.address)
+            answered = self._asked_again(queue, lambda: self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, place))
+            return max(0, int((answered.ext or {}).get("offset", 0))) if answered.code == ResponseCode.SUCCESS else 0
+        except ClientError as error:
             raise TargetError(f"{error}; run again with --resume") from None
+        except ValueError:
+            raise TargetError(f"the broker at {queue.address} sent an offset that is not a number; stopped") from None
+
+    def _asked_again(self, queue: WriteQueue, ask: Callable[[], T]) -> T:
+        """Ask a broker, again if the connection breaks. Raises ClientError."""
+        pause = PAUSE
+        for attempt in range(TRIES):
+            try:
+                return ask()
+            except ClientError as error:
+                if error.code != LOST or attempt == TRIES - 1:
+                    raise
+                self.drop(queue.address)
+                time.sleep(pause)
+                pause *= 2
+        raise AssertionError("unreachable")
+
+    def look(self, mark: str, queue: WriteQueue, start: int) -> int | None:
+        """Do as `find`, again if the connection breaks. Raises ClientError."""
+        return self._asked_again(queue, lambda: self.find(mark, queue, start))
 
     def find(self, mark: str, queue: WriteQueue, start: int) -> int | None:
         """Return the queue offset after the message with a mark at or after `start`, None if there is none. Raises ClientError."""
@@ -198,7 +267,7 @@ class Producer:
             if answered.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.TOPIC_NOT_EXIST):
                 return None
             if answered.code == ResponseCode.PULL_OFFSET_MOVED:
-                following = int((answered.ext or {}).get("nextBeginOffset", at))
+                following = _following(answered, at)
                 if following <= at:  # the queue is empty, or ends before
                     return None
                 at = following
@@ -208,11 +277,23 @@ class Producer:
             for stored in _records(answered.body):
                 if stored.property_map().get(FROM) == mark:
                     return stored.queue_offset + 1
-            following = int((answered.ext or {}).get("nextBeginOffset", at))
+            following = _following(answered, at)
             if following <= at or following - start > LOOKED_AT:
                 break
             at = following
-        raise ClientError("the end of the queue was not reached", LOST)
+        raise ClientError("the end of the queue was not reached", NOT_FOUND)
+
+
+def _not_taken(queue: WriteQueue, why: str) -> TargetError:
+    return TargetError(f"the broker at {queue.address} does not take messages of topic {queue.topic}: {why}; run again with --resume")
+
+
+def _following(answered: Frame, at: int) -> int:
+    """Return the offset at which the next pull begins. Raises ClientError."""
+    try:
+        return int((answered.ext or {}).get("nextBeginOffset", at))
+    except ValueError:
+        raise ClientError("the broker sent an offset that is not a number") from None
 
 
 def _count(topic: str, asked: str, number: int) -> int:
@@ -221,7 +302,7 @@ def _count(topic: str, asked: str, number: int) -> int:
 
 
 def _master(addresses: dict[Any, str]) -> str:
-    return {str(number): address for number, address in addresses.items()}.get("0", "")
+    return {str(number): str(address) for number, address in addresses.items()}.get("0", "")
 
 
 def _request(message: ReplayMessage, queue: WriteQueue) -> tuple[dict[str, object], bytes]:

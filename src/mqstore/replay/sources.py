@@ -20,7 +20,7 @@ from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, 
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.replay.outgoing import ReplayMessage
+from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import QueueSelection, Selection
@@ -45,6 +45,7 @@ COLUMNS = (
     "verdict",
 )
 COMPRESSED = 1
+HIGHEST_LEVEL, LEVEL_BITS = 255, 56
 _INTERNAL = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )
@@ -151,10 +152,22 @@ def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTe
     seq = int(np.int64(rows.table.entries["seq"][k])) if rows.indexed else number
     key = message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else ""
     queue = rows.queue if rows.queue is not None else key
-    level = "" if rows.priority_level is None else f"/{rows.priority_level}"
-    source = f"{rows.vhost or '?'}/{rows.queue or 'no queue'}{level}"
+    level = rows.priority_level
+    queue_of_source = f"{rows.vhost or '?'}/{rows.queue or 'no queue'}"
+    place = f"{queue_of_source}/{seq}" if level is None else f"{queue_of_source}/{level}/{seq}"
+    position = seq if level is None else (HIGHEST_LEVEL - level << LEVEL_BITS) + seq  # the highest level comes first
     try:
         properties: dict[str, Any] = dict(message.properties)
     except PropertiesError:
         properties = {}
-    return ReplayMessage(source, seq, f"{store.path.name}#{source}/{seq}", queue, message.body, amqp=properties)
+    return ReplayMessage(
+        queue_of_source,
+        position,
+        f"{store.path.name}#{place}",
+        queue,
+        message.body,
+        amqp=properties,
+        born_timestamp=born_of(properties),
+        exchange=message.exchange.decode("utf-8", "replace"),
+        routing_key=key,
+    )

@@ -103,9 +103,17 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
         **({"not_consumed_by": options.not_consumed_by} if options.not_consumed_by else {}),
         **({"set": edits} if edits else {}),
     }
+    if _is_rows(store):
+        from mqstore.cli.jobs.replay_rows import digest_of
+
+        what["digest"] = digest_of(store)
     about = f"{store.absolute()}: {what or 'all'} -> {shown(options.to)}"
     counts, started = _send(out, messages, options, edits, about, credentials, tls)
     return _report(out, store, options, counts, skipped, time.monotonic() - started)
+
+
+def _is_rows(source: Path) -> bool:
+    return source.is_file() and source.suffix in (".jsonl", ".json", ".parquet")
 
 
 def vars_of(filters: MessageFilters) -> dict[str, Any]:
@@ -144,10 +152,12 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.replay import sources
 
-    if store.is_file() and store.suffix in (".jsonl", ".json", ".parquet"):
+    if _is_rows(store):
         if any(value for value in vars_of(options.filters).values()) or options.not_consumed_by:
             raise UsageError(f"{store} is a file of rows: all of them are sent; choose them by editing the file")
-        return _rows(store)
+        from mqstore.cli.jobs.replay_rows import rows_of_file
+
+        return rows_of_file(store)
     opened = open_store(store, None)
     verdicts = frozenset(options.filters.verdict or ())
     unknown = verdicts - {str(verdict) for verdict in Verdict}
@@ -177,37 +187,6 @@ def _unlimited(selection: Any) -> Any:
     from dataclasses import replace
 
     return replace(selection, limit=None)
-
-
-def _rows(file: Path) -> Iterator[ReplayMessage]:
-    from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, open_source
-    from mqstore.replay.outgoing import FROM, ReplayMessage
-
-    source = open_source(str(file), 0, BodyForm.AUTO)
-    try:
-        for rows in source.rows:
-            for place, row in zip(rows.places, rows.batch.to_pylist(), strict=True):
-                properties = dict(row.get("properties") or ())
-                for name, column in (("KEYS", "keys"), ("TAGS", "tags"), ("UNIQ_KEY", "uniq_key")):
-                    if row.get(column):
-                        properties[name] = " ".join(row[column]) if isinstance(row[column], list) else row[column]
-                queue = row.get("queue_id") or 0
-                born = row.get("born_timestamp")
-                yield ReplayMessage(
-                    f"{row['topic']}/{queue}",
-                    place,
-                    properties.get(FROM) or f"{file.name}#{place}",
-                    row["topic"],
-                    row.get("body") or b"",
-                    queue,
-                    properties,
-                    flag=row.get("flag") or 0,
-                    compressed=bool((row.get("sys_flag") or 0) & 1),
-                    born_timestamp=int(born.timestamp() * 1000) if hasattr(born, "timestamp") else born,
-                    reconsume_times=row.get("reconsume_times") or 0,
-                )
-    except BadPlaceError as error:
-        raise UsageError(f"{file}, {source.noun} {error.place}: {error}") from None
 
 
 def _credentials(options: ReplayOptions) -> tuple[str, str] | None:

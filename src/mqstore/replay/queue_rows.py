@@ -1,0 +1,143 @@
+"""Rows of a RabbitMQ store as JSON lines, as `messages -o jsonl --body base64` prints them, which may be edited.
+
+    {"queue": "orders", "payload": "paid"}                               to this queue
+    {"exchange": "shop", "routing_keys": ["orders.eu"], "payload": "…"}  without a queue: through the exchange, with the first key
+
+`properties` are AMQP's, headers as printed or as an object. `payload_b64` is base64, `payload` text; a row that is printed has both the
+length and the digest, which decide whether an edited payload is meant. The other columns are not needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files.regular_file import open_regular_file
+from mqstore.rabbitmq.message.edited_properties import properties_from_json
+from mqstore.rabbitmq.message.message_term import PropertiesError
+from mqstore.replay.outgoing import ReplayMessage, born_of
+from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
+
+__all__ = ["BadRowError", "holds_queue_rows", "queue_rows"]
+
+LONGEST_LINE = 64 << 20
+_KNOWN = frozenset(RABBITMQ_COLUMNS) | frozenset(RABBITMQ_EXTRA_COLUMNS)
+_TEXTS = ("vhost", "queue", "exchange", "payload", "payload_b64", "payload_sha256")
+_OWN = ("queue", "exchange", "routing_keys", "payload", "payload_b64", "payload_len")
+
+
+class BadRowError(UsageError):
+    """A line that is not a message. place: its number, from 1."""
+
+    def __init__(self, place: int, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+def holds_queue_rows(file: Path) -> bool:
+    """Return whether the first row of a file is one of RabbitMQ. Raises CannotOpenError."""
+    try:
+        with open_regular_file(file) as lines:
+            while line := lines.readline(LONGEST_LINE + 1):
+                if line.strip():
+                    row = json.loads(line.decode("utf-8-sig"))
+                    return isinstance(row, dict) and "topic" not in row and any(name in row for name in _OWN)
+    except OSError as error:
+        raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def queue_rows(file: Path, skip: int = 0) -> Iterator[ReplayMessage]:
+    """Yield the messages of a file. skip: lines to skip. Raises BadRowError, CannotOpenError."""
+    try:
+        with open_regular_file(file) as lines:
+            place = 0
+            while line := lines.readline(LONGEST_LINE + 1):
+                place += 1
+                if place <= skip or not line.strip():
+                    continue
+                if len(line) > LONGEST_LINE:
+                    raise BadRowError(place, f"it has more than {LONGEST_LINE} bytes")
+                try:
+                    yield _message(_row(line), place, f"{file.name}#{place}")
+                except UsageError as error:
+                    raise BadRowError(place, str(error)) from None
+    except OSError as error:
+        raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"it is not UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"it is not a JSON object: {error}") from None
+    if not isinstance(row, dict):
+        raise UsageError("it is not a JSON object; JSON lines are wanted (-o jsonl)")
+    for name in row:
+        if name not in _KNOWN:
+            raise UsageError(f"there is no column {name[:40]!r}; the columns are {', '.join(RABBITMQ_COLUMNS)}")
+    for name in _TEXTS:
+        value = row.get(name)
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"column {name} must be text, not {json.dumps(value)[:40]}")
+        try:
+            (value or "").encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"column {name} holds half a character, which UTF-8 cannot encode") from None
+    keys = row.get("routing_keys")
+    if keys is not None and not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
+        raise UsageError("column routing_keys must be a list of texts")
+    return row
+
+
+def _message(row: dict[str, Any], place: int, mark: str) -> ReplayMessage:
+    keys = row.get("routing_keys") or []
+    queue, exchange = row.get("queue"), row.get("exchange") or ""
+    if not queue and not keys:
+        raise UsageError("it names neither a queue nor routing_keys")
+    try:
+        properties = properties_from_json(row.get("properties") or {})
+    except PropertiesError as error:
+        raise UsageError(str(error)) from None
+    key = keys[0] if keys else ""
+    return ReplayMessage(
+        f"{row.get('vhost') or '?'}/{queue or f'{exchange} {key}'}",
+        place,
+        mark,
+        queue or key,
+        _payload(row),
+        amqp=properties,
+        born_timestamp=born_of(properties),
+        exchange=exchange,
+        routing_key=key,
+        routed=not queue,
+    )
+
+
+def _payload(row: dict[str, Any]) -> bytes:
+    text, encoded, digest = row.get("payload"), row.get("payload_b64"), row.get("payload_sha256")
+    if encoded is not None:
+        if text is not None:
+            raise UsageError("it has both payload and payload_b64; keep one")
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise UsageError("column payload_b64 is not base64") from None
+    if text is None:
+        if digest is not None or row.get("payload_len"):
+            raise UsageError("it comes from a store, but without its payload; print it with --body base64")
+        return b""
+    payload: bytes = text.encode()
+    if "\ufffd" in text and digest is not None and hashlib.sha256(payload).hexdigest() != digest:
+        raise UsageError("its payload was printed as text, which has lost bytes that are not UTF-8; print it with --body base64")
+    return payload

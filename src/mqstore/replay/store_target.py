@@ -1,0 +1,87 @@
+"""The directory of a RocketMQ store that no broker has open as a target: created if it does not exist."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from mqstore.errors import TargetError
+from mqstore.replay.outgoing import FROM, ReplayMessage
+from mqstore.replay.target import Outcome
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
+from mqstore.table.columns import Selection
+
+__all__ = ["StoreTarget"]
+
+
+class StoreTarget:
+    """The directory of a RocketMQ store, open for writing."""
+
+    can_look = True
+    width = 1
+
+    def __init__(self, path: Path) -> None:
+        if os.path.isfile(path):
+            raise TargetError(f"{path} is a file; give a directory, or rocketmq:// or amqp:// and an address")
+        if path.is_dir() and any(path.iterdir()) and not (path / "commitlog").is_dir():
+            raise TargetError(f"{path} is not empty and not the store of a RocketMQ broker; give another directory")
+        self._path = path
+        self._store = MessageStore.open(path, StoreConfig(services=False))
+        self._marks: dict[str, int] | None = None
+        self._done: list[Outcome] = []
+
+    def begin(self, message: ReplayMessage) -> str:
+        return str(self._store.log_max)
+
+    def post(self, message: ReplayMessage, where: str) -> None:
+        result = self._store.put(
+            Message(
+                message.rocketmq_topic,
+                message.body,
+                queue_id=message.queue_id,
+                properties=message.rocketmq_properties(),
+                flag=message.flag,
+                born_timestamp=message.born_timestamp,
+                born_host=message.born_host,
+                reconsume_times=message.reconsume_times,
+            )
+        )
+        if result.stored:
+            self._done.append(Outcome(message, str(result.physical_offset)))
+        elif result.status.value in ("MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED"):
+            self._done.append(Outcome(message, where, result.detail))
+        else:
+            raise TargetError(f"the store takes no more messages: {result.detail}")
+
+    def finished(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def last(self) -> list[Outcome]:
+        return self.finished()
+
+    def arrived(self, message: ReplayMessage, where: str) -> str | None:
+        if self._marks is None:
+            self._marks = dict(self._stored_marks())
+        found = self._marks.get(message.mark)
+        return str(found) if found is not None and where.isdigit() and found >= int(where) else None
+
+    def _stored_marks(self) -> list[tuple[str, int]]:
+        """Return the marks of all messages of the store, with their physical offsets."""
+        from mqstore.opening import open_rocketmq
+
+        found = []
+        for batch in open_rocketmq(self._path).to_batches(("physical_offset", "properties"), selection=Selection()):
+            for offset, pairs in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                found += [(value, offset) for name, value in pairs if name == FROM]
+        return found
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        self._store.dispatch_now()
+        self._store.close()

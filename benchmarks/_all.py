@@ -17,6 +17,7 @@ SCRIPTS = (
     "opening",
     "query",
     "verify",
+    "carving",
     "in_process",
     "rebuild",
     "dataframe",

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from mqstore.carving.joining import Joined
 from mqstore.errors import CannotOpenError
 from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
+from mqstore.kernels.rocketmq import frames
 from mqstore.rabbitmq.format import message_file
 from mqstore.rocketmq.format.record import Record, encode, frame_size
 
@@ -73,6 +75,22 @@ def test_nothing_depends_on_where_a_window_begins(window: int, golden_image: Pat
     monkeypatch.setattr(carver, "WINDOW", window)
     assert comparable(carved(golden_image, 1 << 40)) == comparable(whole)
     assert comparable(carved(golden_image, 200_000)) == comparable(whole)
+
+
+@pytest.mark.parametrize("split", [257, 1000, 4096])
+def test_a_dledger_log_is_one_run_in_any_splits(split: int) -> None:
+    path = next(path for path in files_of([case_named("5.5.0/g-dledger")], "dledger-n0/data"))
+    whole = carved(path, 1 << 40)
+    assert len(whole.runs) == 1
+    assert whole.records == 40
+    # splits that begin at the end of a record, too
+    ends = [int(at) for at in whole.runs[0].positions[1:] - frames.ENTRY_HEADER_SIZE]
+    with Image(path) as image:
+        joined = Joined(image)
+        bounds = sorted({*range(0, image.size, split), *ends, image.size})
+        for start, stop in pairwise(bounds):
+            joined.add(carve_range(image, start, stop))
+        assert comparable(joined.finish()) == comparable(whole)
 
 
 def test_findings_account_for_every_byte_once(golden_image: Path) -> None:

@@ -13,6 +13,7 @@ from mqstore.carving.carver import MARGIN, carve_range, nonzero_bounds
 from mqstore.carving.findings import FROM, KIND, TERM, TO, Found, Gap, Run
 from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
+from mqstore.kernels.rocketmq import frames
 
 __all__ = ["Joined"]
 
@@ -77,7 +78,12 @@ class Joined:
         runs, gaps, unreadable = following.runs, following.gaps, following.unreadable
         if found.runs and runs:
             last, first = found.runs[-1], runs[0]
-            if last.filled == last.end == first.start and last.base == first.base:
+            entry = self._is_entry(last, first)
+            if entry:  # its header is not a gap, on either side of the seam
+                gaps = [gap for gap in gaps if gap.stop > first.start]
+                while found.gaps and found.gaps[-1].start >= last.end:
+                    found.gaps.pop()
+            if entry or (last.filled == last.end == first.start and last.base == first.base):
                 found.runs[-1] = Run(last.base, np.concatenate([last.positions, first.positions]), first.end, first.filled)
                 runs = runs[1:]
         if found.gaps and gaps and found.gaps[-1].stop == gaps[0].start:
@@ -93,6 +99,13 @@ class Joined:
         found.untried |= following.untried
         self._messages.append(following.messages)
         found.end = max(found.end, following.end)
+
+    def _is_entry(self, last: Run, first: Run) -> bool:
+        """Return whether a run goes on after the seam with an entry of DLedger, whose header was not known as such."""
+        if last.base != first.base or last.filled != last.end or first.start - last.end != frames.ENTRY_HEADER_SIZE:
+            return False
+        stop = int(first.positions[1]) if len(first.positions) > 1 else first.end
+        return frames.entry_status_at(self.image.read(last.end, stop), 0, last.base + last.end) == frames.VALID
 
     def _cut(self, found: Found, at: int) -> Found:
         """Return the findings at and after a position, which nothing found spans."""

@@ -35,7 +35,7 @@ _TRANSIENT = (errno.EINTR, errno.EAGAIN)
 
 
 class Image:
-    """A regular file or a block device. size: in bytes; path: as given. Raises CannotOpenError."""
+    """A regular file or a block device. size: in bytes; path: as given. Raises CannotOpenError. Not to be shared by threads."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -96,9 +96,9 @@ class Image:
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -21,6 +23,7 @@ from mqstore.pipeline.jobs.carved_rows import write_carved_rows
 from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
 from mqstore.rabbitmq.salvage.carved_messages import write_carved
 from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
+from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage.salvaging import rows_of
 from mqstore.table.text import columns_for, python_rows, rabbitmq_columns_for
 
@@ -199,6 +202,31 @@ def test_spark_gives_the_same_bytes_as_threads(spark: Any, tmp_path: Path) -> No
         table = write(wreck, tmp_path / f"{name}.parquet", "parquet", runner, tmp_path / name)
         written[name] = (found, rows, table, wreck.gap_bytes)
     assert written["threads"] == written["spark"]
+
+
+def test_a_piece_that_cannot_be_opened_is_reported_and_the_others_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, path in enumerate(files_of([KILLED], "commitlog")[:3]):
+        (tmp_path / f"piece{number}").write_bytes(path.read_bytes())
+    opening = os.open
+
+    def refused(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(path).endswith("piece1"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opening(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    wreck = carve(source_files(tmp_path), ThreadRunner(1))
+    assert [(each.file, each.offset, each.length) for each in wreck.unreadable] == [("piece1", 0, (tmp_path / "piece1").stat().st_size)]
+    assert {each.stretch.piece.name for each in wreck.placed} == {"piece0", "piece2"}
+    assert not wreck.ok
+
+
+def test_ten_thousand_copies_of_one_record_are_one_message_and_its_copies(tmp_path: Path) -> None:
+    record = encode(Record("orders", b"body" * 20, physical_offset=4096))
+    image = tmp_path / "image"
+    image.write_bytes((record + b"\1") * 10_000)
+    verdicts = Counter(row["verdict"] for row in rocketmq_rows(carve(source_files(image), ThreadRunner(1))))
+    assert verdicts == {"intact": 1, "duplicate": 9999}
 
 
 def test_nothing_half_made_stays_if_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

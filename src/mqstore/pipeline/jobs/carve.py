@@ -55,12 +55,16 @@ class Unclaimed:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to search. name: its path relative to the source; changed: its time of change in nanoseconds."""
+    """A file to search. name: its path relative to the source; changed: its time of change in nanoseconds.
+
+    readable: it can be opened.
+    """
 
     path: str
     name: str
     size: int
     changed: int
+    readable: bool = True
 
 
 @dataclass(slots=True)
@@ -97,6 +101,13 @@ class Wreck:
     def ok(self) -> bool:
         """Whether every byte belongs to a message or is zero, and everything could be read and tried."""
         return not self.gap_count and not self.unreadable_count and not self.untried
+
+    def add_unreadable(self, name: str, low: int, high: int) -> None:
+        """Count a range of a file that cannot be read."""
+        self.unreadable_count += 1
+        self.unreadable_bytes += high - low
+        if len(self.unreadable) < MAX_GAPS:
+            self.unreadable.append(Unclaimed(name, low, high - low))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the part of the report that describes the source."""
@@ -192,8 +203,16 @@ def source_files(source: Path) -> list[SourceFile]:
                 continue
             status = path.stat()
             shown = path.relative_to(source).as_posix().encode("utf-8", "backslashreplace").decode()
-            found.append(SourceFile(str(path.absolute()), shown, status.st_size, status.st_mtime_ns))
+            found.append(SourceFile(str(path.absolute()), shown, status.st_size, status.st_mtime_ns, _can_open(path)))
     return found
+
+
+def _can_open(path: Path) -> bool:
+    try:
+        Image(path).close()
+    except CannotOpenError:
+        return False
+    return True
 
 
 def fingerprint(files: Sequence[SourceFile]) -> str:
@@ -220,15 +239,17 @@ def carve(
     wreck = Wreck(pieces=len(files), bytes=total, runs_on=runner.name)
     stretches: list[Stretch] = []
     by_path = {each.path: each for each in files}
+    for each in files:
+        if not each.readable:
+            wreck.add_unreadable(each.name, 0, each.size)
     joined: Joined | None = None
     for task, (kept, outcome) in zip(tasks, runner.each(tasks, carve_task, done), strict=True):
         wreck.resumed += kept
-        for (path, start, _), raw in zip(task.ranges, outcome, strict=True):
+        for (path, _, _), raw in zip(task.ranges, outcome, strict=True):
             if joined is None or joined.image.path != path:
                 if joined is not None:
                     _take(wreck, by_path[joined.image.path], joined, stretches)
                 joined = Joined(Image(path))
-            assert start or not joined.found.end
             joined.add(Found.from_bytes(raw))
     if joined is not None:
         _take(wreck, by_path[joined.image.path], joined, stretches)
@@ -245,7 +266,7 @@ def _tasks(files: Sequence[SourceFile], split: int, stage: Path | None) -> Itera
     size = number = 0
     kept = None if stage is None else str(stage)
     for file in files:
-        for start in range(0, file.size, split):
+        for start in range(0, file.size if file.readable else 0, split):
             stop = min(start + split, file.size)
             if together and (size + stop - start > split or len(together) >= MAX_FILES):
                 yield CarveTask(number, tuple(together), kept)
@@ -275,10 +296,7 @@ def _take(wreck: Wreck, file: SourceFile, joined: Joined, stretches: list[Stretc
         if len(wreck.gaps) < MAX_GAPS:
             wreck.gaps.append(Unclaimed(file.name, gap.low, gap.high - gap.low))
     for low, high in found.unreadable:
-        wreck.unreadable_count += 1
-        wreck.unreadable_bytes += high - low
-        if len(wreck.unreadable) < MAX_GAPS:
-            wreck.unreadable.append(Unclaimed(file.name, low, high - low))
+        wreck.add_unreadable(file.name, low, high)
     if found.untried:
         wreck.untried.append(file.name)
 

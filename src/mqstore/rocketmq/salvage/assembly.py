@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mqstore.rocketmq.format.commit_log import size_at
 from mqstore.rocketmq.salvage.carving import Stretch
 
-__all__ = ["PlacedStretch", "assemble"]
+__all__ = ["Mask", "PlacedStretch", "assemble"]
 
 Mask = NDArray[np.bool_]
 
@@ -59,6 +59,7 @@ def assemble(stretches: Sequence[Stretch]) -> Iterator[PlacedStretch]:
 def _place(stretch: Stretch, logs: list[_Log]) -> None:
     for number, log in enumerate(logs[:MOST_COMPARED]):
         copies = _copies(stretch, log)
+        stretch.piece.image.close()
         if copies is not None:
             log.add(PlacedStretch(stretch, number, copies))
             return
@@ -92,6 +93,7 @@ def _copies(stretch: Stretch, log: _Log) -> Mask | None:
             if same is None:
                 return None
             copies[k] |= same
+        other.piece.image.close()
         if copies.all():  # equal to what agrees with the log: it agrees, too
             break
     return copies

@@ -24,7 +24,8 @@ from mqstore.findings import Verdict
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_table import TopicConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.salvage.assembly import PlacedStretch
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.salvage.assembly import Mask, PlacedStretch
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 
@@ -39,21 +40,45 @@ PERMISSIONS = 6
 
 
 def rows_of(placed: Iterable[PlacedStretch], names: Sequence[str], *, milliseconds: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield the message table, with verdicts, stretch by stretch."""
+    """Yield the message table, with verdicts, stretch by stretch; short stretches share a batch."""
+    together: list[tuple[Records, Mask]] = []
+    count = size = 0
+    for each in placed:
+        for first, last in _groups(each):
+            records = each.stretch.records(first, last)
+            if together and (count + len(records) > RECORDS_AT_ONCE or size + len(records.data) > MAX_BATCH_BYTES):
+                yield from _batches(together, names, milliseconds)
+                together, count, size = [], 0, 0
+            together.append((records, each.duplicate[first:last]))
+            count, size = count + len(records), size + len(records.data)
+        each.stretch.piece.image.close()
+    if together:
+        yield from _batches(together, names, milliseconds)
+
+
+def _batches(together: list[tuple[Records, Mask]], names: Sequence[str], milliseconds: bool) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     words = pa.array([str(Verdict.INTACT), str(Verdict.DAMAGED), str(Verdict.DUPLICATE)])
-    for each in placed:
-        for first, last in _groups(each):
-            columns = RecordColumns(each.stretch.records(first, last))
-            copies = each.duplicate[first:last]
-            at = 0
-            for piece in columns.pieces(MAX_BATCH_BYTES):
-                codes = np.where(piece.valid, 0, 1)
-                codes[copies[at : at + len(piece)]] = 2
-                at += len(piece)
-                yield piece.batch(names, words.take(pa.array(codes)), milliseconds=milliseconds)
-        each.stretch.piece.image.close()
+    records, copies = together[0]
+    files = [each.file.relative for each, _ in together]
+    if len(together) > 1:
+        starts = np.cumsum([0] + [len(each.data) for each, _ in together])
+        positions = np.concatenate([each.positions + start for (each, _), start in zip(together, starts[:-1], strict=True)])
+        records = Records(records.file, np.concatenate([each.data for each, _ in together]), positions)
+        copies = np.concatenate([duplicate for _, duplicate in together])
+    found_in = np.repeat(np.arange(len(together)), [len(each) for each, _ in together])
+    at = 0
+    for piece in RecordColumns(records).pieces(MAX_BATCH_BYTES):
+        codes = np.where(piece.valid, 0, 1)
+        codes[copies[at : at + len(piece)]] = 2
+        batch = piece.batch(names, words.take(pa.array(codes)), milliseconds=milliseconds)
+        if "store_file" in names and len(set(files)) > 1:
+            place = batch.schema.get_field_index("store_file")
+            shown = pa.array([files[number] for number in found_in[at : at + len(piece)].tolist()], batch.schema.field(place).type)
+            batch = batch.set_column(place, batch.schema.field(place), shown)
+        at += len(piece)
+        yield batch
 
 
 def _groups(placed: PlacedStretch) -> Iterator[tuple[int, int]]:

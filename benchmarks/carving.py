@@ -1,0 +1,135 @@
+"""carving: every whole message out of a disk image of 4 GB, two threads, with a warm page cache.
+
+The image is made of fragments of a real log (3 parts), of message files of RabbitMQ (a quarter part) and of noise (1 part), cut at
+blocks of 4 KiB and shuffled. `cat` of the same image is the floor: reading, without looking. A second figure adds every check of every
+record (checksum, compression, text): the verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from benchkit import Bench, Row, child, median
+
+from mqstore.rabbitmq.format.message_file import record
+from mqstore.rabbitmq.message.message_term import MessageTerm, write_message
+
+SIZE = 4_000_000_000
+BLOCK = 4096
+FRAGMENT = (16, 4096)  # blocks
+
+SEARCH = """
+import json, sys, time
+from pathlib import Path
+from dataclasses import replace
+import pyarrow, pyarrow.compute
+from mqstore.files.image import Image
+from mqstore.rocketmq.salvage.carving import Piece
+from mqstore.pipeline.jobs.carve import carve, source_files
+from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.rocketmq.salvage.salvaging import rows_of
+
+def check(placed):
+    piece = Piece("image", Image(sys.argv[1]))  # one for each thread
+    each = replace(placed, stretch=replace(placed.stretch, piece=piece))
+    words = (word for batch in rows_of([each], ("physical_offset", "verdict")) for word in batch.column("verdict").to_pylist())
+    return sum(word == "intact" for word in words)
+
+runner = ThreadRunner(2)
+started = time.perf_counter()
+wreck = carve(source_files(Path(sys.argv[1])), runner)
+found = time.perf_counter()
+intact = sum(runner.each(wreck.placed, check))
+ended = time.perf_counter()
+print(json.dumps({"find": found - started, "all": ended - started, "bytes": wreck.bytes, "records": wreck.records,
+                  "messages": wreck.messages, "intact": intact, "unclaimed": wreck.gap_bytes}))
+"""
+
+
+def make_image(path: Path, log: Path, size: int) -> None:
+    rng, noise = random.Random(1), np.random.default_rng(1)
+    pieces = [(each, at) for each in sorted(log.iterdir()) for at in _cuts(each.stat().st_size, rng)]
+    rng.shuffle(pieces)
+    terms = [_rabbitmq(number) for number in range(2000)]
+    written = number = 0
+    with path.open("wb") as image:
+        while written < size:
+            kind = rng.random() * 4.25
+            if kind < 3:
+                if not pieces:
+                    break
+                file, (low, high) = pieces.pop()
+                with file.open("rb") as source:
+                    source.seek(low)
+                    part = source.read(high - low)
+            elif kind < 3.25:
+                part = b"".join(_renumbered(terms[k % 2000], number + k) for k in range(1000))
+                number += 1000
+            else:
+                part = noise.integers(0, 256, rng.randrange(*FRAGMENT) * BLOCK, np.uint8).tobytes()
+            part += bytes(-len(part) % BLOCK)
+            written += image.write(part)
+
+
+def _cuts(length: int, rng: random.Random) -> list[tuple[int, int]]:
+    found, at = [], 0
+    while at < length:
+        stop = min(length, at + rng.randrange(*FRAGMENT) * BLOCK)
+        found.append((at, stop))
+        at = stop
+    return found
+
+
+def _rabbitmq(number: int) -> bytes:
+    body = random.Random(number).randbytes(1024)
+    return write_message(MessageTerm(bytes(16), b"/", b"", (b"orders",), True, (body,), b"\x10\x00\x02"))
+
+
+def _renumbered(term: bytes, number: int) -> bytes:
+    identity = number.to_bytes(16, "big")
+    return record(identity, term.replace(bytes(16), identity))
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+    store = bench.store("s2")
+    size = int(SIZE * bench.options.scale)
+    image = bench.options.work / "carving.img"
+    make_image(image, Path(store) / "commitlog", size)
+    try:
+        floor = []
+        for _ in range(bench.rounds):
+            started = time.perf_counter()
+            subprocess.run(["cat", str(image)], stdout=subprocess.DEVNULL, check=True)
+            floor.append(time.perf_counter() - started)
+        runs = [child(sys.executable, "-c", SEARCH, str(image)) for _ in range(bench.rounds)]
+        reports = [json.loads(run.stdout) for run in runs]
+        total, first = reports[0]["bytes"], reports[0]
+        cat = median(floor)
+        counts = {"records": first["records"], "RabbitMQ messages": first["messages"], "peak RSS MB": max(run.rss for run in runs) / 1e6}
+        conditions = f"{total / 1e9:.2f} GB image, {first['unclaimed'] / 1e9:.2f} GB of noise, median of {bench.rounds}"
+        for what, name in (("carving of an image", "find"), ("the same, and every check of every record", "all")):
+            ours = median([each[name] for each in reports])
+            rate = total / ours / 1e9
+            row = Row(
+                f"{what}, two threads",
+                ">= 1 GB/s",
+                {"GB/s": rate, **counts},
+                {"GB/s of cat": total / cat / 1e9},
+                cat / ours,
+                rate >= 1,
+                conditions,
+            )
+            bench.emit(row)
+    finally:
+        image.unlink()
+
+
+if __name__ == "__main__":
+    main()

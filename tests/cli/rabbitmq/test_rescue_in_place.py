@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.golden import Outcome, case_named, opened_node, run_cli, unchanged
+from support.golden import Outcome, case_named, opened_node, run_cli, unchanged, unpack_node
 from support.rabbitmq_nodes import unpacked
 
 CLEAN, KILLED = "3.10.8-clean", "3.10.8-killed"
@@ -37,7 +37,7 @@ def prepare(node: Path, out: Path, *words: str) -> Outcome:
 
 
 def test_stores_and_steps_are_prepared_and_the_data_directory_is_not_touched(node: Path, tmp_path: Path) -> None:
-    (node.parent / f"{node.name}-feature_flags").write_text("[quorum_queue].\n")
+    (node.parent / f"{node.name}-feature_flags").write_text("[classic_mirrored_queue_version,quorum_queue].\n")
     with unchanged(node.parent):
         done = prepare(node, tmp_path / "out \u00fc")
     assert done.status == 0, done.stderr
@@ -96,6 +96,7 @@ def middle(name: str) -> Callable[[Path], object]:
         (remove("cluster_nodes.config"), "cluster_nodes.config does not name a node"),
         (overwrite("cluster_nodes.config", b"{[rabbit@a,rabbit@b],[rabbit@a]}.\n"), "this one is of a cluster of 2 nodes"),
         (overwrite("feature_flags", b"[message_containers,\n 'rabbitmq_4.0.0']."), "has flags of 3.13 or newer"),
+        (overwrite("feature_flags", b"[implicit_default_bindings,quorum_queue,stream_queue,user_limits]."), "has no flag of 3.10 or newer"),
     ],
 )
 def test_a_directory_on_which_a_new_node_would_not_start_is_refused(
@@ -118,13 +119,21 @@ def test_a_cleanly_stopped_node_is_prepared_and_damaged_feature_flags_are_taken_
 
 def test_directories_of_3_8_and_of_4_x_are_refused(tmp_path: Path) -> None:
     old = unpacked("3.8.9-killed", tmp_path / "old")
-    assert "are those of 3.8 or 3.9" in prepare(old, tmp_path / "out").stderr
-    for vhost in (old / "msg_stores" / "vhosts").iterdir():  # as an upgraded node that never enabled its feature flags
-        (vhost / ".config").write_text("#{segment_entry_count => 2048}.\n")
+    assert "so it is one of 3.8" in prepare(old, tmp_path / "out").stderr
+    (old / "coordination").mkdir()  # as in an upgraded node that never enabled its feature flags
     assert "the users in this one are written as 3.8 writes them" in prepare(old, tmp_path / "out").stderr
+    stopped = unpacked_clean_3_8(tmp_path / "stopped")
+    assert "recovery.dets is as 3.8 and 3.9 write it" in prepare(stopped, tmp_path / "out").stderr
     new = opened_node(case_named("4.3.6/a-v2-clean"))
     assert "has its metadata in Khepri" in prepare(new, tmp_path / "out").stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "stopped"]
+
+
+def unpacked_clean_3_8(target: Path) -> Path:
+    """A node that 3.8 stopped cleanly, with the directory that 3.9 adds."""
+    node = unpack_node(case_named("3.8.9/a-v1-clean"), target)
+    (node / "coordination").mkdir()
+    return node
 
 
 @pytest.mark.parametrize(

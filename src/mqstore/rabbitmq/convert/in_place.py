@@ -8,8 +8,9 @@ on a directory, or cannot be ruled out, is refused: then the way through definit
 
     Khepri                        the metadata of 4.x, or of 3.13 with it: such a node needs no conversion, or has no old tables
     records of older tables       3.8 writes users without limits, on which 4.3 ends with unexpected_record
-    vhosts without `.config`      written by 3.8 or 3.9
-    feature flags of 3.13         its message containers are not those of 4.x
+    no `coordination/`            written by 3.8
+    terms without next_seq_id     written by a clean stop of 3.8 or 3.9
+    feature flags                 none of 3.10 or newer: 3.8 or 3.9; those of 3.13: its message containers are not those of 4.x
     several nodes                 the member of a cluster waits for the others
     tables that cannot be read    the new node would not start, or would delete the queues that it does not find
 
@@ -41,6 +42,7 @@ from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, Definitions, read_definitions
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.layout import find_vhosts
+from mqstore.rabbitmq.format.recovery_terms import read_terms
 
 __all__ = ["InPlaceReport", "rescue_in_place"]
 
@@ -51,6 +53,14 @@ _SHAPES = {"vhost": 4, "amqqueue": 21, "internal_user": 6}
 _WRITTEN_AS = {"vhost": "vhosts", "amqqueue": "queues", "internal_user": "users"}
 _NODE = re.compile(rb"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 _NEWER = re.compile(rb"\bmessage_containers\b|\bkhepri_db\b|'?rabbitmq_4\.")
+_ATOM = re.compile(rb"[a-z][a-z0-9_]{3,}")
+# one of these is enabled on every node that 3.10 to 3.12 set up
+_SINCE_3_10 = frozenset(
+    {
+        b"classic_mirrored_queue_version", b"feature_flags_v2", b"direct_exchange_routing_v2", b"listener_records_in_ets",
+        b"restart_streams", b"tracking_records_in_ets", b"classic_queue_type_delivery_support", b"stream_single_active_consumer",
+    }
+)  # fmt: skip
 _FLAGS = "feature_flags"
 
 
@@ -130,6 +140,9 @@ def rescue_in_place(
         if queue.type != CLASSIC
     )
     unknown: list[QueueReport] = []
+    notes = stopped.notes
+    if not flags:
+        notes = (*notes, "feature_flags is neither beside the directory nor in it: that the node is one of 3.10 to 3.12 is assumed")
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
         stopped.check()
@@ -138,7 +151,7 @@ def rescue_in_place(
         return {"STEPS.md": text.encode("utf-8", "surrogateescape")}
 
     converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
-    return InPlaceReport(str(to), broker.name, node, converted, tuple(unknown), others, tuple(str(path) for path in flags), stopped.notes)
+    return InPlaceReport(str(to), broker.name, node, converted, tuple(unknown), others, tuple(str(path) for path in flags), notes)
 
 
 def _names(definitions: Definitions) -> list[tuple[str, str]]:
@@ -159,11 +172,13 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     """Return the name of the node. Raises UnsupportedError if a node of 4.3 would not start on the directory, or may not."""
     if any(_is_vhost(record) for record in read_khepri(directory).records):
         raise _refuse("this one has its metadata in Khepri")
-    for file in _flag_files(Path(str(directory.root))):
-        if _NEWER.search(_small(file)) is not None:
-            raise _refuse(f"{file} has flags of 3.13 or newer")
-    if any(_read(directory, f"{place}/.config") is None for place in find_vhosts(directory)):
-        raise _refuse("vhosts without .config are those of 3.8 or 3.9")
+    if not directory.is_directory("coordination"):
+        raise _refuse("this one has no coordination/, so it is one of 3.8")
+    _check_flags(_flag_files(Path(str(directory.root))))
+    for place in find_vhosts(directory):
+        noted = read_terms(dets.read_objects(_read(directory, f"{place}/recovery.dets") or b""))
+        if any(terms.next_seq is None for terms in noted.values()):
+            raise _refuse(f"{place}/recovery.dets is as 3.8 and 3.9 write it")
     missing = [name for name in ("schema.DAT", "rabbit_vhost.DCD", "rabbit_durable_queue.DCD") if not directory.exists(name)]
     if missing:
         raise _refuse(f"this one has no {missing[0]}")
@@ -182,6 +197,17 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     if not nodes:
         raise _refuse("cluster_nodes.config does not name a node")
     return nodes[0].decode("ascii")
+
+
+def _check_flags(files: Sequence[Path]) -> None:
+    """Refuse the feature flags of older and newer nodes. A file that is damaged says nothing."""
+    for file in files:
+        content = _small(file)
+        if _NEWER.search(content) is not None:
+            raise _refuse(f"{file} has flags of 3.13 or newer")
+        enabled = frozenset(_ATOM.findall(content))
+        if b"quorum_queue" in enabled and not enabled & _SINCE_3_10:
+            raise _refuse(f"{file} has no flag of 3.10 or newer, so it is of 3.8 or 3.9, or not all of its flags were enabled")
 
 
 def _check_schema(directory: ReadOnlyDirectory) -> None:

@@ -200,6 +200,7 @@ def settings(pages: Path) -> dict[str, Any]:
                                 "show_root_heading": True,
                                 "show_root_full_path": False,
                                 "show_bases": False,
+                                "merge_init_into_class": True,
                                 "heading_level": 2,
                                 "members_order": "source",
                                 "filters": ["!^_"],

@@ -58,14 +58,17 @@ def reply(handler: http.server.BaseHTTPRequestHandler, body: bytes, status: int 
     handler.wfile.write(body)
 
 
-def node_with(definitions: dict[str, Any], seen: list[str] | None = None, version: str = "4.3.6") -> Answer:
+def node_with(
+    definitions: dict[str, Any], seen: list[str] | None = None, version: str = "4.3.6", tags: object = ("administrator",)
+) -> Answer:
     """Answer as the management interface of a node with these definitions, as a real node exported them."""
 
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
         if seen is not None:
             seen.append(handler.headers.get("Authorization", ""))
         kind = handler.path.partition("?")[0].removeprefix("/rabbit/api/")
-        reply(handler, json.dumps({"rabbitmq_version": version} if kind == "overview" else definitions.get(kind, [])).encode())
+        single: dict[str, object] = {"overview": {"rabbitmq_version": version}, "whoami": {"name": "user", "tags": tags}}
+        reply(handler, json.dumps(single.get(kind, definitions.get(kind, []))).encode())
 
     return answer
 
@@ -131,6 +134,23 @@ def test_what_a_node_lacks_or_has_otherwise_is_named(out: Path, there: dict[str,
         assert "put no stores in place before" in run_cli("rescue", out, "--check", f"http://{address}/rabbit").stdout
 
 
+@pytest.mark.parametrize(
+    ("tags", "status", "said"),
+    [
+        (["management", "policymaker"], 2, "the user is shown only a part of the definitions"),
+        ([], 2, "the user is shown only a part of the definitions"),
+        ("monitoring,management", 0, ""),
+        (None, 2, "it does not describe the user"),
+    ],
+)
+def test_a_user_that_is_shown_a_part_is_refused_and_what_it_is_not_shown_is_not_called_missing(
+    tags: object, status: int, said: str, out: Path
+) -> None:
+    with serving(node_with(without_old(EXPORTED), tags=tags)) as address:
+        done = run_cli("rescue", out, "--check", f"http://{address}/rabbit")
+    assert (done.status, said in done.stderr) == (status, True), done.stderr
+
+
 def test_rows_of_other_shapes_are_definitions_that_are_not_there(out: Path) -> None:
     odd = [{"name": ["small"], "vhost": {"name": "/"}}, {}, {"vhost": 1, "name": None, "arguments": [1], "messages": "many"}]
     there = dict.fromkeys(node_check.COMPARED, odd) | {"vhosts": [*odd, {"name": "/"}]}
@@ -173,7 +193,7 @@ def drip(handler: http.server.BaseHTTPRequestHandler) -> None:
         (lambda handler: reply(handler, b"\xff\xfe[]"), "its answer is not JSON"),
         (lambda handler: reply(handler, b"[" * 100_000), "its answer is not JSON"),
         (lambda handler: reply(handler, b"[1, 2]"), "it does not name its version"),
-        (lambda handler: reply(handler, b'{"rabbitmq_version": "4.3.6"}'), "its list of vhosts is not one"),
+        (lambda handler: reply(handler, b'{"rabbitmq_version": "4.3.6", "tags": ["administrator"]}'), "its list of vhosts is not one"),
         (lambda handler: reply(handler, b'{"rabbitmq_version": ["4.3.6"]}'), "it does not name its version"),
         (lambda handler: reply(handler, b'"' + b"x" * 3_000_000 + b'"'), "its answer has more than 1 MiB"),
         (garbage, "the answer is not HTTP"),

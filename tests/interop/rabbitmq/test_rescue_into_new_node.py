@@ -125,10 +125,15 @@ def check(node: OtherNode, out: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
 def imported(node: OtherNode, out: Path) -> None:
     """Import the definitions through the management interface; the steps do so with rabbitmqctl."""
+    send(node, "POST", "definitions", (out / "definitions.json").read_bytes())
+
+
+def send(node: OtherNode, method: str, path: str, body: bytes) -> None:
+    """Send a request to the management interface."""
     key = base64.b64encode(b"guest:guest").decode()
     headers = {"Authorization": f"Basic {key}", "Content-Type": "application/json"}
-    address = f"http://127.0.0.1:{node.management_port}/api/definitions"
-    urllib.request.urlopen(urllib.request.Request(address, (out / "definitions.json").read_bytes(), headers), timeout=60).close()
+    request = urllib.request.Request(f"http://127.0.0.1:{node.management_port}/api/{path}", body, headers, method=method)
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 @pytest.mark.parametrize("suite", ["trixie", "sid"])
@@ -163,6 +168,9 @@ def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
 
         wrong = run_cli("rescue", first, "--check", address.replace("//", "//guest:wrong@"))
         assert (wrong.status, "refuses the user or the password" in wrong.stderr, "wrong" in wrong.stderr) == (2, True, False)
+        send(node, "PUT", "users/seer", b'{"password": "seer", "tags": "management"}')
+        partly = run_cli("rescue", first, "--check", address.replace("//", "//seer:seer@"))
+        assert (partly.status, "is shown only a part" in partly.stderr) == (2, True)
         in_use = run_cli("rescue", node.data, "--to", tmp_path / "out", "--for", "4.3")
         assert (in_use.status, "is in use: process" in in_use.stderr, (tmp_path / "out").exists()) == (2, True, False)
 

@@ -1,6 +1,7 @@
 """Whether a running node has all definitions of a rescued one, asked of its management interface: HTTP requests that only read.
 
     GET /api/overview                                        the node's version
+    GET /api/whoami                                          the tags of the user: one with few of them is shown a part only
     GET /api/{vhosts,queues,exchanges,bindings,policies}     every object of that kind, as JSON
 
 Compared is what decides whether messages and routes survive: a node deletes the messages of a queue that it lacks, or has with other
@@ -44,6 +45,7 @@ _COLUMNS = {
 }
 # a node adds the type by itself, and 4.x has one version of queues
 _NOT_COMPARED = frozenset({"x-queue-type", "x-queue-version"})
+_SEEING_ALL = frozenset({"administrator", "monitoring"})
 
 Row = Mapping[str, Any]
 
@@ -117,12 +119,26 @@ class ManagementApi:
             raise self._not_management("it does not name its version")
         return version
 
+    def check_user(self) -> None:
+        """Raise UsageError if the user is shown only what is its own: then what lacks is not known."""
+        found = self.get("/api/whoami")
+        tags = found.get("tags") if isinstance(found, dict) else None
+        if isinstance(tags, str):  # before 3.9
+            tags = tags.split(",")
+        if not isinstance(tags, list):
+            raise self._not_management("it does not describe the user")
+        if not {str(tag) for tag in tags} & _SEEING_ALL:
+            raise UsageError(f"the user is shown only a part of the definitions of {self.node}; give one with the tag administrator")
+
     def get(self, path: str) -> Any:
         """Return the answer to a request. Raises CannotOpenError, UsageError."""
         try:
             status, body = self._answer(f"{self._path}{path}")
         except ssl.SSLError as error:
-            raise CannotOpenError(f"{self.node} has no valid TLS: {error.reason or 'the handshake failed'}; check the URL") from None
+            raise CannotOpenError(
+                f"{self.node} has no valid TLS: {error.reason or 'the handshake failed'}; check the URL, or name the "
+                "file with its CA in SSL_CERT_FILE"
+            ) from None
         except TimeoutError:
             raise CannotOpenError(f"{self.node} did not answer in time; check the URL") from None
         except (OSError, http.client.HTTPException, UnicodeError) as error:
@@ -209,6 +225,7 @@ def check_node(document: Row, api: ManagementApi, version: str | None = None) ->
     """Compare definitions with those of a node. version: the one that it must have. Raises CannotOpenError, UsageError."""
     wanted = None if version is None else target_version(version).name
     running = api.version()
+    api.check_user()
     missing = []
     if wanted is not None and ".".join(running.split(".")[:2]) != wanted:
         missing.append(f"The node is RabbitMQ {running}, not {wanted}.")

@@ -263,6 +263,17 @@ def test_the_command_writes_both_brokers_and_goes_on_where_it_was(tmp_path: Path
     assert "routing key" in text.stdout
 
 
+def test_nameless_files_beside_named_ones_are_not_passed_over_without_a_word(tmp_path: Path) -> None:
+    path = next(path for path in files_of([case_named("3.10.8/g1-v2-small-clean")]) if path.suffix == ".qs")
+    wreck = tmp_path / "wreck"
+    wreck.mkdir()
+    (wreck / "0.qs").write_bytes(path.read_bytes())
+    assert "under other names" not in run_cli("salvage", wreck, "--to", tmp_path / "one.jsonl").stderr
+    (wreck / "f0001").write_bytes(path.read_bytes())
+    done = run_cli("salvage", wreck, "--to", tmp_path / "two.jsonl")
+    assert "1 file under other names, such as f0001" in " ".join(done.stderr.split())
+
+
 def test_carved_rabbitmq_messages_become_a_store_of_either_version(tmp_path: Path) -> None:
     image = tmp_path / "disk.img"
     image.write_bytes(shuffled_image(files_of([case_named("3.10.8/f-mixed-features")]), 2))

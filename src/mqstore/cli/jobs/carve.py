@@ -71,7 +71,7 @@ def carve(out: Output, store: Path, options: Any) -> int:
             wreck = search(files, runner, stage=stage if resumable else None, progress=progress)
         work = _Work(out, store, options, wreck, runner, stage, resumable)
         document, verdicts = _write(work)
-    ok = not verdicts.get("damaged") and wreck.ok
+    ok = not verdicts.get("damaged") and wreck.ok and not document.get("refused") and not document.get("returned")
     document = {
         "store": str(store),
         "ok": ok,
@@ -331,7 +331,8 @@ def _send_rocketmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
         finally:
             target.close()
     document = {"messages": counts.sent, "confirmed": counts.sent, "skipped": counts.skipped, "refused": counts.refused}
-    return {**document, "left_out": dict(skipped)}, verdicts
+    refusals = [{"message": mark, "reason": reason} for mark, reason in counts.refusals]
+    return {**document, "refusals": refusals, "left_out": dict(skipped)}, verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +356,13 @@ def _print(out: Output, wreck: Wreck, document: dict[str, Any], verdicts: Mappin
     out.line(f"{searched}: {', '.join(found)}.")
     if wreck.resumed:
         out.line(f"{count(wreck.resumed, 'split')} had been searched by an earlier run.")
+    if document.get("skipped"):
+        out.line(f"{count(document['skipped'], 'message')} skipped, confirmed in an earlier run.")
+    if document.get("returned"):
+        out.line(f"Returned: {count(document['returned'], 'message')}, because no such queue or route exists. Declare it and send again.")
+    if document.get("refused"):
+        why = f", such as {document['refusals'][0]['reason']}" if document.get("refusals") else "; see its log"
+        out.line(f"Refused by the broker: {count(document['refused'], 'message')}{why}.")
     for why, number in sorted(document.get("left_out", {}).items()):
         out.line(f"Left out: {count(number, 'message')} ({why}).")
     out.line()

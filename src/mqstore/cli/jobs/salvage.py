@@ -122,6 +122,8 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     splits, in threads or with --master on Spark; with --resume a run that was killed goes on. Acknowledged messages are marked as such.
     Exit status 1 if anything is damaged or missing, or if bytes belonged to nothing.
     """
+    from mqstore.rabbitmq.salvage.arrangement import unread_files
+
     wreck = _open_wreck(store, options.names)
     if wreck is None:
         return _rocketmq_to_file(out, store, options)
@@ -129,6 +131,9 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
         raise UsageError("--for is the version that is to start on a new store; give --as")
     if options.to_amqp:
         return to_running_broker(out, wreck, options)
+    if store.is_dir() and (unread := unread_files(wreck.directory)):
+        others = f"{count(len(unread), 'file')} under other names, such as {unread[0]}"
+        out.note(f"{others}: not read, because there are files of RabbitMQ under their names; salvage others from a separate directory")
     if options.master or options.threads:
         raise UsageError(f"{store} has files of RabbitMQ under their names; --master and --threads apply to images and nameless pieces")
     if options.as_kind is TargetKind.ROCKETMQ:

@@ -31,7 +31,7 @@ from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["guess_names", "is_part", "open_parts"]
+__all__ = ["guess_names", "is_part", "open_parts", "unread_files"]
 
 INDEX = ("idx", "jif", "qi", "qs")
 STORE = ("rdq", "rdt")
@@ -65,6 +65,16 @@ def open_parts(path: Path) -> ReadOnlyDirectory:
     arranged = AliasDirectory(path, files)
     arranged.tolerate_unlisted("", known=unlisted)
     return arranged
+
+
+def unread_files(directory: ReadOnlyDirectory) -> list[str]:
+    """Return the files at the place of an arrangement that are not in it, because their names are not those of parts; empty ones aside."""
+    if not isinstance(directory, AliasDirectory):
+        return []
+    known = set(directory.files.values())
+    place = ConfinedDirectory(directory.root)
+    place.tolerate_unlisted("")
+    return [name for name, entry in islice(place.walk(), MOST_FILES) if entry.is_file and entry.size and name not in known]
 
 
 def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:

@@ -51,3 +51,15 @@ def test_a_real_broker_serves_what_was_carved(version: str, tmp_path: Path) -> N
                 },
             )  # fmt: skip
             assert len(found.body) > 0
+        # and a running broker takes what is carved out of the pieces
+        resume = tmp_path / "sent.json"
+        sent = run_cli("salvage", pieces, "--to", f"rocketmq://{names}", "--resume", resume, "-o", "json")
+        assert sent.status in (0, 1), sent.stderr
+        assert sent.document["refused"] == 0, sent.document["refusals"][:3]
+        assert sent.document["confirmed"] == len(wanted) - sum(sent.document["left_out"].values())
+        with Client(broker) as client:
+            for queue_id in queues:
+                offset = client.call(30, {"topic": topic, "queueId": queue_id}).ext or {}
+                assert int(offset["offset"]) == 2 * sum(row["topic"] == topic and row["queue_id"] == queue_id for row in wanted)
+        again = run_cli("salvage", pieces, "--to", f"rocketmq://{names}", "--resume", resume, "-o", "json")
+        assert (again.document["confirmed"], again.document["skipped"]) == (0, sent.document["confirmed"])

@@ -13,6 +13,7 @@ from interop.rabbitmq.adopting import Adopted, Declared, adopt, declare, drain_a
 from interop.rabbitmq.node import Node, new_node
 from support import golden as goldenkit
 from support.golden import case_named, run_cli
+from support.images import files_of, shuffled_image
 from support.rabbitmq_index import message_id
 from support.rabbitmq_wrecks import STORE, Q, body, in_journal, in_segment, in_store, vhost
 
@@ -67,6 +68,18 @@ def test_a_node_delivers_the_messages_of_records_whose_heads_were_damaged(tmp_pa
     assert [(row["seq_id"], row["payload_len"]) for row in adopted.rows] == [(number, len(body(number))) for number in (1, 2, 4, 6)]
 
 
+def test_a_node_starts_from_a_store_of_messages_that_were_carved_out_of_an_image(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(shuffled_image(files_of([F]), 4))
+    done = run_cli("salvage", image, "--to", tmp_path / "fresh", "--as", "rabbitmq", "--into", "saved", "--for", "3.10", "-o", "json")
+    assert done.status == 1, done.stderr  # bytes belonged to nothing
+    adopted = adopt(tmp_path / "fresh", [Declared("/", "saved")], {"classic_queue_default_version": 1})
+    assert adopted.sound, adopted
+    assert len(adopted.rows) == done.document["messages"] > 50
+    persistent = {row["payload_sha256"] for row in goldenkit.expected(F) if row["recovered"]}
+    assert persistent <= {row["payload_sha256"] for row in adopted.rows}
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[tuple[Node, list[Declared]]]:
     queues = [Declared("/", "orders.b")]
@@ -119,6 +132,21 @@ def test_messages_arrive_in_order_with_their_properties(broker: tuple[Node, list
             if "headers" in properties:
                 properties["headers"] = [field for field in properties["headers"] if field[0] not in ("CC", "BCC")]
             assert got[row["payload_sha256"]]["properties"] == properties
+    purge(node, queues)
+
+
+def test_messages_carved_out_of_an_image_arrive(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, queues = broker
+    image = tmp_path / "image"
+    image.write_bytes(shuffled_image(files_of([F]), 6))
+    done = run_cli("salvage", image, "--to", url(node), "--into", "orders.b", "--resume", tmp_path / "sent.json", "-o", "json")
+    assert done.status == 1, done.stderr  # bytes belonged to nothing
+    found = waiting(node, queues)["orders.b"]
+    assert len(found) == done.document["confirmed"] > 50
+    wanted = {row["payload_sha256"] for row in goldenkit.expected(F) if row["recovered"]}
+    assert wanted <= {row["payload_sha256"] for row in found}
+    again = run_cli("salvage", image, "--to", url(node), "--into", "orders.b", "--resume", tmp_path / "sent.json", "-o", "json")
+    assert again.document["sent"] == 0
     purge(node, queues)
 
 

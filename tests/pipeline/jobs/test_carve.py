@@ -229,6 +229,15 @@ def test_ten_thousand_copies_of_one_record_are_one_message_and_its_copies(tmp_pa
     assert verdicts == {"intact": 1, "duplicate": 9999}
 
 
+def test_a_fifo_and_an_endless_device_are_refused_by_the_command(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for source, what in ((tmp_path / "fifo", "is a FIFO"), (Path("/dev/zero"), "is a device")):
+        done = run_cli("salvage", source, "--to", tmp_path / "out.jsonl")
+        assert done.status == 2
+        assert what in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 def test_nothing_half_made_stays_if_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = tmp_path / "image"
     image.write_bytes(scattered(2)[0])

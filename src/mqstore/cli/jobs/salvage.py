@@ -151,7 +151,7 @@ def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
     try:
         return open_wreck(store, names=() if names is None else read_names(names))
     except NotAStoreError:
-        if kind_of(store) is StoreKind.ROCKETMQ and store.is_dir() | store.is_file():
+        if kind_of(store) is StoreKind.ROCKETMQ and store.exists():
             return None
         raise
 
@@ -229,7 +229,7 @@ def _is_in_place(store: Path) -> bool:
     from mqstore.cli.common.arguments import open_store
     from mqstore.files.archive import is_archive
 
-    if store.is_file() and not is_archive(store):
+    if not store.is_dir() and not (store.is_file() and is_archive(store)):
         return False
     try:
         opened = open_store(store, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import golden as goldenkit
 from support.console import Visitor, golden, links, visiting, words
+
+from mqstore.console.pages.find import SHOWN
 
 STORES = ("4.9.3/f-broker-offsets", "3.10.8/f-mixed-features", "4.9.3/m-damaged/16-everything")
 
@@ -40,6 +43,19 @@ def test_hits_are_those_of_the_command_and_link_to_their_messages(visitor: Visit
         assert link in links(page)
     assert visitor.get(f"/stores/0/message?offset={rows[0]['physical_offset']}").status_code == 200
     assert "s62_everything offset" in words(page)
+
+
+@pytest.mark.parametrize("text", ["order12", "OrderID", "dead-2", "order-", "TagC"])
+def test_each_store_has_the_hits_of_the_command_with_their_states(visitor: Visitor, text: str) -> None:
+    sections = found(visitor, text).text.split("<h2>")[1:]
+    for section, store in zip(sections, STORES, strict=False):
+        rows = goldenkit.run_cli("find", golden(store), text, "-o", "jsonl").rows
+        cells = [re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr><td>.*?</tr>", section, re.DOTALL)]
+        assert [each[4] for each in cells] == [row["state"] for row in rows[:SHOWN]]
+        for each, row in zip(cells, rows, strict=False):
+            assert each[2].startswith(", ".join(row["matched_in"]))
+            assert row["verdict"] in each[3]
+            assert [group["group"] for group in row["consumed_by"]] == re.findall(r"([\w-]+) <small>offset", each[5])
 
 
 def test_an_acknowledged_message_of_rabbitmq_is_shown_as_such(visitor: Visitor) -> None:

@@ -54,8 +54,10 @@ class Proxy:
                 continue
             with self._guard:
                 self._open |= {client, server}
+            for each in (client, server):
+                with contextlib.suppress(OSError):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for one, other, change in ((client, server, None), (server, client, self.answers)):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._forward, args=(one, other, change), daemon=True).start()
 
     def _forward(self, one: socket.socket, other: socket.socket, change: Callable[[bytes], bytes] | None) -> None:

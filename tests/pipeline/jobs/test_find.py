@@ -160,7 +160,12 @@ def test_the_limit_bounds_the_rows_and_not_the_count(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_spark_finds_the_same(spark: Any) -> None:
-    alone = pipeline.find(opened(PLAIN), "order1", threads=1)
-    spread = pipeline.find(opened(PLAIN), "order1", spark=spark)
-    assert spread.rows == alone.rows
-    assert (spread.hits, spread.records, spread.searched) == (alone.hits, alone.records, alone.searched)
+    codecs, damaged = case_named("5.3.3/i-v2-codecs-crc"), case_named("4.9.3/m-damaged/16-everything")
+    key = next(row["keys"] for row in rows_of(PLAIN) if row["keys"]).split()[0]
+    for case, text, whole in ((PLAIN, "order1", False), (PLAIN, key, True), (codecs, "user@", False), (damaged, "order", False)):
+        config = case.config if case.config.exists() else None
+        alone = pipeline.find(opened(case), text, threads=1, whole_key=whole, config=config)
+        spread = pipeline.find(opened(case), text, spark=spark, whole_key=whole, config=config)
+        assert alone.hits
+        for name in ("rows", "hits", "records", "searched", "how", "buried", "unsearched", "damage", "damaged_ranges", "complete"):
+            assert getattr(spread, name) == getattr(alone, name), (case.id, name)

@@ -31,6 +31,7 @@ __all__ = ["FOUND_COLUMNS", "FoundInQueues", "find"]
 # added to the columns of the message table
 FOUND_COLUMNS = ("matched_in", "matched_as", "state", "consumed_by")
 
+ID_PART = 8  # digits: a shorter part of a message id is in some of them by chance
 _SEARCHED = ("payload", "properties_json", "msg_id", "verdict")
 
 
@@ -117,7 +118,7 @@ def _matches(row: dict[str, Any], payload: bytes | None, needle: Needle) -> tupl
         look(name, None if value is None else str(value).encode("utf-8", "surrogatepass"))
     for value in _texts(properties):
         look("properties", value.encode("utf-8", "surrogatepass"))
-    if row["msg_id"] is not None and needle.text.lower() in row["msg_id"]:
+    if row["msg_id"] is not None and len(needle.text) >= ID_PART and needle.text.lower() in row["msg_id"]:
         names["msg_id"], forms["text"] = None, None
     look("payload", payload)
     return list(names), list(forms)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, expected, opened, run_cli, unchanged
+from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, expected, opened, run_cli, unchanged, unpack_node
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UsageError
@@ -35,6 +35,16 @@ def test_4_3_starts_on_version_1_queues_and_deletes_every_message(name: str) -> 
     assert (found.starts, found.loses, found.redelivers, found.status) == (True, len(expected(case_named(name))), 0, 1)
     assert found.next.startswith("mqstore convert ")
     assert found.next.endswith("--queue-version 2")
+
+
+def test_for_a_nodes_data_directory_the_next_command_is_a_rescue_after_which_nothing_is_lost(tmp_path: Path) -> None:
+    case = case_named("3.8.9/a-v1-clean")
+    node = unpack_node(case, tmp_path / "node")
+    found = diagnose(RabbitMQStore(node), "4.3.6")
+    assert found.next == f"mqstore rescue {node} --to {node}.new --for 4.3"
+    assert run_cli(*found.next.split()[1:]).status == 0
+    after = diagnose(RabbitMQStore(Path(f"{node}.new")), "4.3.6")
+    assert (after.starts, after.loses) == (True, 0)
 
 
 def test_4_3_keeps_version_2_queues() -> None:

@@ -278,6 +278,13 @@ class _Work:
         old = any(queue.version == 1 for queue in self.store.queues) and self.version >= WITHOUT_V1
         new = any(queue.version == 2 for queue in self.store.queues) and self.version < WITH_V2
         if old or new:
+            directory = self.store.directory
+            if directory.root == Path(store) and directory.is_directory("msg_stores") and not self._without_metadata():
+                target = f"{self.version[0]}.{self.version[1]}"
+                return (
+                    command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
+                    f"prepare queues, definitions and steps for a node of {target}; start none on this directory",
+                )
             target = "2" if old else "1"
             return (
                 command("mqstore", "convert", store, "--to", f"{store}.new", "--queue-version", target),

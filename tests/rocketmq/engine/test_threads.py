@@ -380,6 +380,7 @@ def test_a_call_that_no_longer_waits_does_not_affect_the_others(tmp_path: Path) 
         before = disk.syncs
         disk.gate.clear()
         tasks = [asyncio.create_task(store.put_async(Message("orders", b"%d" % number))) for number in range(40)]
+        await asyncio.sleep(0.01)  # all tasks begin
         while disk.syncs == before:
             await asyncio.sleep(0.01)
         for task in tasks[::2]:
@@ -403,6 +404,7 @@ def test_a_loop_that_is_closed_while_somebody_waits_leaves_the_store_usable(tmp_
         before = disk.syncs
 
         async def sync_begun() -> None:
+            await asyncio.sleep(0.01)  # the put begins
             while disk.syncs == before:
                 await asyncio.sleep(0.01)
 

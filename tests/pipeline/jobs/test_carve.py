@@ -113,6 +113,7 @@ def scattered(seed: int) -> tuple[bytes, set[tuple[str, int, int]]]:
     return image, {(path, low, low + len(raw)) for path, low, raw in pieces}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_files_cut_at_random_points_give_what_no_cut_goes_through(seed: int, tmp_path: Path) -> None:
     image = tmp_path / "image"
@@ -221,12 +222,12 @@ def test_a_piece_that_cannot_be_opened_is_reported_and_the_others_are_searched(t
     assert not wreck.ok
 
 
-def test_ten_thousand_copies_of_one_record_are_one_message_and_its_copies(tmp_path: Path) -> None:
+def test_three_thousand_copies_of_one_record_are_one_message_and_its_copies(tmp_path: Path) -> None:
     record = encode(Record("orders", b"body" * 20, physical_offset=4096))
     image = tmp_path / "image"
-    image.write_bytes((record + b"\1") * 10_000)
+    image.write_bytes((record + b"\1") * 3000)
     verdicts = Counter(row["verdict"] for row in rocketmq_rows(carve(source_files(image), ThreadRunner(1))))
-    assert verdicts == {"intact": 1, "duplicate": 9999}
+    assert verdicts == {"intact": 1, "duplicate": 2999}
 
 
 def test_a_fifo_and_an_endless_device_are_refused_by_the_command(tmp_path: Path) -> None:
@@ -305,6 +306,7 @@ def test_carved_rabbitmq_messages_become_a_store_of_either_version(tmp_path: Pat
         assert queues.status == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("version", ["4.3.0", "4.7.1", "5.1.4", "5.5.0"])
 def test_a_fresh_store_of_any_version_is_sound_by_its_rules(version: str, tmp_path: Path) -> None:
     pieces = tmp_path / "pieces"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -244,3 +245,9 @@ def test_a_directory_without_definitions_is_a_sentence(content: bytes | None, sa
         (tmp_path / "definitions.json").write_bytes(content)
     done = run_cli("rescue", tmp_path, "--check", "http://127.0.0.1:1")
     assert (done.status, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_fifo_in_the_place_of_the_definitions_is_a_sentence(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "definitions.json")
+    done = run_cli("rescue", tmp_path, "--check", "http://127.0.0.1:1")
+    assert (done.status, "is a FIFO, not a regular file" in done.stderr) == (2, True), done.stderr

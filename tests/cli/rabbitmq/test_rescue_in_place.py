@@ -241,3 +241,13 @@ def test_levels_that_the_definition_does_not_have_are_counted_as_what_a_node_wou
     done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
     assert (done.status, len(done.document["unknown_directories"])) == (1, 2), done.stderr
     assert 0 < done.document["deleted"] < 29
+
+
+def test_fifos_in_the_place_of_feature_flags_and_tables_do_not_block(node: Path, tmp_path: Path) -> None:
+    os.mkfifo(node / "feature_flags")
+    (node / "rabbit_serial").unlink()
+    os.mkfifo(node / "rabbit_serial")
+    assert prepare(node, tmp_path / "out").status == 1  # they are findings
+    (node / "schema.DAT").unlink()
+    os.mkfifo(node / "schema.DAT")
+    assert "this one has no schema.DAT" in prepare(node, tmp_path / "other").stderr

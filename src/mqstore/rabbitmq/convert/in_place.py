@@ -30,6 +30,7 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.regular_file import open_regular_file
 from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
@@ -234,7 +235,7 @@ def _read(directory: ReadOnlyDirectory, name: str) -> bytes | None:
 
 def _small(file: Path) -> bytes:
     try:
-        with open(file, "rb") as content:
+        with open_regular_file(file) as content:
             return content.read(1 << 20)
     except OSError:
         return b""

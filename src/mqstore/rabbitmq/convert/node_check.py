@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from mqstore.errors import CannotOpenError, NotAStoreError, UsageError
+from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.rabbitmq.convert.broker_version import target_version
 
 __all__ = ["PASSWORD", "USER", "ManagementApi", "NodeCheck", "check_node", "read_document"]
@@ -206,13 +207,14 @@ def read_document(place: Path) -> dict[str, Any]:
     """Return the definitions that a rescue wrote. place: its directory. Raises NotAStoreError, CannotOpenError."""
     file = place / "definitions.json"
     try:
-        document = json.loads(file.read_bytes())
+        with open_regular_file(file) as content:
+            document = json.loads(content.read(MOST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise NotAStoreError(
             f"{place} has no definitions.json; give the directory that rescue wrote, or run it without --check first"
         ) from None
     except OSError as error:
-        raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
+        raise CannotOpenError(why_unreadable(file, error)) from None
     except (ValueError, RecursionError):
         raise CannotOpenError(f"{file} is not JSON; run rescue again with another OUT") from None
     rows = [document.get(kind, []) for kind in COMPARED] if isinstance(document, dict) else [None]

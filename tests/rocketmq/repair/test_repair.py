@@ -82,7 +82,7 @@ def test_after_a_repair_a_broker_starts_and_keeps_all_that_is_there_and_undoing_
         assert found.loses <= before.loses
 
 
-@pytest.mark.parametrize("case", [case for case in DAMAGED if "index" not in case.name], ids=case_id)
+@pytest.mark.parametrize("case", DAMAGED, ids=case_id)
 def test_a_damaged_store_loses_after_a_repair_only_messages_whose_bytes_are_lost(case: GoldenCase, tmp_path: Path) -> None:
     found, steps = repaired_and_undone(unpack(case, tmp_path / "store"), case)
     assert steps

@@ -13,6 +13,7 @@ from mqstore.repair.journal import StoreLocking
 from mqstore.rocketmq.live.store_lock import LOCK, StoreLock
 from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.file_steps import file_steps
+from mqstore.rocketmq.repair.index_steps import index_steps
 from mqstore.rocketmq.repair.log_steps import log_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -39,5 +40,6 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
         *file_steps(store),
         *in_log,
         *queue_steps(store, scan, log_end),
+        *index_steps(store, scan, list(report.damage)),
         *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
     ]

@@ -1,0 +1,193 @@
+"""Steps for index files: what differs from the keys of the log is written in place, entry by entry, slot by slot.
+
+An index file has the keys of a range of the log, in its order. The range begins where the file before it ends, or with the file's first
+entry, and ends where the next one begins, or with the log. Entries, links, slots and header follow from the keys, so that a file of the
+right length can be made again even if nothing in it can be read, if its geometry is known from other files or from the configuration.
+
+The newest file of a store that was not closed is left to the broker, which recovers it. Files with very many keys, and those of which
+the beginning of the log was removed, are left to `rebuild`.
+
+Format: docs/formats/rocketmq.md, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.findings import Damage, Kind
+from mqstore.kernels.rocketmq import index_chains
+from mqstore.repair.change import Change, Step
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
+from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, IndexFile
+from mqstore.rocketmq.format.index_geometry import file_size
+from mqstore.rocketmq.rebuild_steps import settings_of
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.log_proof import check_split, plan
+from mqstore.rocketmq.verify.verification import Verification
+from mqstore.table.formatting import count
+
+__all__ = ["index_steps"]
+
+MOST_KEYS = 2_000_000  # of a file that is repaired in place
+_KINDS = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_CHAIN, Kind.BAD_INDEX_ENTRY})
+_OTHERWISE = "key queries miss messages, or follow links that lead elsewhere"
+
+Keys = NDArray[np.void]
+
+
+class _Begin(NamedTuple):
+    """Where a file ends, which the next one continues: last offset, how many of its keys are in the file, and its time."""
+
+    offset: int
+    held: int
+    timestamp: int
+
+
+def index_steps(store: RocketMQStore, scan: Verification, damage: list[Damage]) -> Iterator[Step]:
+    """Yield one step for each damaged index file. The scan must be complete; damage: its findings."""
+    found: dict[str, list[Damage]] = {}
+    for item in damage:
+        if item.kind in _KINDS and item.file.startswith("index/"):
+            found.setdefault(item.file, []).append(item)
+    files = _files(store)
+    for item in damage:
+        if item.kind is Kind.MISSING_INDEX_ENTRY:  # the file that had them may be one that was overwritten with zeros
+            empty = (name for name, file in files if file is not None and file.header.index_count <= 1)
+            found |= {name: [item] for name in empty if name not in found}
+    if not found:
+        return
+    before: _Begin | None = _Begin(-1, 0, 0) if store.log.start == 0 else None
+    for number, (name, file) in enumerate(files):
+        following = files[number + 1] if number + 1 < len(files) else None
+        if name not in found:
+            before = None if file is None else _end_of(file)
+        elif following is None and store.unclean:
+            return
+        elif file is None:
+            yield _impossible(name, found[name], "the geometry is not known: give the broker's settings with --config")
+            before = None
+        else:
+            intact = following[1] if following is not None and following[0] not in found else None
+            step, before = _file_step(scan, file, found[name], before, intact, is_last=following is None)
+            if step is not None:
+                yield step
+
+
+def _files(store: RocketMQStore) -> list[tuple[str, IndexFile | None]]:
+    """Return all index files by name; None for one that cannot be read as the geometry of the others demands."""
+    settings = settings_of(store)
+    shape = (settings.index_slots, settings.index_positions)
+    sure = None if settings.assumed_geometry else shape
+    found: list[tuple[str, IndexFile | None]] = [
+        (file.relative, file if file.proved or (file.slot_count, file.positions) == sure else None) for file in store.index_files()
+    ]
+    for unread in store.unread_index:
+        mapped = store.directory.map(unread.relative)
+        known = not settings.assumed_geometry and mapped.size == file_size(shape)
+        found.append((unread.relative, IndexFile(unread.name, unread.relative, mapped, *shape, "") if known else None))
+    return sorted(found, key=lambda each: each[0])
+
+
+def _end_of(file: IndexFile) -> _Begin | None:
+    header = file.header
+    if header.index_count <= 1:
+        return None
+    return _Begin(header.end_physical_offset, len(file.numbers_of(header.end_physical_offset)), header.end_timestamp)
+
+
+def _impossible(name: str, damage: list[Damage], why: str) -> Step:
+    return Step("index-file", name, damage[0].offset, damage[0].length, f"{damage[0].detail}; {why}", _OTHERWISE, "", ())
+
+
+def _file_step(
+    scan: Verification, file: IndexFile, damage: list[Damage], before: _Begin | None, following: IndexFile | None, *, is_last: bool
+) -> tuple[Step | None, _Begin | None]:
+    """Return the step for one file, and where it ends then."""
+    remedy = "`mqstore rebuild` makes the index from the log"
+    stop = following.header.begin_physical_offset if following is not None else scan.log_end
+    first = file.entry(1)
+    low = before.offset if before is not None else first.physical_offset
+    if low < scan.log.start and (before is None or before.offset >= 0):
+        return _impossible(file.relative, damage, f"the log no longer has its first messages: {remedy}"), None
+    keys = _keys(scan, low, stop)
+    offsets = keys["physical_offset"].astype(np.int64)
+    start = before.held if before is not None and before.offset >= 0 else 0
+    own = np.flatnonzero((offsets == first.physical_offset) & (keys["hash"] == first.key_hash))
+    if len(own) and (before is None or own[0] > start):
+        start = int(own[0])
+    end = len(keys)
+    if following is not None:
+        end -= len(following.numbers_of(stop))
+    elif not is_last:
+        end = start + file.positions - 1
+    if not start < end <= min(len(keys), start + file.positions - 1):
+        return _impossible(file.relative, damage, f"the log has {count(max(0, end - start), 'key')} for it: {remedy}"), None
+    if end - start > MOST_KEYS:
+        return _impossible(file.relative, damage, f"it has {count(end - start, 'key')}: {remedy}"), None
+    keys = keys[start:end]
+    last = int(keys["physical_offset"][-1])
+    ended = _Begin(last, int((keys["physical_offset"] == last).sum()), int(keys["store_timestamp"][-1]))
+    changes = list(_changes(file, keys, before))
+    if not changes:
+        return None, ended
+    size = sum(len(change.made) for change in changes)
+    more = f" (and {count(len(damage) - 1, 'further finding')})" if len(damage) > 1 else ""
+    why = f"{damage[0].detail.partition(';')[0]}{more}; what differs from the {count(len(keys), 'key')} of the log is written"
+    return Step("index-file", file.relative, changes[0].offset, size, why, _OTHERWISE, "", tuple(changes)), ended
+
+
+def _keys(scan: Verification, low: int, stop: int) -> Keys:
+    """Return the keys of the records from one physical offset to another, both included, in log order."""
+    parts = [np.empty(0, KEY_ROW)]
+    for split in plan(scan.log):
+        begin = split.file.start + split.start
+        if begin > stop or split.file.start + split.stop <= low:
+            continue
+        dispatched = check_split(scan.log, split, scan.rules_for(split)).dispatched
+        if dispatched is not None and len(dispatched.keys):
+            offsets = dispatched.keys["physical_offset"].astype(np.int64)
+            parts.append(dispatched.keys[(offsets >= low) & (offsets <= stop)].astype(KEY_ROW))
+    return np.concatenate(parts).astype(KEY_ROW)
+
+
+def _changes(file: IndexFile, keys: Keys, before: _Begin | None) -> Iterator[Change]:
+    """Yield the writes after which a file has these keys."""
+    slots = np.zeros(file.slot_count, np.int32)
+    begin = int(keys["store_timestamp"][0])
+    made = np.empty(len(keys) * ENTRY_SIZE, np.uint8)
+    rows = np.ascontiguousarray(keys).view(np.uint8)
+    inherited = before.timestamp if before is not None else 0
+    taken = index_chains.build(rows[:ENTRY_SIZE], inherited, 1, slots, made[:ENTRY_SIZE])
+    if len(keys) > 1:
+        taken += index_chains.build(rows[ENTRY_SIZE:], begin, 2, slots, made[ENTRY_SIZE:])
+    stored = np.zeros(len(made), np.uint8)
+    there = file.entry_bytes(1, len(keys) + 1)
+    stored[: len(there)] = there
+    if before is None and (stored[:12] == made[:12]).all():
+        made[12:16] = stored[12:16]  # counted from the end of a file that is not there
+    yield from _writes(file.relative, file.entry_position(1), stored, made, ENTRY_SIZE)
+    table = slots.astype(">i4").view(np.uint8)
+    yield from _writes(file.relative, HEADER_SIZE, np.ascontiguousarray(file.slot_table()).view(np.uint8), table, SLOT_SIZE)
+    counted = file.header.hash_slot_count if file.header.hash_slot_count in (taken, len(keys)) else taken
+    last = int(keys["physical_offset"][-1])
+    header = HEADER.pack(begin, int(keys["store_timestamp"][-1]), int(keys["physical_offset"][0]), last, counted, len(keys) + 1)
+    old = np.frombuffer(HEADER.pack(*_stored_header(file)), np.uint8)
+    yield from _writes(file.relative, 0, old, np.frombuffer(header, np.uint8), 4)
+
+
+def _stored_header(file: IndexFile) -> tuple[int, ...]:
+    """Return the header as it is in the file: an IndexFile counts at least 1."""
+    return (*file.header[:5], file.header.index_count if file.header.index_count > 1 else 0)
+
+
+def _writes(name: str, at: int, stored: NDArray[np.uint8], made: NDArray[np.uint8], unit: int) -> Iterator[Change]:
+    """Yield a write for each run of units that differ. at: position of the first in the file."""
+    differs = np.flatnonzero((stored.reshape(-1, unit) != made.reshape(-1, unit)).any(axis=1))
+    for run in np.split(differs, np.flatnonzero(np.diff(differs) != 1) + 1):
+        if len(run):
+            low, high = int(run[0]) * unit, (int(run[-1]) + 1) * unit
+            yield Change("write", name, at + low, made[low:high].tobytes())

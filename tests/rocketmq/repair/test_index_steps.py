@@ -1,0 +1,88 @@
+"""Index files repaired in place: they become byte for byte what a broker wrote, whatever was overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.golden import GoldenCase, case_named, opened, unpack
+
+from mqstore.opening import open_rocketmq
+from mqstore.repair.change import Step
+from mqstore.repair.journal import apply
+from mqstore.rocketmq.repair.plan import LOCKING, plan
+
+CASE = case_named("4.9.3/m-damaged/0-clean")
+
+
+def _index(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((store / "index").iterdir())}
+
+
+def _planned(store: Path, case: GoldenCase = CASE, *, configured: bool = True) -> list[Step]:
+    steps = plan(open_rocketmq(store, config=case.config if configured else None))
+    return [step for step in steps if step.kind == "index-file"]
+
+
+def _patched(number: int, at: int, content: bytes) -> Callable[[Path], None]:
+    def patch(store: Path) -> None:
+        with sorted((store / "index").iterdir())[number].open("r+b") as file:
+            file.seek(at)
+            file.write(content)
+
+    return patch
+
+
+def _zeros(*numbers: int) -> Callable[[Path], None]:
+    def overwrite(store: Path) -> None:
+        files = sorted((store / "index").iterdir())
+        for number in numbers:
+            files[number].write_bytes(bytes(files[number].stat().st_size))
+
+    return overwrite
+
+
+DAMAGE = {
+    "header-of-the-first": _patched(0, 0, bytes(40)),
+    "header-of-the-last": _patched(-1, 0, b"\xff" * 40),
+    "slots": _patched(1, 80, b"\x55" * 200),
+    "entries": _patched(0, 480, b"\x77" * 400),
+    "a-whole-file": _zeros(1),
+    "all-files": _zeros(0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGE))
+def test_an_index_file_becomes_what_the_broker_wrote(name: str, tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    before = _index(store)
+    DAMAGE[name](store)
+    assert _index(store) != before
+    steps = _planned(store)
+    assert all(step.possible and "of the log is written" in step.why for step in steps)
+    apply(store, tmp_path / "undo", steps, LOCKING)
+    assert _index(store) == before
+    assert _planned(store) == []
+
+
+def test_the_index_of_the_damaged_golden_store_becomes_that_of_the_intact_one(tmp_path: Path) -> None:
+    store = unpack(case_named("4.9.3/m-damaged/09-index"), tmp_path / "store")
+    apply(store, tmp_path / "undo", _planned(store), LOCKING)
+    assert _index(store) == _index(opened(CASE))
+
+
+def test_without_the_geometry_or_the_beginning_of_the_log_an_index_file_is_not_repaired(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    for path in (store / "index").iterdir():
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    steps = _planned(store, configured=False)
+    assert len(steps) == 3
+    assert not any(step.possible for step in steps)
+    assert all("give the broker's settings with --config" in step.why for step in steps)
+    rolled = case_named("4.9.3/d-rolled")
+    store = unpack(rolled, tmp_path / "rolled")
+    _patched(0, 44, b"\x55" * 100)(store)
+    (step,) = _planned(store, rolled)
+    assert not step.possible
+    assert "the log no longer has its first messages" in step.why

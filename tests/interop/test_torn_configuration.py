@@ -74,7 +74,7 @@ def tables(store: Path) -> dict[str, object]:
         "topics": {name for name in found["topics.json"].get("topicConfigTable", {}) if name.startswith("s6")},
         "groups": {name for name in found["subscriptionGroup.json"].get("subscriptionGroupTable", {}) if name.startswith("s6")},
         "offsets": {key: value for key, value in found["consumerOffset.json"].get("offsetTable", {}).items() if "s6" in key},
-        "levels": found["delayOffset.json"].get("offsetTable", {}),
+        "levels": set(found["delayOffset.json"].get("offsetTable", {})),  # 5.x corrects their offsets by the queues that are there
     }
 
 
@@ -96,7 +96,7 @@ def test_a_table_whose_bak_is_torn_too_keeps_a_broker_from_starting(version: str
     base = sound(version, tmp_path / "base")
     predicted, real, _, _ = compare(version, base, {"subscriptionGroup.json": "torn"}, tmp_path / "work")
     assert (predicted.starts, real.started) == (False, False), real.error
-    assert [item.file for item in predicted.evidence if item.finding == "bad-config"] == ["config/subscriptionGroup.json"]
+    assert (predicted.evidence[0].finding, predicted.evidence[0].file) == ("bad-config", "config/subscriptionGroup.json")
 
 
 @pytest.mark.parametrize("version", list(BASES))

@@ -34,7 +34,7 @@ def test_4_3_starts_on_version_1_queues_and_deletes_every_message(name: str) -> 
     found = of(case_named(name), "4.3.6")
     assert (found.starts, found.loses, found.redelivers, found.status) == (True, len(expected(case_named(name))), 0, 1)
     assert found.next.startswith("mqstore convert ")
-    assert found.next.endswith("--queue-version 2")
+    assert found.next.endswith(" --for 4.3.6")
 
 
 def test_for_a_nodes_data_directory_the_next_command_is_a_rescue_after_which_nothing_is_lost(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
+from mqstore.rabbitmq.store.defined_queues import unread_parts
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
@@ -46,6 +47,7 @@ START = "rabbitmq-server"
 _VERSION = re.compile(r"(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?")
 _CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
 _FLAG_OF_4 = re.compile(rb"rabbitmq_4\.(\d{1,2})\.0")
+_OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})
 _NODE = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 
 
@@ -117,9 +119,11 @@ class _Work:
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known without a diagnosis. report: of `verify`; None: stored messages have not been read."""
         self._check_vhosts()
+        if report is not None:
+            self._check_steps()
         if self.obstacles:
             return Advice(False, *self._advice(starts=False, loses=0))
-        if self._other_node() is None and report is not None:
+        if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store)):
             affected = sum(item.messages for item in report.damage)
             if affected or not report.damage:
                 return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
@@ -145,6 +149,7 @@ class _Work:
         self.evidence += [Evidence.of(item) for item in report.damage]
         self.evidence += [Evidence("note", ".", note) for note in report.notes]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
+        self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store)]
         if self._without_metadata() and other is None:
             self.evidence.append(
                 Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
@@ -277,7 +282,8 @@ class _Work:
         store = self.store.path
         old = any(queue.version == 1 for queue in self.store.queues) and self.version >= WITHOUT_V1
         new = any(queue.version == 2 for queue in self.store.queues) and self.version < WITH_V2
-        if old or new:
+        other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
+        if old or new or other:
             directory = self.store.directory
             if directory.root == Path(store) and directory.is_directory("msg_stores") and not self._without_metadata():
                 target = f"{self.version[0]}.{self.version[1]}"
@@ -285,9 +291,9 @@ class _Work:
                     command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
                     f"prepare queues, definitions and steps for a node of {target}; start none on this directory",
                 )
-            target = "2" if old else "1"
+        if old or new or any(item.finding == "message-containers" for item in self.obstacles):
             return (
-                command("mqstore", "convert", store, "--to", f"{store}.new", "--queue-version", target),
+                command("mqstore", "convert", store, "--to", f"{store}.new", "--for", self.name),
                 f"write the queues in a form that {self.name} reads, before a node of that version starts",
             )
         if starts and not loses and not self.unknown:

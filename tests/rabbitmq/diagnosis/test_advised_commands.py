@@ -1,0 +1,90 @@
+"""Every command that a diagnosis of a RabbitMQ store advises is run as a shell would split it: it works, and then things are better."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, run_cli, unpack, unpack_node
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.rabbitmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rabbitmq.store.store import RabbitMQStore
+
+VERSIONS = ("3.10.8", "4.3.6")
+
+
+def follow(case: GoldenCase, version: str, place: Path, *, node: bool) -> tuple[Diagnosis, Diagnosis | None]:
+    """Diagnose a copy whose path needs quotes, run what is advised, and diagnose what that made. None: it only lists or saves."""
+    store = place / "a broker's store"
+    (unpack_node if node else unpack)(case, store)
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    found = diagnose(RabbitMQStore(store), version)
+    if found.next == START:
+        return found, found
+    words = shlex.split(found.next)
+    assert words[0] == "mqstore"
+    done = run_cli(*words[1:])
+    allowed = {"repair": {1}, "salvage": {0, 1}}.get(words[1], {0})  # 1: there is something to repair, or something is damaged
+    assert done.status in allowed, (found.next, done.stdout, done.stderr)
+    match words[1]:
+        case "convert" | "rescue":
+            return found, diagnose(RabbitMQStore(Path(words[words.index("--to") + 1])), version)
+        case "repair":
+            run_cli("repair", store, "--apply")
+            return found, diagnose(RabbitMQStore(store), version)
+    assert words[1] == "salvage"
+    return found, None
+
+
+def _value(found: Diagnosis) -> tuple[bool, int]:
+    return found.starts, -found.loses
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
+@pytest.mark.sample(3)
+def test_what_is_advised_for_message_stores_works(case: GoldenCase, version: str, tmp_path: Path) -> None:
+    before, after = follow(case, version, tmp_path, node=False)
+    if after is not None and after is not before:
+        assert _value(after) >= _value(before)
+        assert after.starts
+        assert after.next != before.next
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
+@pytest.mark.sample(1)
+def test_what_is_advised_for_a_data_directory_works(case: GoldenCase, version: str, tmp_path: Path) -> None:
+    before, after = follow(case, version, tmp_path, node=True)
+    if after is not None and after is not before:
+        assert after.starts
+        assert after.loses == 0
+
+
+def test_a_data_directory_whose_format_a_version_does_not_read_is_rescued(tmp_path: Path) -> None:
+    before, after = follow(case_named("3.8.9/a-v1-clean"), "4.3.6", tmp_path, node=True)
+    assert before.next.startswith("mqstore rescue ")
+    assert (after.starts, after.loses) == (True, 0) if after is not None else False
+
+
+def test_message_stores_alone_are_converted(tmp_path: Path) -> None:
+    before, after = follow(case_named("3.8.9/a-v1-clean"), "4.3.6", tmp_path, node=False)
+    assert before.next.startswith("mqstore convert ")
+    assert before.loses
+    assert after is not None
+    assert (after.starts, after.loses) == (True, 0)
+
+
+def test_a_data_directory_under_another_name_is_rescued(tmp_path: Path) -> None:
+    case = case_named("4.3.6/b-small-files-kill9")
+    place = tmp_path / "rabbit@second"
+    unpack_node(case, place)
+    (place / "cluster_nodes.config").write_text("{['rabbit@first'],['rabbit@first']}.\n")
+    shutil.rmtree(place / "coordination", ignore_errors=True)
+    found = diagnose(RabbitMQStore(place), "4.3.6")
+    assert "other-node" in {item.finding for item in found.evidence}
+    assert found.next.startswith("mqstore rescue ")

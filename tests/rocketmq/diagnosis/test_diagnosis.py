@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, unchanged
+from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, unchanged, unpack
 from support.rocketmq_states import made
 
 from mqstore.diagnosis import Diagnosis
@@ -145,3 +145,15 @@ def test_a_number_that_a_tear_may_have_cut_is_not_taken_for_an_offset() -> None:
     assert readable_offsets('\\"' * 200_000) == {}
     assert readable_offsets('{"a@\\"b":{0:1},"c@d":{0:29},"x@y":{0:9') == {'a@\\"b': {0: 1}, "c@d": {0: 29}}
     assert readable_offsets('"t@g":{1:2,' * 50_000) == {"t@g": {1: 2}}
+
+
+@pytest.mark.parametrize(("case", "starts"), [(case_named("4.9.3/d-rolled"), True), (case_named("5.3.3/k-rolled"), False)], ids=case_id)
+def test_a_directory_in_place_of_an_index_file_costs_4_x_its_keys_and_keeps_5_x_from_starting(
+    case: GoldenCase, starts: bool, tmp_path: Path
+) -> None:
+    place = unpack(case, tmp_path / "store")
+    (place / "index" / "20261121").mkdir()
+    found = of(case, place)
+    assert (found.starts, found.status) == (starts, 1 if starts else 2)
+    assert found.next == f"mqstore rebuild {place} --to {place}.new"
+    assert "index/20261121" in {item.file for item in found.evidence}

@@ -204,7 +204,7 @@ class _Work:
                 self.harmless = False
                 self.evidence.append(Evidence("keys-lost", place, f"{sentence}: it does not load the index files after it"))
             else:
-                self.obstacles.append(Evidence("stray-file", place, f"{sentence}: it does not start"))
+                self.obstacles.append(Evidence("refused", place, f"{sentence}: it does not start"))
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
@@ -393,4 +393,6 @@ class _Work:
     @staticmethod
     def _repairable(item: Evidence) -> bool:
         """Return whether `repair` has a step for this. Entries after the end of the log are left to the broker, which drops them."""
+        if item.finding == "stray-file" and item.file.startswith("index/"):
+            return False
         return item.finding in _REPAIRED or (item.finding == "bad-queue-entry" and "after the end of the log" not in item.detail)

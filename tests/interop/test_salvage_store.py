@@ -55,11 +55,13 @@ def test_a_real_broker_serves_what_was_carved(version: str, tmp_path: Path) -> N
         resume = tmp_path / "sent.json"
         sent = run_cli("salvage", pieces, "--to", f"rocketmq://{names}", "--resume", resume, "-o", "json")
         assert sent.status in (0, 1), sent.stderr
-        assert sent.document["refused"] == 0, sent.document["refusals"][:3]
-        assert sent.document["confirmed"] == len(wanted) - sum(sent.document["left_out"].values())
+        # a broker of 5.x fails on a message without a body, so none is sent to it
+        taken = [row for row in wanted if row["body_len"] or version == "4.9.3"]
+        assert sent.document["refused"] == len(wanted) - len(taken), sent.document["refusals"][:3]
+        assert sent.document["confirmed"] == len(taken) - sum(sent.document["left_out"].values())
         with Client(broker) as client:
             for queue_id in queues:
                 offset = client.call(30, {"topic": topic, "queueId": queue_id}).ext or {}
-                assert int(offset["offset"]) == 2 * sum(row["topic"] == topic and row["queue_id"] == queue_id for row in wanted)
+                assert int(offset["offset"]) == sum((row["topic"], row["queue_id"]) == (topic, queue_id) for row in (*wanted, *taken))
         again = run_cli("salvage", pieces, "--to", f"rocketmq://{names}", "--resume", resume, "-o", "json")
-        assert (again.document["confirmed"], again.document["skipped"]) == (0, sent.document["confirmed"])
+        assert (again.document["confirmed"], again.document["skipped"]) == (0, sent.document["confirmed"] + sent.document["refused"])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from interop.realbroker import Job, run, why_not
-from interop.test_diagnose_against_real_store import BASES, _lines, _lost, _messages
-from support.golden import DAMAGED, GoldenCase, case_named, opened, unpack
+from interop.diagnosing import Place, outcomes_of
+from interop.realbroker import why_not
+from interop.test_diagnose_against_real_store import BASES
+from support.golden import DAMAGED, case_named, opened, unpack
 from support.rocketmq_states import STATES, made
 
 from mqstore.opening import open_rocketmq
 from mqstore.repair.journal import apply
-from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
@@ -22,37 +22,28 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 def test_after_a_repair_the_real_store_starts_and_keeps_what_diagnose_promises(version: str, tmp_path: Path) -> None:
     if (reason := why_not(version)) is not None:
         pytest.skip(reason)
-    places: dict[str, tuple[GoldenCase, GoldenCase, Path]] = {}
+    places: list[Place] = []
     for base in map(case_named, BASES[version]):
         for state in sorted(STATES):
             if state.startswith("torn_") and state != "torn_tail" and not (opened(base) / "config").exists():
                 continue
             name = f"{base.name.replace('/', '-')}-{state}"
-            places[name] = (base, base, made(state, base, tmp_path / "stores" / name))
+            places.append(Place(name, made(state, base, tmp_path / "stores" / name), opened(base), base.properties))
     for case in DAMAGED if version == "4.9.3" else ():
         base = case_named(f"{version}/m-damaged/0-clean")
-        places[case.name] = (case, base, unpack(case, tmp_path / "stores" / case.name.replace("/", "-")))
-    jobs, promised = [], {}
-    for name, (case, _, store) in places.items():
-        config = case.config
-        steps = [step for step in plan(open_rocketmq(store, config=config)) if step.possible]
+        places.append(Place(case.name, unpack(case, tmp_path / "stores" / case.name.replace("/", "-")), opened(base), case.properties))
+    config = tmp_path / "store.properties"
+    for place in places:
+        config.write_text("".join(f"{name}={value}\n" for name, value in place.options.items()))
+        steps = [step for step in plan(open_rocketmq(place.store, config=config)) if step.possible]
         if steps:
-            apply(store, tmp_path / f"{store.name}.undo", steps, LOCKING)
-            assert [step for step in plan(open_rocketmq(store, config=config)) if step.possible] == [], name
-        promised[name] = diagnose(open_rocketmq(store, config=config), version)
-        out = tmp_path / "out" / store.name
-        out.mkdir(parents=True)
-        jobs.append(Job(name, ("report", str(store), "--tmp", str(out), "--out", str(out / "report")), case.properties))
-    done = run(version, jobs, tmp_path / "work", threads=32)
+            apply(place.store, tmp_path / f"{place.store.name}.undo", steps, LOCKING)
+            assert [step for step in plan(open_rocketmq(place.store, config=config)) if step.possible] == [], place.name
     wrong = {}
-    for name, (case, base, store) in places.items():
-        report = tmp_path / "out" / store.name / "report"
-        boot = _lines(report / "boot.json")[0] if (report / "boot.json").exists() else {}
-        if not boot.get("load_ok") or done[name].error is not None:
-            wrong[name] = (promised[name].starts, str(boot.get("load_error") or done[name].error)[:300])
-            continue
-        lost = _lost(_messages(opened(base), base.config), store, case.config, report, boot["max_phy_offset"])
-        if lost > promised[name].loses or not promised[name].starts:
-            wrong[name] = (promised[name].loses, str(lost))
+    for item in outcomes_of(version, places, tmp_path / "work"):
+        if not (item.starts and item.predicted.starts):
+            wrong[item.name] = (item.predicted.starts, item.starts, item.error[:300])
+        elif item.lost is None or item.lost > item.predicted.loses:
+            wrong[item.name] = (item.predicted.loses, str(item.lost), "")
     assert not wrong
     assert len(places) > 40

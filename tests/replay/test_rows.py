@@ -194,7 +194,8 @@ def test_without_room_for_the_resume_file_the_run_ends_and_goes_on_later(tmp_pat
     with RunningBroker(tmp_path / "broker") as broker:
         argv = ["replay", str(file), "--to", f"rocketmq://{broker.address}", "--resume", str(tmp_path / "sent.journal")]
         done = subprocess.run(
-            [sys.executable, "-m", "mqstore", *argv],
+            # without -B it would leave bytecode that ends at the limit, on which later processes fail
+            [sys.executable, "-B", "-m", "mqstore", *argv],
             capture_output=True,
             text=True,
             check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.limits import files_of_at_most
 from support.privilege import needs_permissions, without_privilege
 
 from mqstore.errors import CannotOpenError, TargetError
@@ -231,13 +231,8 @@ def test_a_small_file_that_does_not_fit_leaves_the_old_one(full_disk: Path) -> N
 
 
 def test_the_file_size_limit_gives_a_one_sentence_error_and_leaves_nothing(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-    try:
-        with pytest.raises(TargetError, match="file size limit"), NewFile(tmp_path / "rows.csv") as new:
-            new.file.write(bytes(1 << 17))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with files_of_at_most(1 << 16), pytest.raises(TargetError, match="file size limit"), NewFile(tmp_path / "rows.csv") as new:
+        new.file.write(bytes(1 << 17))
     assert names(tmp_path) == []
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli, unchanged
+from support.limits import files_of_at_most
 from support.tables import plain, table
 
 from mqstore.errors import TargetError
@@ -26,17 +25,6 @@ COLUMNS = ["topic", "queue_id", "size"]
 
 def rows(file_format: str, root: Path) -> int:
     return len(plain(root) if file_format == "parquet" else table(file_format, root))
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """Limit the size of files that this process writes to this many bytes within the block."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

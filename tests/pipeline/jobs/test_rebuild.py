@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged, unpack
+from support.limits import files_of_at_most
 from support.stores import Store, message
 
 import mqstore
@@ -278,15 +277,8 @@ def test_what_is_not_a_store_is_one_sentence(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
     # a file size limit fails a write the way a full disk does
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(TargetError, match="limit"):
-            rebuild(source, tmp_path / "out", in_process_threads=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with files_of_at_most(4096), pytest.raises(TargetError, match="limit"):
+        rebuild(source, tmp_path / "out", in_process_threads=2)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 

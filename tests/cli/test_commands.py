@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -414,3 +415,17 @@ def test_colours_are_written_to_terminals_only_and_never_with_no_color(store: Pa
         written = terminal.getvalue()
         assert ("\x1b[" in written) is colour
         assert "\\x1b[31m" in written
+
+
+def test_bytecode_that_was_cut_off_is_an_error_and_not_an_interrupt(tmp_path: Path) -> None:
+    import mqstore.rocketmq.store.timers as needed
+
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    command = [sys.executable, "-m", "mqstore", "timers", str(opened(case_named("4.9.3/a-clean-small")))]
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    (bytecode,) = (path for path in tmp_path.rglob("timers.*.pyc") if path.parent.name == Path(needed.__file__).parent.name)
+    bytecode.write_bytes(bytecode.read_bytes()[:2500])
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "EOFError" in done.stderr
+    assert "interrupted" not in done.stderr

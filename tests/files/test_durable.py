@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.limits import files_of_at_most
+from support import limits
 from support.privilege import needs_permissions, without_privilege
 
 from mqstore.errors import CannotOpenError, TargetError
@@ -42,15 +41,8 @@ def directory(tmp_path: Path) -> Iterator[DurableDirectory]:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """Yield a file system of 256 KiB."""
-    place = tmp_path / "small-disk"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("there is no mount command here")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with limits.small_disk(tmp_path / "small-disk", 256) as place:
+        yield place
 
 
 # ---- writing into an existing directory
@@ -231,7 +223,7 @@ def test_a_small_file_that_does_not_fit_leaves_the_old_one(full_disk: Path) -> N
 
 
 def test_the_file_size_limit_gives_a_one_sentence_error_and_leaves_nothing(tmp_path: Path) -> None:
-    with files_of_at_most(1 << 16), pytest.raises(TargetError, match="file size limit"), NewFile(tmp_path / "rows.csv") as new:
+    with limits.files_of_at_most(1 << 16), pytest.raises(TargetError, match="file size limit"), NewFile(tmp_path / "rows.csv") as new:
         new.file.write(bytes(1 << 17))
     assert names(tmp_path) == []
 

@@ -159,7 +159,9 @@ def run(argv: Sequence[str]) -> int:
     except typer.TyperException as error:
         _print_error(_usage_sentence(error))
         return FAILED
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # Typer takes it for the end of what a person typed, and no command asks for input
+            return report_failure(error.__cause__, verbose="-v" in argv or "--verbose" in argv)
         _print_error("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the parser exits if standard output is closed

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import limits
 from support.golden import Outcome, case_named, opened_node, run_cli, unchanged, unpack_node
 from support.rabbitmq_nodes import unpacked
 
@@ -189,16 +190,9 @@ def test_a_directory_that_changes_meanwhile_is_refused(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 200 KiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("there is no mount command here")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("mounting a small disk needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    """Yield a file system of 200 KiB."""
+    with limits.small_disk(tmp_path / "small", 200) as place:
+        yield place
 
 
 @pytest.mark.parametrize("words", [[], ["--in-place"]], ids=["definitions", "in place"])

@@ -10,12 +10,11 @@ stay until the file is complete; otherwise each is removed when it has been copi
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,16 +109,18 @@ def write_carved_rows(
     return counts
 
 
-def open_fragment(path: Path) -> io.BufferedReader:
+def open_fragment(path: Path) -> IO[bytes]:
     """Open a finished fragment."""
     from mqstore.files.regular_file import open_regular_file
 
-    return open_regular_file(path)  # type: ignore[return-value]
+    return open_regular_file(path)
 
 
-def _fragments(tasks: list[FragmentTask], runner: Runner, stage: Path, counts: RowCounts, done: object, keep: bool) -> Iterator[Path]:
+def _fragments(
+    tasks: list[FragmentTask], runner: Runner, stage: Path, counts: RowCounts, done: Callable[[int], None] | None, keep: bool
+) -> Iterator[Path]:
     """Yield the fragments in order; each is removed after its turn unless they are kept."""
-    for task, (rows, verdicts) in zip(tasks, runner.each(tasks, write_fragment, done), strict=True):  # type: ignore[arg-type]
+    for task, (rows, verdicts) in zip(tasks, runner.each(tasks, write_fragment, done), strict=True):
         counts.rows += rows
         for word, number in verdicts.items():
             counts.verdicts[word] = counts.verdicts.get(word, 0) + number

@@ -134,7 +134,7 @@ def _lie(vhost: Vhost, needed: NDArray[np.int64]) -> str:
 
 def _objects(vhost: Vhost, name: str) -> Iterator[tuple[Term, ...]]:
     data = vhost.root.map(f"{vhost.persistent.place}/{name}").data
-    view = memoryview(data)  # type: ignore[arg-type]
+    view = data.data
     for item in items(view):
         try:
             term = decode(view[item.start : item.start + item.length])[0]

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import hypothesis
 import pytest
+from support.golden import GoldenCase
 
 from mqstore.errors import UnsupportedError
 
@@ -34,7 +36,8 @@ LEFT_OUT = {
     "spark": "with Spark, beyond the first of each file",
 }
 SLOW = "that take many minutes"
-SAMPLED = "further cases of tests marked sample"
+SAMPLED = "further cases of tests with many"
+STORES = 6  # of the golden stores that a test is run on, how many a run without --all takes
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
@@ -89,7 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, counts = [], Counter[str]()
     first_with_spark: dict[Path, pytest.Item] = {}
     for item in items:
-        if _left_out(item, config) == LEFT_OUT["spark"]:
+        if _left_out(item, config) == LEFT_OUT["spark"] and not item.get_closest_marker("spark_in_all"):
             first_with_spark.setdefault(item.path, item)
     beyond_sample = set() if config.option.all else _beyond_sample(items)
     for item in items:
@@ -145,17 +148,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _beyond_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The cases that a run without `--all` leaves out: of a test marked `sample(n)`, all but n that are evenly spread over its cases."""
-    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    """The cases that a run without `--all` leaves out: of a test marked `sample(n)`, all but n that are evenly spread over its cases.
+
+    A test of golden stores is run on `STORES` of them, and each such test begins at another store: together they meet all.
+    """
+    cases: dict[tuple[Path, str, int], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sample"):
-            cases.setdefault((item.path, getattr(item, "originalname", item.name)), []).append(item)
+        wanted = _sample_of(item)
+        if wanted is not None:
+            cases.setdefault((item.path, getattr(item, "originalname", item.name), wanted), []).append(item)
     left_out: set[pytest.Item] = set()
-    for same in cases.values():
-        wanted = int(same[0].get_closest_marker("sample").args[0])  # type: ignore[union-attr]
-        chosen = {number * len(same) // wanted for number in range(wanted)}
+    for (_, name, wanted), same in cases.items():
+        first = crc32(name.encode()) % len(same) if not same[0].get_closest_marker("sample") else 0
+        chosen = {(first + number * len(same) // wanted) % len(same) for number in range(wanted)}
         left_out.update(item for number, item in enumerate(same) if number not in chosen)
     return left_out
+
+
+def _sample_of(item: pytest.Item) -> int | None:
+    """Of how many of its cases a test is a sample without `--all`; None if of all."""
+    marked = item.get_closest_marker("sample")
+    if marked is not None:
+        return int(marked.args[0])
+    case = getattr(item, "callspec", None)
+    return STORES if case is not None and any(isinstance(value, GoldenCase) for value in case.params.values()) else None
 
 
 def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:

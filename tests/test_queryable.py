@@ -43,8 +43,8 @@ def test_conditions_are_those_of_the_command(store: QueryableRocketMQStore) -> N
     middle = times[len(times) // 2]
     with unchanged(opened(KILLED)):
         assert len(store.messages()) == len(listed)
-        assert len(store.messages(topic="orders", queue_id=1)) == sum((row["topic"], row["queue_id"]) == ("orders", 1) for row in listed)
-        assert len(store.messages(topic=["orders", "late"], queue_id=[0, 1])) == sum(
+        assert len(store.messages(topic="orders", queue=1)) == sum((row["topic"], row["queue_id"]) == ("orders", 1) for row in listed)
+        assert len(store.messages(topic=["orders", "late"], queue=[0, 1])) == sum(
             row["topic"] in ("orders", "late") and row["queue_id"] in (0, 1) for row in listed
         )
         assert len(store.messages(key=key)) == number

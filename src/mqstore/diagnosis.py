@@ -80,6 +80,23 @@ class Diagnosis:
     evidence: tuple[Evidence, ...] = ()
 
     @property
+    def headline(self) -> str:
+        """The answer in one sentence, the same for the command line and the console."""
+        broker = "A RocketMQ {} broker" if self.family == "rocketmq" else "A RabbitMQ {} node"
+        who = broker.format(self.version)
+        if not self.starts:
+            return f"{who} does not start on {self.store}."
+        parts = []
+        if self.loses:
+            parts.append(f"loses {_messages(self.loses)}")
+        if self.redelivers:
+            parts.append(f"delivers {_messages(self.redelivers)} again")
+        if not parts:
+            kept = "keeps every message" if self.harmless else "keeps every message, but not everything is as it was"
+            parts.append(f"{kept}{', as far as is known' if self.unknown else ''}")
+        return f"{who} starts on {self.store}; it {' and '.join(parts)}."
+
+    @property
     def status(self) -> int:
         """The exit status: 0 starts and keeps everything, 1 loses or changes something, or may do so, 2 does not start."""
         if not self.starts:
@@ -102,3 +119,7 @@ class Diagnosis:
             "unknown": list(self.unknown),
             "evidence": [item.as_dict() for item in self.evidence],
         }
+
+
+def _messages(number: int) -> str:
+    return f"{number:,} message{'' if number == 1 else 's'}"

@@ -55,7 +55,7 @@ class QueryableRocketMQStore(RocketMQStore):
         selection: Selection = Selection(),
         *,
         topic: Names = None,
-        queue_id: int | Iterable[int] | None = None,
+        queue: int | Iterable[int] | None = None,
         tag: Names = None,
         key: Names = None,
         since: datetime | int | None = None,
@@ -64,11 +64,11 @@ class QueryableRocketMQStore(RocketMQStore):
     ) -> Rows:
         """Return messages in the order of the log, with what the disk holds: `view("recovered")` has what a broker would.
 
-        topic, queue_id, tag, key: one or several; a key is one of KEYS or the UNIQ_KEY. since, until: store time from, and up to but not
-        including, with a time zone or in milliseconds. selection: further conditions. Raises UsageError.
+        topic, queue (by id), tag, key: one or several; a key is one of KEYS or the UNIQ_KEY. since, until: store time from, and up to but
+        not including, with a time zone or in milliseconds. selection: further conditions. Raises UsageError.
         """
         wanted = check_columns(columns)
-        queue_ids = None if queue_id is None else frozenset((queue_id,) if isinstance(queue_id, int) else queue_id)
+        queue_ids = None if queue is None else frozenset((queue,) if isinstance(queue, int) else queue)
         chosen = replace(
             selection,
             topics=selection.topics if topic is None else _names(topic),
@@ -113,7 +113,7 @@ class QueryableRabbitMQStore(RabbitMQStore):
     ) -> Rows:
         """Return messages by vhost, queue, priority (high first) and sequence id.
 
-        vhost, queue: one or several. selection: further conditions. Raises UsageError.
+        vhost, queue (by name): one or several. selection: further conditions. Raises UsageError.
         """
         wanted = check_rabbitmq_columns(columns)
         chosen = replace(

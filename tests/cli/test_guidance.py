@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from support.golden import run_cli
+
+from mqstore.cli import main
 
 
 @pytest.fixture
@@ -66,3 +69,15 @@ def test_bash_completes_commands_options_and_values(words: list[str], completed:
     environment = os.environ | {"PATH": path_with_command}
     done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, env=environment, timeout=300, check=True)
     assert (done.stdout.split(), done.stderr) == (completed, "")
+
+
+def test_brackets_in_the_help_of_an_option_are_shown_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    parser = main._command()
+    found = 0
+    for name, command in parser.commands.items():
+        texts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+        for part in (part for text in texts for part in re.findall(r"\S*\[[^\]]*\]\S*", text)):
+            found += 1
+            assert part in run_cli(name, "--help").stdout
+    assert found

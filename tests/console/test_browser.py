@@ -6,8 +6,6 @@ Needs a Chromium on the machine and the package playwright; skipped with a reaso
 from __future__ import annotations
 
 import json
-import lzma
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,21 +13,15 @@ from typing import Any
 
 import pytest
 from support.console import golden
+from support.consoles import CHROMIUM, Served, Window, chromium
 
-from mqstore.console.app import create_server
-from mqstore.console.jobs import Jobs
-from mqstore.console.page import Console
-from mqstore.console.settings import Settings
+pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is on this machine; .ci/run installs Debian's"),
 ]
 
-AXE = Path(__file__).parent / "axe" / "axe.min.js.xz"
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
 STORES = (
     "4.9.3/b-kill9",
@@ -71,34 +63,6 @@ PAGES = (
 NARROW = tuple(page for page in PAGES if page.count("?") == 0 or "explain" in page or "prio" in page or "offset=0&record" in page)
 
 
-class Served:
-    """A console that listens on a free port. jobs: its jobs."""
-
-    def __init__(self, *stores: str, **settings: Any) -> None:
-        told = threading.Event()
-        place: list[object] = []
-
-        def ready(host: str, port: int) -> None:
-            place.extend((host, port))
-            told.set()
-
-        self._server = create_server(Settings(stores, port=0, **settings), ready)
-        self._thread = threading.Thread(target=self._server.run, name="console")
-        self._thread.start()
-        assert told.wait(30)
-        self.address = f"http://{place[0]}:{place[1]}"
-
-    @property
-    def jobs(self) -> Jobs:
-        found: Console = self._server.config.app.state.console  # type: ignore[union-attr]
-        return found.jobs
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     target = tmp_path_factory.mktemp("replayed") / "store"
@@ -109,40 +73,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as run:
-        started = run.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as started:
         yield started
-        started.close()
-
-
-class Window:
-    """A browser window on a console. complaints: browser messages about pages, including refused scripts and styles."""
-
-    def __init__(self, browser: Any, served: Served, **options: Any) -> None:
-        self.context = browser.new_context(base_url=served.address, **options)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text) if message.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def open(self, path: str) -> Any:
-        self.page.goto(path)
-        return self.page
-
-    def faults(self) -> list[str]:
-        """Return what axe rates serious or critical on the current page."""
-        self.page.evaluate(lzma.decompress(AXE.read_bytes()).decode())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        return [
-            f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}"
-            for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
-
-    @property
-    def overflows(self) -> bool:
-        """Return whether the page is wider than the window."""
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
 
 
 @pytest.fixture

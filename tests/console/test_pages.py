@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 from support import golden as goldenkit
 from support import stores as storekit
-from support.console import Visitor, counted, golden, links, visiting, words
+from support.console import Visitor, counted, golden, links, tables, visiting, words
 
 from mqstore.console.damage_map import WIDTH, DamageMap, Extent
 from mqstore.console.trace import TRACE_TOPIC
+from mqstore.table import formatting
 
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
 STORES = (
@@ -308,3 +310,71 @@ def test_expiry_is_judged_at_the_given_time() -> None:
         with visiting(golden(STORES[MIXED]), now=now) as visitor:
             expired = re.findall(r'<td class="n">([^<]*)</td><td class="n">[^<]*</td><td><span', visitor.get("/stores/0/queues").text)
             assert ("4" in expired) is shown
+
+
+def test_the_map_of_a_queue_has_every_entry_of_its_journal_and_segments(visitor: Visitor) -> None:
+    page = visitor.get(f"/stores/{DIRTY}/queue?vhost=/&queue=" + str(rows("topics", golden(STORES[DIRTY]))[0]["queue"]))
+    queue = str(rows("topics", golden(STORES[DIRTY]))[0]["queue"])
+    entries = rows("queue", golden(STORES[DIRTY]), "/", queue)
+    by_file: dict[str, int] = {}
+    for row in entries:
+        by_file[str(row["index_file"])] = by_file.get(str(row["index_file"]), 0) + 1
+    drawn = dict(re.findall(r'aria-label="([^":]+(?:jif|idx|qi)): ([\d,]+) entr', page.text))
+    assert {name: int(number.replace(",", "")) for name, number in drawn.items()} == by_file
+    assert len(by_file) > 1
+
+
+def test_messages_of_a_rabbitmq_store_are_listed_in_pages_over_all_queues(visitor: Visitor) -> None:
+    wanted = [row for row in rows("messages", golden(STORES[DIRTY]), "--body", "none") if row["verdict"] != "consumed"]
+    first, second = (visitor.get(f"/stores/{DIRTY}/messages?from={start}") for start in (0, 200))
+    shown = [(row["Queue"].split()[0], int(row["Sequence id"])) for page in (first, second) for row in tables(page)["Messages"]]
+    assert shown == [(row["queue"], row["seq_id"]) for row in wanted[:400]]
+    assert f"1 to 200 of {len(wanted):,}" in words(first)
+    assert visitor.get(f"/stores/{DIRTY}/messages?state=nonsense").status_code == 400
+
+
+def test_a_compressed_body_is_shown_decompressed_up_to_a_limit(tmp_path: Path) -> None:
+    bodies = [gzip.compress(b'{"paid": true}'), gzip.compress(bytes(9 << 20)), gzip.compress(b"cut off" * 99)[:-9], b"plain"]
+    store = storekit.Store(tmp_path / "store")
+    for body in bodies:
+        store.put(storekit.message("zipped", body))
+    store.write()
+    offsets = [int(str(row["physical_offset"])) for row in rows("messages", tmp_path / "store")]
+    with visiting(tmp_path / "store") as own:
+        pages = [words(own.get(f"/stores/0/message?offset={offset}&unpacked=1")) for offset in offsets]
+        assert '"paid": true' in pages[0]
+        assert f"Decompressed from {len(bodies[0])} bytes of gzip" in pages[0]
+        assert "expands beyond 8.0 MiB" in pages[1]
+        assert "the gzip stream ends early" in pages[2]
+        assert "ecompress" not in pages[3]
+
+
+def test_times_are_shown_in_the_zone_that_a_visitor_chooses_and_fields_accept_them() -> None:
+    with visiting(golden(STORES[KILLED])) as own:
+        row = next(row for row in rows("messages", golden(STORES[KILLED])) if row["topic"] == "TopicTest")
+        stored = int(str(row["store_timestamp"]))
+        address = f"/stores/0/message?offset={row['physical_offset']}"
+        assert f"{formatting.moment(stored)} by" in words(own.get(address))
+        assert own.submit("/zone", zone="asia/kolkata", back=address).url.path == "/stores/0/message"
+        text = words(own.get(address))
+        assert f"{formatting.moment(stored + 19_800_000)}+05:30 by" in text
+        assert "Times are in Asia/Kolkata" in text
+        shown = counted(own.get("/stores/0/messages", params={"topic": "TopicTest", "until": "2022-01-01 05:30:05+05:30"}))
+        assert shown == counted(own.get("/stores/0/messages?topic=TopicTest&until=1640995205000"))
+        refused = own.submit("/zone", zone="Mars/Olympus")
+        assert refused.status_code == 400
+        assert "there is no time zone" in words(refused).lower()
+
+
+def test_the_first_page_shows_what_the_overview_of_a_store_found() -> None:
+    with visiting(golden(STORES[WRECK]), golden(STORES[CLEAN])) as own:
+        assert "starts" not in words(own.get("/"))
+        for number in (0, 1):
+            own.get(f"/stores/{number}")
+        for job in own.console.jobs.all():
+            assert job.settled.wait(60)
+        losses = [goldenkit.run_cli("diagnose", golden(STORES[case]), "-o", "json").document["loses"] for case in (WRECK, CLEAN)]
+        assert losses[0] > 0
+        assert losses[1] == 0
+        assert words(own.get("/")).count("starts") == 2
+        assert words(own.get("/")).count(f"starts, loses {losses[0]:,} messages") == 1

@@ -7,6 +7,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support import transcripts
@@ -15,6 +16,9 @@ from support.golden import run_cli
 from mqstore.findings import Kind, Verdict
 from mqstore.rocketmq.lookup.reason import LOOKUP_ONLY, Reason
 from mqstore.table.columns import EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -157,6 +161,15 @@ def test_every_option_shown_with_a_command_exists(page: Path) -> None:
 def test_the_output_shown_is_what_the_commands_print(page: Path) -> None:
     with transcripts.stores() as place:
         for text, head in transcripts.blocks(page, spark=False):
+            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place))
+
+
+@pytest.mark.long
+def test_the_output_shown_of_commands_on_spark_is_what_they_print(spark: SparkSession) -> None:
+    shown = [(page, *block) for page in transcripts.PAGES for block in transcripts.blocks(page, spark=True)]
+    assert shown
+    for _, text, head in shown:
+        with transcripts.stores() as place:
             assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place))
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from support.module_list import PACKAGE, PAGE, first_sentence, page
 
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")
@@ -14,6 +11,5 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python tests/support/module_list.py"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_every_module_says_what_it_is_for(path: Path) -> None:
-    assert first_sentence(path).endswith((".", ":"))
+def test_every_module_says_what_it_is_for() -> None:
+    assert [path for path in MODULES if not first_sentence(path).endswith((".", ":"))] == []

@@ -93,7 +93,7 @@ def test_a_notebook_has_every_cell_of_its_page() -> None:
 def test_a_transcript_has_every_console_block_of_its_page() -> None:
     for page in transcripts.PAGES:
         found = [block.text for block in snippets.blocks(page) if block.kind.split()[0] == "console"]
-        assert [text for text, _ in transcripts.blocks(page, spark=True)] == found, page.name
+        assert [text for text, _ in transcripts.blocks(page)] == found, page.name
 
 
 @cache

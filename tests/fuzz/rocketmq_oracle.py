@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from fuzz.damage import File, Tree, resolve
 from fuzz.test_corruption_sweep import UNPROTECTED, Message, record_fields
 
@@ -186,9 +187,14 @@ def _sorted_messages(golden: Golden, image: Tree) -> tuple[list[int], list[int],
         if new == old:
             there.append(message.offset)
         else:
-            differ = {k for k in range(message.size) if k >= len(new) or new[k] != old[k]}
-            touched.append((message, differ if new else None))
+            touched.append((message, _differing(old, new) if new else None))
     return whole, linked, touched
+
+
+def _differing(old: bytes, new: bytes) -> set[int]:
+    """Return the positions of old at which new, which may be shorter, has another byte or none."""
+    at_once = np.frombuffer(old, np.uint8, len(new)) != np.frombuffer(new, np.uint8)
+    return {*np.flatnonzero(at_once).tolist(), *range(len(new), len(old))}
 
 
 def _entry_is_there(golden: Golden, image: Tree, offset: int) -> bool:

@@ -16,6 +16,7 @@ import mqstore
 from mqstore.errors import MqstoreError
 from mqstore.findings import Kind
 from mqstore.rabbitmq.engine.queue_store import QueueStore
+from mqstore.rocketmq import Message, MessageStore, StoreConfig
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
 
@@ -113,3 +114,23 @@ def messages(stores: Path) -> list[dict[str, Any]]:
     return [
         row for batch in mqstore.open(stores).to_batches(["msg_id", "store_file", "verdict", "payload_sha256"]) for row in batch.to_pylist()
     ]
+
+
+@pytest.mark.parametrize("name", ["20991126397019061", "9", "2099112210205"])
+def test_an_index_file_whose_name_is_not_a_moment_is_followed_by_one_with_a_greater_name(name: str, tmp_path: Path) -> None:
+    """The engine took the name of the newest index file for a date, and a put that began the next file ended with a ValueError."""
+    config = StoreConfig(version="5.3.3", max_hash_slot_num=10, max_index_num=20, services=False)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        for number in range(30):
+            assert store.put(Message("t", b"", keys=f"k{number}")).stored
+        store.dispatch_now()
+    index = tmp_path / "store" / "index"
+    max(index.iterdir()).rename(index / name)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        for number in range(30, 90):
+            assert store.put(Message("t", b"", keys=f"k{number}")).stored
+        store.dispatch_now()
+    names = sorted(path.name for path in index.iterdir())
+    assert names.index(name) < len(names) - 1
+    for key in ("k0", "k29", "k30", "k89"):
+        assert run_cli("query", tmp_path / "store", "--topic", "t", "--key", key).status == 0

@@ -1,5 +1,6 @@
 """What `diagnose` predicts of RocketMQ stores, beside what the real store of the version makes of copies of them.
 
+The oracle finds queues in RocksDB by the records of the log: what was lost is not known if it stops before the end, or if reading fails.
 A message counts as lost by the real store if no entry of its queue leads to it any more, or the log ends before it, or its record can no
 longer be parsed. A store that neither starts nor says why within the patience counts as one that does not start: 4.9.3 waits forever for
 bytes that no file has.
@@ -25,6 +26,7 @@ __all__ = ["Outcome", "Place", "outcomes_of"]
 
 PATIENCE = 60.0  # seconds without any further answer, after which the stores without one are given up
 POLL = 0.2
+READING = "mqstore.oracle.Report"  # in a stack trace: the store had started, and the oracle was reading
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,14 @@ def outcomes_of(version: str, places: Sequence[Place], work: Path, *, threads: i
         config, report = configs[place.name], work / f"{number}" / "report"
         predicted = diagnose(open_rocketmq(place.store, config=config), version)
         boot = _lines(report / "boot.json")[0] if (report / "boot.json").exists() else {"load_ok": False}
-        starts = bool(boot["load_ok"]) and errors.get(str(number)) is None
+        error = errors.get(str(number))
+        starts = bool(boot["load_ok"]) if error is None else READING in error
         lost = None
-        if starts:
+        if starts and error is None and (boot["walk_stopped_at"] is None or place.options.get("storeType") != "defaultRocksDB"):
             if place.base not in bases:
                 bases[place.base] = _messages(place.base, config)
             lost = _lost(bases[place.base], place.store, config, report, boot["max_phy_offset"])
-        found.append(Outcome(place.name, predicted, starts, lost, str(boot.get("load_error") or errors.get(str(number)) or "")))
+        found.append(Outcome(place.name, predicted, starts, lost, str(boot.get("load_error") or error or "")))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 ORACLE = Path(__file__).parent / "rocketmq"
 VERSIONS = ("4.9.3", "5.3.3")
+FURTHER_VERSIONS = ("4.7.1", "5.1.4", "5.5.0")  # with the rules of the nearer of VERSIONS
 
 _JVM = (
     "-Xmx1g",

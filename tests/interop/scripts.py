@@ -4,6 +4,12 @@ A script is a list of operations as the oracle's `append` mode takes them (rocke
 the end of the log, so that it can aim at the edges: records that just fit into a file and that just do not, batches across
 the end of a file. File sizes are small, so that a hundred messages roll every kind of file.
 
+Three versions are compared with the rules of 4.9.3 or 5.3.3, so their scripts leave out what they do in another way: 4.7.1 gives the
+messages of a batch the wall clock's time, does not have multi-dispatch, and reads malformed properties differently; 4.7.1 and 5.1.4 end
+the properties differently that the broker writes itself, those of delayed messages and of batches in one record; 4.7.1 and 5.5.0 do not
+add the properties of a batch to its messages; and where an extended consume queue goes on after a kill was compared for 4.9.3 and 5.3.3
+only.
+
     >>> script = random_script(7, "4.9.3")
     >>> script == random_script(7, "4.9.3")
     True
@@ -17,6 +23,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from mqstore.rocketmq.format.profile import profile
 
 Operation = dict[str, Any]
 
@@ -87,7 +95,10 @@ def _size(text: str) -> int:
 class _Generator:
     def __init__(self, seed: int, version: str) -> None:
         self.random = random.Random(f"{version} {seed}")
-        self.five = version != "4.9.3"
+        self.five = profile(version).is_v5
+        self.reproduced = version in ("4.9.3", "5.3.3")
+        self.old = version == "4.7.1"
+        self.rewrites = self.reproduced or version == "5.5.0"
         pick = self.random.random()
         if pick < 0.45:
             self.file, entries, slots, positions = 8192, 10, 8, 20
@@ -105,9 +116,9 @@ class _Generator:
             "maxMessageSize": str(self.limit),
         }
         self.topics = ["TopicTest", "orders", "%RETRY%group", "pipe|and%percent", "T" * 127]
-        self.batch_topic = self.five and self.random.random() < 0.2
-        self.extended = self.random.random() < 0.12
-        self.multi = self.random.random() < 0.12
+        self.batch_topic = self.five and self.random.random() < 0.2 and self.rewrites
+        self.extended = self.random.random() < 0.12 and self.reproduced
+        self.multi = self.random.random() < 0.12 and not self.old
         self.crc_property = self.five and self.random.random() < 0.15
         if self.five:
             self.topics += ["%RETRY%" + "g" * 121, "%RETRY%" + "g" * 120, "%RETRY%" + "h" * 248]
@@ -150,7 +161,7 @@ class _Generator:
         values = ("true", "false", "é", "订单 42", "v" * self.random.randrange(1, 30))
         for name in self.random.choices(NAMES, k=self.random.choice((0, 0, 0, 1, 2, 9))):
             pairs += [f"{name}\x01{self.random.choice(values)}"]
-        if roll() < 0.05:
+        if roll() < 0.05 and not self.old:
             pairs.append(self.random.choice(MALFORMED))
         if roll() < 0.05 and pairs:
             pairs.append(self.random.choice(pairs))
@@ -229,7 +240,7 @@ class _Generator:
             operation["sys_flag"] = self.random.choice((2, 4, 8, 0xC, 4 | 2))
             if operation["sys_flag"] & 8:
                 operation["prepared_transaction_offset"] = self.random.randrange(max(1, self.at))
-        if roll() < 0.12 and not self.multi:
+        if roll() < 0.12 and not self.multi and self.rewrites:
             level = self.random.choice((1, 2, 3, 5, 18, 19, 99, 0, -1))
             text = f"{text}{'' if not text or text.endswith(chr(2)) else chr(2)}DELAY\x01{level}"
         if roll() < 0.03:
@@ -262,7 +273,7 @@ class _Generator:
                     self.random.choice((0, 0, 5)),
                 )
             )
-        shared = self.random.choice(("", "", "CLUSTER\x01DefaultCluster"))
+        shared = self.random.choice(("", "", "CLUSTER\x01DefaultCluster" if self.reproduced else ""))
         if shared and self.five:
             shared += "\x02"
         operation["properties_text"] = shared
@@ -339,9 +350,9 @@ class _Generator:
         elif pick < 0.68:
             yield self.put(fit=self.random.choice((8, 8, 9, 7, 0, 16, 100)))
         elif pick < 0.76:
-            yield self.batch()
+            yield self.put() if self.old else self.batch()
         elif pick < 0.79:
-            yield self.batch(wide=True)
+            yield self.put() if self.old else self.batch(wide=True)
         elif pick < 0.83:
             yield self.inner_batch() if self.batch_topic else self.put()
         elif pick < 0.86:

@@ -73,7 +73,7 @@ def _lines(path: Path) -> Rows:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def _read(out: Path) -> Opened:
+def report_of(out: Path) -> Opened:
     report = out / "report"
     if not (report / "queues.jsonl").exists():
         return Opened(_lines(report / "boot.json")[0], [], [], [])
@@ -112,8 +112,8 @@ def laboratory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         ]
         for name, done in run(version, jobs, root / "work" / version / "report").items():
             assert done.error is None, f"{name}: {done.error}"
-        reference |= {case.id: _read(reports / "reference" / case.id) for case in own}
-        found |= {(case.id, version): _read(reports / "rebuilt" / case.id) for case, by in OPENINGS if by == version}
+        reference |= {case.id: report_of(reports / "reference" / case.id) for case in own}
+        found |= {(case.id, version): report_of(reports / "rebuilt" / case.id) for case, by in OPENINGS if by == version}
     yield Laboratory(rebuilt, dispatched, outcomes, found, reference)
     shutil.rmtree(root)
 

@@ -1,7 +1,8 @@
 """Random scripts on our store engine and on the real one: the same answers, the same bytes, and each can take over the other's store.
 
 `interop.laboratory` runs the scripts on both sides and compares them. `--scripts N` sets how many scripts a version gets,
-`--first-script N` the number of the first; a failure names the script, which `random_script(number, version)` generates again.
+`--first-script N` the number of the first; a failure names the script, which `random_script(number, version)` generates again. Versions
+that follow the rules of another one get fewer, without what they do differently (`interop.scripts`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from interop.laboratory import FOUND, WAYS, Check, Laboratory, put_answers, run_scripts, same_checkpoint, same_files, same_findings
-from interop.realbroker import VERSIONS, why_not
+from interop.realbroker import FURTHER_VERSIONS, VERSIONS, why_not
 from interop.scripts import random_script
+
+SHARE_OF_FURTHER = 15  # scripts of each further version, for a hundred of the others
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -24,13 +27,15 @@ def each(lab: Laboratory, check: Check) -> None:
         pytest.fail("\n".join([f"{len(wrong)} differences ({lab.version}); the first:", *wrong[:40]]), pytrace=False)
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=(*VERSIONS, *FURTHER_VERSIONS))
 def laboratory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     version = request.param
     reason = why_not(version)
     if reason is not None:
         pytest.skip(reason)
     start, count = request.config.getoption("first_script"), request.config.getoption("scripts")
+    if version in FURTHER_VERSIONS:
+        count = -(-count * SHARE_OF_FURTHER // 100)
     scripts = [random_script(seed, version) for seed in range(start, start + count)]
     print(f"{version}: scripts {start} to {start + count - 1}")
     lab = run_scripts(version, tmp_path_factory.mktemp(f"scripts-{version}"), scripts)

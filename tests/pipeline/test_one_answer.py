@@ -33,6 +33,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 STORES = (
     "4.9.3/b2-kill9-live",
     "4.9.3/f-broker-offsets",

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
@@ -208,3 +209,86 @@ def test_without_room_for_the_resume_file_the_run_ends_and_goes_on_later(tmp_pat
         assert later.status == 0, later.stderr
     bodies = [base64.b64decode(row["body"]) for row in rows_of(tmp_path / "broker") if row["topic"] == "orders"]
     assert bodies == [b"%d" % number for number in range(100)]
+
+
+@pytest.mark.parametrize("columns", ["struct", "json"])
+def test_rows_of_rabbitmq_in_parquet_are_the_messages_of_the_store(columns: str, tmp_path: Path) -> None:
+    """As columns, as `export` writes them, and with JSON in `properties`, as `salvage` does: both give what the store itself gives."""
+    import pyarrow as pa
+
+    from mqstore.opening import open_store
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.table.columns import RABBITMQ_COLUMNS
+    from mqstore.table.text import rename_properties_json
+
+    store = open_store(opened(QUEUES))
+    assert isinstance(store, RabbitMQStore)
+    names = (
+        RABBITMQ_COLUMNS if columns == "struct" else tuple("properties_json" if name == "properties" else name for name in RABBITMQ_COLUMNS)
+    )
+    table = pa.Table.from_batches(store.to_batches(names))
+    if columns == "json":
+        table = pa.Table.from_batches([rename_properties_json(batch) for batch in table.to_batches()])
+    intact = table.filter(pa.compute.equal(table["verdict"], "intact"))
+    pq.write_table(intact, tmp_path / "rows.parquet", row_group_size=50)
+    first = run_cli("replay", opened(QUEUES), "--to", tmp_path / "first", "-o", "json")
+    second = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "second", "-o", "json")
+    assert second.document["sent"] == first.document["sent"] == intact.num_rows
+    sent: list[list[Any]] = [[], []]
+    for found, name in zip(sent, ("first", "second"), strict=True):
+        for row in rows_of(tmp_path / name):
+            del row["properties"]["MQSTORE_FROM"]
+            found.append((row["topic"], row["body"], row["properties"]))
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "reported"),
+    [
+        ({"queue": "a", "payload": b"\xff", "properties": {"message_id": "\ufffd"}}, "message_id has lost bytes"),
+        ({"queue": "a", "payload": None, "verdict": "unreachable"}, "its verdict is 'unreachable'"),
+        ({"payload": b"1"}, "neither a queue nor routing_keys"),
+        ({"queue": "a", "payload": b"1", "properties": "{"}, "column properties is not JSON"),
+        ({"queue": "a", "payload": b"1", "properties": {"headers": [{"name": "x", "type": "long", "value": "?"}]}}, "'x' is not JSON"),
+        ({"queue": "a", "payload": 5}, "column payload must be text, not 5"),
+    ],
+)
+def test_bad_rows_of_rabbitmq_in_parquet_are_named_and_nothing_is_sent(row: dict[str, Any], reported: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    good = {"queue": "a", "payload": 6 if row.get("payload") == 5 else b"0", "properties": row.get("properties") and None}
+    pq.write_table(pa.Table.from_pylist([row, {**good}]), tmp_path / "rows.parquet")
+    done = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "store")
+    assert done.status == 2
+    assert reported in done.stderr
+    assert "row 1: " in done.stderr
+    assert "nothing was sent" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_parquet_without_payloads_or_with_other_columns_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    for row, reported in (
+        ({"queue": "a", "verdict": "intact"}, "without their payloads"),
+        ({"queue": "a", "payload": b"1", "colour": "red"}, "no column 'colour'"),
+    ):
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+        done = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "store")
+        assert (done.status, reported in done.stderr) == (2, True)
+
+
+def test_what_was_refused_in_an_earlier_run_is_counted_as_refused(tmp_path: Path) -> None:
+    """Properties that no record can hold are refused in each run, and the message is never counted as skipped."""
+    properties = [{"note": "x" * 40_000} if number in (1, 4) else {} for number in range(6)]
+    file = written(
+        tmp_path,
+        *({"topic": "orders", "queue_id": number % 2, "body": "paid", "properties": each} for number, each in enumerate(properties)),
+    )
+    asked = ("replay", file, "--to", tmp_path / "store", "--resume", tmp_path / "sent.journal")
+    first, second, told = run_cli(*asked, "-o", "json"), run_cli(*asked, "-o", "json"), run_cli(*asked)
+    assert (first.status, first.document["sent"], first.document["skipped"], first.document["refused"]) == (1, 4, 0, 2)
+    assert (second.status, second.document["sent"], second.document["skipped"], second.document["refused"]) == (1, 0, 4, 2)
+    assert sorted(map(str, second.document["refusals"])) == sorted(map(str, first.document["refusals"]))
+    assert "4 messages skipped" in told.stdout
+    assert told.stdout.count("Refused: ") == 2

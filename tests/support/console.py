@@ -65,6 +65,22 @@ def words(page: Any) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
+def tables(page: Any) -> dict[str, list[dict[str, str]]]:
+    """Return the tables of a page by caption; each row has the text of its cells by the heading of their columns."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for table in re.findall(r"<table\b.*?</table>", page.text, re.DOTALL):
+        caption = re.search(r"<caption[^>]*>(.*?)</caption>", table, re.DOTALL)
+        rows = [[_text(cell) for cell in re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", row, re.DOTALL)] for row in table.split("</tr>")]
+        head, *body = [row for row in rows if row]
+        found[_text(caption[1]) if caption else ""] = [dict(zip(head, row, strict=True)) for row in body]
+    return found
+
+
+def _text(markup: str) -> str:
+    without = re.sub(r"<svg\b.*?</svg>", " ", markup, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", without)).split())
+
+
 def links(page: Any) -> list[str]:
     """Return the targets of the links of a page."""
     return [html.unescape(found) for found in re.findall(r'<a [^>]*?href="([^"#]+)', page.text)]

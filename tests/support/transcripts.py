@@ -116,12 +116,12 @@ def _mqstore(arguments: list[str], place: Path, *, apart: bool) -> tuple[str, st
     return texts[0], texts[1] if apart else ""
 
 
-def blocks(page: Path, *, spark: bool) -> list[tuple[str, int | None]]:
-    """Return the blocks of a page, each with the number of lines to keep of each output."""
+def blocks(page: Path, *, spark: bool | None = None) -> list[tuple[str, int | None]]:
+    """Return the blocks of a page, each with the number of lines to keep of each output. spark: only those that need Spark, or do not."""
     found = []
     for block in _BLOCK.finditer(page.read_text(encoding="utf-8")):
         words = block["words"].split()
-        if spark or "spark" not in words:
+        if spark in (None, "spark" in words):
             found.append((block["text"], _head(words)))
     return found
 

@@ -21,9 +21,10 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from mqstore.cli import demo, guidance
-from mqstore.cli.common.arguments import OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP, WIDE_HELP
+from mqstore.cli.common.arguments import COLUMNS_HELP, OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP, WIDE_HELP, column_names
 from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
+from mqstore.cli.common.progress import interrupted_work
 from mqstore.cli.jobs import follow, replay, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
 from mqstore.cli.rabbitmq import convert, rescue
@@ -40,6 +41,9 @@ from mqstore.version import __version__
 
 __all__ = ["app", "main", "report_failure", "run"]
 
+_READING = frozenset(
+    {"inspect", "diagnose", "verify", "usage", "messages", "find", "queue", "topics", "timers", "query", "get", "sql", "lookup", "rebuild"}
+)  # they change nothing in the store
 CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 app = typer.Typer(
@@ -74,13 +78,14 @@ def options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)] = False,
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
     wide: Annotated[bool, typer.Option("--wide", help=WIDE_HELP)] = False,
+    columns: Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, show_default=False)] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", help="Print the version and whether the kernels are compiled.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""
-    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide)
+    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide, column_names(columns, "--columns") or ())
 
 
 for module in (
@@ -133,6 +138,18 @@ def _print_warning(
     _print_error(f"warning: {message}")
 
 
+def _interruption(argv: list[str]) -> str:
+    """Return the sentence after an interruption: what was done, and how to go on."""
+    doing = interrupted_work()
+    start = f"interrupted{' while ' if doing else ''}{doing}"
+    if "--resume" in argv:
+        return f"{start}; run the same command again, and it continues"
+    verb = next((word for word in argv if not word.startswith("-")), "")
+    if verb == "export":
+        return f"{start}; nothing half-written is left; run it again: one that has --resume can be continued"
+    return f"{start}; the store is unchanged; run it again" if verb in _READING else start
+
+
 def _usage_sentence(error: typer.TyperException) -> str:
     """Format an error of the parser as one sentence that refers to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
@@ -162,7 +179,7 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # Typer takes it for the end of what a person typed, and no command asks for input
             return report_failure(error.__cause__, verbose="-v" in argv or "--verbose" in argv)
-        _print_error("interrupted")
+        _print_error(_interruption(list(argv)))
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # the parser exits if standard output is closed
         _abandon_stdout()

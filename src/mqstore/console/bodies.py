@@ -4,21 +4,26 @@
 ('json', 'text', 'hex')
 >>> hex_lines(b"paid\\n")
 [HexLine(at=0, bytes='70 61 69 64 0a', letters='paid.')]
+>>> unpack(zlib.compress(b"paid")), unpack(b"paid")
+(Unpacked(method='zlib', content=b'paid', why=''), None)
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqstore.table.formatting import printable
+from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
+from mqstore.table.formatting import printable, size
 
-__all__ = ["SHOWN", "BodyViews", "HexLine", "hex_lines", "plain_text", "views"]
+__all__ = ["SHOWN", "UNPACKED", "BodyViews", "HexLine", "Unpacked", "decode_head", "hex_lines", "plain_text", "unpack", "views"]
 
 SHOWN = 64 << 10
 HEX_SHOWN = 4 << 10
 JSON_READ = 1 << 20
+UNPACKED = 8 << 20  # bytes that a compressed body may expand to
 
 
 class HexLine(NamedTuple):
@@ -43,6 +48,46 @@ class BodyViews:
         return "json" if self.pretty is not None else "text" if self.text is not None else "hex"
 
 
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The content of a body that its producer compressed. content: None if it cannot be decompressed, for the reason why."""
+
+    method: str
+    content: bytes | None
+    why: str = ""
+
+
+def _method(body: bytes) -> str | None:
+    """Return the method that the first bytes of a body announce."""
+    for magic, method in ((b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "LZ4")):
+        if body.startswith(magic):
+            return method
+    return "zlib" if len(body) > 5 and body[0] == 0x78 and (body[0] << 8 | body[1]) % 31 == 0 else None
+
+
+def unpack(body: bytes, limit: int = UNPACKED) -> Unpacked | None:
+    """Decompress a body that is itself gzip, zlib, zstd or LZ4; None for one that is not. Reads at most `limit` bytes of content."""
+    method = _method(body)
+    if method is None:
+        return None
+    try:
+        if method == "gzip":
+            stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            content = stream.decompress(body, limit + 1)
+            if len(content) > limit:
+                raise BadCompressionError(f"the body expands beyond {size(limit)}")
+            if not stream.eof:
+                raise BadCompressionError("the gzip stream ends early")
+        else:
+            content = decompress(body, COMPRESSED | {"zlib": 0, "LZ4": 1, "zstd": 2}[method] << 8, limit)
+    except (BadCompressionError, zlib.error) as error:
+        # two bytes of a zlib stream also begin other content
+        return None if method == "zlib" and "expands" not in str(error) else Unpacked(method, None, str(error))
+    except ImportError as error:
+        return Unpacked(method, None, f"the library for {method} is not installed ({error.name})")
+    return Unpacked(method, content)
+
+
 def plain_text(text: str) -> str:
     """Escape control characters and direction marks, except newlines and tabs."""
     lines = text.replace("\r\n", "\n").split("\n")
@@ -53,10 +98,11 @@ def views(body: bytes) -> BodyViews:
     """Return the views of a body, limited to the beginning of a long one."""
     head = body[:SHOWN]
     lossy = plain_text(head.decode("utf-8", "replace"))
-    return BodyViews(len(body), _decode_head(head, cut=len(body) > SHOWN), _pretty(body), lossy)
+    return BodyViews(len(body), decode_head(head, cut=len(body) > SHOWN), _pretty(body), lossy)
 
 
-def _decode_head(head: bytes, *, cut: bool) -> str | None:
+def decode_head(head: bytes, *, cut: bool) -> str | None:
+    """Return text, without a character that is cut off at the end; None for bytes that are not text. cut: whether more bytes follow."""
     for length in range(len(head), max(-1, len(head) - 4), -1):
         # a character cut at the end does not mean that the content is binary
         try:

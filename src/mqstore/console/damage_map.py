@@ -47,20 +47,20 @@ class DamageMap:
     written: int
     extents: tuple[Extent, ...]
 
-    def _scaled(self, amount: int) -> float:
+    def scaled(self, amount: int) -> float:
         return round(WIDTH * min(max(amount, 0), self.size) / self.size, 2) if self.size else 0.0
 
     @property
     def written_width(self) -> float:
-        return self._scaled(self.written)
+        return self.scaled(self.written)
 
     @property
     def bars(self) -> list[Bar]:
         """The bars to draw; extents that would touch are merged."""
         found: list[tuple[float, float, list[str]]] = []
         for each in self.extents:
-            start = self._scaled(each.at)
-            end = min(WIDTH, max(self._scaled(each.at + each.length), start + MIN_WIDTH))
+            start = self.scaled(each.at)
+            end = min(WIDTH, max(self.scaled(each.at + each.length), start + MIN_WIDTH))
             start = min(start, WIDTH - MIN_WIDTH)
             if found and (start <= found[-1][1] or len(found) >= MAX_BARS):
                 found[-1] = (found[-1][0], max(end, found[-1][1]), [*found[-1][2][:1], f"{len(found[-1][2])}"])

@@ -20,7 +20,7 @@ from mqstore.table.formatting import printable
 
 __all__ = ["CancelledError", "Job", "Jobs", "Progress", "State"]
 
-KEPT = 40
+KEPT = 200
 WAITING = 20
 
 Progress = Callable[[int, int], None]

@@ -26,7 +26,7 @@ from mqstore.rocketmq.format.record import body_crc
 from mqstore.rocketmq.store.view import QueueView, View
 from mqstore.table.columns import Selection
 
-__all__ = ["PAGE", "Cursor", "Range", "Row", "RowPage", "first_stored", "from_log", "newer", "older", "ranges"]
+__all__ = ["PAGE", "Cursor", "Range", "Row", "RowPage", "first_entry", "first_stored", "from_log", "newer", "older", "ranges"]
 
 PAGE = 200
 WINDOW = 32 << 20  # bytes of log read between two checks of the clock
@@ -99,9 +99,10 @@ class RowPage:
         return self.first + len(self.rows) - 1
 
 
-def first_stored(view: View, moment: int) -> int:
-    """Return the physical offset of the first record stored at or after a time in ms, or the log's end."""
-    low, high = view.log_range()
+def first_stored(view: View, moment: int, low: int | None = None, high: int | None = None) -> int:
+    """Return the physical offset of the first record stored at or after a time in ms, or the log's end. low, high: where it must be."""
+    begin, end = view.log_range()
+    low, high = begin if low is None else low, end if high is None else high
     while low < high:
         middle = (low + high) // 2
         found = _first_record_after(view, middle, high)
@@ -125,13 +126,13 @@ def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: in
     high = None if until is None else first_stored(view, until)
     found = []
     for queue in queues:
-        start = queue.min_offset if low is None else _first_entry(queue, low)
-        stop = queue.max_offset if high is None else _first_entry(queue, high)
+        start = queue.min_offset if low is None else first_entry(queue, low)
+        stop = queue.max_offset if high is None else first_entry(queue, high)
         found.append(Range(queue, start, max(start, stop)))
     return found
 
 
-def _first_entry(queue: QueueView, physical_offset: int) -> int:
+def first_entry(queue: QueueView, physical_offset: int) -> int:
     """Return the queue offset of the first entry that points at or after a position."""
     low, high = queue.min_offset, queue.max_offset
     while low < high:

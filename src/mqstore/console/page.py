@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from mqstore.console import zones
 from mqstore.console.jobs import Job, Jobs, State
 from mqstore.console.sessions import Session, Sessions
 from mqstore.console.settings import Settings
@@ -60,6 +62,13 @@ def _ticks(sentence: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
+@pass_context
+def _moment(context: Context, milliseconds: int | None) -> str:
+    """Format a time in the time zone of the session: in UTC without an offset, otherwise with it, so that a field accepts it."""
+    session: Session | None = context.get("session")
+    return zones.moment(milliseconds, "UTC" if session is None else session.zone)
+
+
 class Console:
     """One running console."""
 
@@ -79,7 +88,7 @@ class Console:
         )
         self.templates.filters |= {
             "size": formatting.size,
-            "moment": formatting.moment,
+            "moment": _moment,
             "clock": formatting.clock,
             "count": formatting.count,
         }

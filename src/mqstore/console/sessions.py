@@ -22,11 +22,12 @@ KEPT = 200
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A visitor's session. id: the cookie's value; csrf: the token in every form."""
+    """A visitor's session. id: the cookie's value; csrf: the token in every form; zone: of the times that pages show."""
 
     id: str
     csrf: str
     basket: Basket = field(default_factory=Basket)
+    zone: str = "UTC"
     new: bool = True
 
 

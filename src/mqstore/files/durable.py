@@ -40,7 +40,7 @@ from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target
 from mqstore.files.location import check_parent
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
-__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "make_root"]
+__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identity_of", "make_root"]
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
@@ -453,8 +453,22 @@ class NewFile(_StagedTarget):
         finally:
             self._unstage()
 
+    def identity(self) -> list[int]:
+        """Return what `identity_of` gives for the target once it is published."""
+        found = os.stat(self.target.parent / self._staged / "file")
+        return [found.st_ino, found.st_size]
+
     def publish(self) -> None:
         """Sync the file, then rename it to the target."""
         self.file.sync()
         self.file.close()
         self._put_in_place(f"{self._staged}/file")
+
+
+def identity_of(path: Path) -> list[int] | None:
+    """Return the inode and the size of a file, by which it is known again; None if there is none."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return [found.st_ino, found.st_size]

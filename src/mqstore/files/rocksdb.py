@@ -24,7 +24,7 @@ from typing import Any
 from mqstore.errors import CannotOpenError
 from mqstore.files.readonly import ReadOnlyDirectory
 
-__all__ = ["Family", "RocksDatabase", "UnreadDatabaseError", "is_database", "is_installed"]
+__all__ = ["Family", "OnFault", "RocksDatabase", "UnreadDatabaseError", "is_database", "is_installed"]
 
 _CHUNK = 8 << 20
 _MAX_FAULTS = 100
@@ -89,7 +89,8 @@ class Family:
         """Return the value of a key; None if there is none, or its block cannot be read."""
         try:
             found: bytes | None = self._handle.get(key)
-        except Exception:  # the library raises `Exception` itself
+        except Exception as error:  # the library raises `Exception` itself
+            self._private.note(error)
             return None
         return found
 
@@ -136,7 +137,10 @@ class Family:
 
 
 class RocksDatabase:
-    """A database that is open for reading. relative: its directory in the store. torn: what is wrong at the end of a log that was cut."""
+    """A database that is open for reading. relative: its directory in the store. torn: what is wrong at the end of a log that was cut.
+
+    repaired: it cannot be opened as it is; what a repair of copies could save is read.
+    """
 
     def __init__(self, directory: ReadOnlyDirectory, relative: str) -> None:
         """Raises UnreadDatabaseError."""
@@ -145,6 +149,7 @@ class RocksDatabase:
         self.relative = relative
         self._source = directory
         self.torn: str | None = None
+        self.repaired = False
         self._private = self._directory(links=type(directory).path is ReadOnlyDirectory.path)
         first = self._attempt("absolute_consistency")
         if first is None:
@@ -204,6 +209,7 @@ class RocksDatabase:
         if failed is not None:
             raise UnreadDatabaseError(f"the RocksDB database {self.relative} cannot be opened: {sentence}") from failed
         self._private.faults.setdefault(sentence)
+        self.repaired = True
 
     @property
     def faults(self) -> tuple[str, ...]:

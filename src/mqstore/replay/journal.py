@@ -1,10 +1,11 @@
-"""The resume file of a replay: for each queue of the source, the last message that the target has confirmed.
+"""The resume file of a replay: for each queue of the source, the last message that the target has confirmed or refused.
 
 The first line describes the run; each further one is the state of a queue and replaces the one before it:
 
     {"replay": "store: topic orders -> rocketmq://10.0.0.1:9876"}
     {"queue": "orders/0", "position": -1, "where": "broker-a/0/1200"}     before its first message
     {"queue": "orders/0", "position": 4711, "where": "broker-a/0/1201"}   after each confirmed message
+    {"queue": "orders/0", "position": 4712, "where": "…", "refused": "…"} the target will never take this one, with its words
     {"settled": true}                                                     the run ended in order: nothing is in doubt
 
 A line is written before the next message of the queue is sent, so at most one message of each queue is in doubt after a kill: the one after
@@ -30,6 +31,7 @@ __all__ = ["Journal", "QueueState"]
 
 SYNCED = 0.5  # seconds between two syncs
 LONGEST_LINE = 1 << 20
+LONGEST_WHY = 500  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Journal:
 
     def __init__(self, file: Path | None, about: str) -> None:
         self.states: dict[str, QueueState] = {}
+        self.refused: dict[tuple[str, int], str] = {}  # why a message was refused in an earlier run, by queue and position
         self.resumed: set[str] = set()  # queues of which a message may be in doubt
         self.writable = True  # False after a line that could not be written
         self._name = "" if file is None else file.name
@@ -89,7 +92,10 @@ class Journal:
                     state = json.loads(line)
                     settled = state.get("settled") is True
                     if not settled:
-                        self.states[str(state["queue"])] = QueueState(int(state["position"]), str(state["where"]))
+                        queue, position = str(state["queue"]), int(state["position"])
+                        self.states[queue] = QueueState(position, str(state["where"]))
+                        if "refused" in state:
+                            self.refused[queue, position] = str(state["refused"])
                 if len(line) >= LONGEST_LINE:
                     raise ValueError
         except FileNotFoundError:
@@ -121,10 +127,11 @@ class Journal:
         if self._used is not None:
             self._used.close()
 
-    def note(self, queue: str, position: int, where: str) -> None:
-        """Record the state of a queue. Raises TargetError."""
+    def note(self, queue: str, position: int, where: str, refused: str | None = None) -> None:
+        """Record the state of a queue. refused: why the target did not take the message at the position. Raises TargetError."""
         self.states[queue] = QueueState(position, where)
-        self._append({"queue": queue, "position": position, "where": where})
+        why = {} if refused is None else {"refused": refused[:LONGEST_WHY]}
+        self._append({"queue": queue, "position": position, "where": where, **why})
 
     def settle(self) -> None:
         """Record that nothing is on its way. Raises TargetError."""

@@ -1,4 +1,4 @@
-"""Rows of a RabbitMQ store as JSON lines, as `messages -o jsonl --body base64` prints them, which may be edited.
+"""Rows of a RabbitMQ store: JSON lines, as `messages -o jsonl --body base64` prints them, which may be edited, or Parquet.
 
     {"queue": "orders", "payload": "paid"}                               to this queue
     {"exchange": "shop", "routing_keys": ["orders.eu"], "payload": "…"}  without a queue: through the exchange, with the first key
@@ -22,11 +22,13 @@ from mqstore.files.regular_file import open_regular_file
 from mqstore.rabbitmq.message.edited_properties import properties_from_json
 from mqstore.rabbitmq.message.message_term import PropertiesError
 from mqstore.replay.outgoing import ReplayMessage, born_of
+from mqstore.replay.parquet_rows import column_names, json_form, parquet_rows
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 
 __all__ = ["BadRowError", "holds_queue_rows", "queue_rows"]
 
 LONGEST_LINE = 64 << 20
+PARQUET = ".parquet"
 _KNOWN = frozenset(RABBITMQ_COLUMNS) | frozenset(RABBITMQ_EXTRA_COLUMNS)
 _TEXTS = ("vhost", "queue", "exchange", "payload", "payload_b64", "payload_sha256")
 _OWN = ("queue", "exchange", "routing_keys", "payload", "payload_b64", "payload_len")
@@ -42,6 +44,9 @@ class BadRowError(UsageError):
 
 def holds_queue_rows(file: Path) -> bool:
     """Return whether the first row of a file is one of RabbitMQ. Raises CannotOpenError."""
+    if file.suffix == PARQUET:
+        names = column_names(file)
+        return "topic" not in names and any(name in names for name in _OWN)
     try:
         with open_regular_file(file) as lines:
             while line := lines.readline(LONGEST_LINE + 1):
@@ -56,7 +61,14 @@ def holds_queue_rows(file: Path) -> bool:
 
 
 def queue_rows(file: Path, skip: int = 0) -> Iterator[ReplayMessage]:
-    """Yield the messages of a file. skip: lines to skip. Raises BadRowError, CannotOpenError."""
+    """Yield the messages of a file. skip: lines or rows to skip. Raises BadRowError, UsageError, CannotOpenError."""
+    if file.suffix == PARQUET:
+        for place, row in parquet_rows(file, skip):
+            try:
+                yield _message(_checked(json_form(row)), place, f"{file.name}#{place}")
+            except UsageError as error:
+                raise BadRowError(place, str(error)) from None
+        return
     try:
         with open_regular_file(file) as lines:
             place = 0
@@ -86,10 +98,18 @@ def _row(line: bytes) -> dict[str, Any]:
     for name in row:
         if name not in _KNOWN:
             raise UsageError(f"there is no column {name[:40]!r}; the columns are {', '.join(RABBITMQ_COLUMNS)}")
+    if not isinstance(row.get("payload"), str | None):
+        raise UsageError(f"column payload must be text, not {json.dumps(row['payload'])[:40]}")
+    return _checked(row)
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
     for name in _TEXTS:
         value = row.get(name)
+        if name == "payload" and isinstance(value, bytes):
+            continue
         if value is not None and not isinstance(value, str):
-            raise UsageError(f"column {name} must be text, not {json.dumps(value)[:40]}")
+            raise UsageError(f"column {name} must be text, not {str(value)[:40]}")
         try:
             (value or "").encode()
         except UnicodeEncodeError:
@@ -125,6 +145,9 @@ def _message(row: dict[str, Any], place: int, mark: str) -> ReplayMessage:
 
 
 def _payload(row: dict[str, Any]) -> bytes:
+    if isinstance(row.get("payload"), bytes):
+        stored: bytes = row["payload"]
+        return stored
     text, encoded, digest = row.get("payload"), row.get("payload_b64"), row.get("payload_sha256")
     if encoded is not None:
         if text is not None:

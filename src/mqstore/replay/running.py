@@ -29,7 +29,7 @@ class ReplayCounts:
     """Counts of a run. sent: confirmed by the target; skipped: confirmed in an earlier run.
 
     arrived: of these, messages that were in doubt and had arrived; doubtful: sent, although the target may have them already. refused:
-    messages that the target will never take, with its words.
+    messages that the target will never take, with its words, also if it said so in an earlier run.
     """
 
     sent: int = 0
@@ -39,6 +39,12 @@ class ReplayCounts:
     doubtful: int = 0
     refused: int = 0
     refusals: list[tuple[str, str]] = field(default_factory=list)
+
+    def refuse(self, mark: str, why: str) -> None:
+        """Count a message that the target will never take, in this run or in an earlier one."""
+        self.refused += 1
+        if len(self.refusals) < MAX_REFUSED:
+            self.refusals.append((mark, why))
 
 
 def replay(
@@ -119,7 +125,11 @@ class _Run:
                 return
             state = self._journal.states.get(message.source)
             if state is not None and message.position <= state.position:
-                self._counts.skipped += 1
+                why = self._journal.refused.get((message.source, message.position))
+                if why is None:
+                    self._counts.skipped += 1
+                else:
+                    self._counts.refuse(message.mark, why)
                 continue
             waiting = self._ahead.setdefault(message.source, deque())
             waiting.append(message)
@@ -168,10 +178,8 @@ class _Run:
             counts.bytes += len(message.body)
             counts.doubtful += outcome.doubtful
         else:
-            counts.refused += 1
-            if len(counts.refusals) < MAX_REFUSED:
-                counts.refusals.append((message.mark, outcome.refused))
-        self._journal.note(message.source, message.position, outcome.where)
+            counts.refuse(message.mark, outcome.refused)
+        self._journal.note(message.source, message.position, outcome.where, outcome.refused)
         self.flying.discard(message.source)
         self._next(message.source)
         if self._progress is not None and time.monotonic() - self._reported > REPORTED:

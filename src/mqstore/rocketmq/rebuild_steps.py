@@ -52,6 +52,7 @@ __all__ = [
     "StagedRows",
     "build_queue",
     "queue_directory",
+    "read_rows",
     "scan_split",
     "settings_of",
     "write_blanks",
@@ -80,8 +81,11 @@ class RebuildSettings:
     assumed_geometry: str = ""  # why the geometry of index files is the broker's default, if nothing shows another
 
 
-def settings_of(store: RocketMQStore) -> RebuildSettings:
-    """Return the settings of a store: from its configuration, else from the existing files, else the broker's defaults."""
+def settings_of(store: RocketMQStore, version: str | None = None) -> RebuildSettings:
+    """Return the settings of a store: from its configuration, else from the existing files, else the broker's defaults.
+
+    version: of the broker whose rules are followed; by default the one that wrote the store, as far as its files show.
+    """
     config = store.config
     queue_size = (
         config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64] if queue.files) or 6_000_000
@@ -89,7 +93,7 @@ def settings_of(store: RocketMQStore) -> RebuildSettings:
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
     shape, assumed = _index_geometry(store)
     return RebuildSettings(
-        rules=store.rules(),
+        rules=store.rules(version),
         queue_file_size=-(-queue_size // ENTRY_SIZE) * ENTRY_SIZE,
         batch_file_size=-(-batch_size // UNIT_SIZE) * UNIT_SIZE,
         index=config.message_index_enable is not False,
@@ -444,10 +448,14 @@ def _write_image(stage: DurableDirectory, directory: str, file: FileImage, width
     return len(rows) // width
 
 
-def _read_segment(task: QueueBuildTask, segment: StagedRows, width: int) -> QueueRun:
-    data = MappedFile(Path(task.stage) / segment.path).data
+def read_rows(stage: Path, segment: StagedRows, width: int) -> tuple[NDArray[np.int64], Bytes]:
+    """Return the queue offsets and the entries of a segment. width: bytes of an entry."""
+    data = MappedFile(stage / segment.path).data
     middle = segment.start + segment.count * _OFFSETS.itemsize
-    offsets = data[segment.start : middle].view(_OFFSETS).astype(np.int64)
-    entries = data[middle : middle + segment.count * width]
+    return data[segment.start : middle].view(_OFFSETS).astype(np.int64), data[middle : middle + segment.count * width]
+
+
+def _read_segment(task: QueueBuildTask, segment: StagedRows, width: int) -> QueueRun:
+    offsets, entries = read_rows(Path(task.stage), segment, width)
     plain = not task.batch and bool((np.diff(offsets) == 1).all())
     return QueueRun(task.topic, task.queue_id, offsets, entries, plain, task.batch)

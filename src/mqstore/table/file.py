@@ -5,7 +5,7 @@ Rows are filtered by verdict; those left out are counted as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from mqstore.table.text import json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "RowCounts", "filter_by_verdict", "format_of", "write_rows"]
+__all__ = ["FORMATS", "Complete", "RowCounts", "filter_by_verdict", "format_of", "write_rows"]
 
 FORMATS = ("jsonl", "parquet")
 
@@ -29,6 +29,9 @@ class RowCounts:
     rows: int = 0
     bytes: int = 0
     verdicts: dict[str, int] = field(default_factory=dict)
+
+
+Complete = Callable[[NewFile, RowCounts], None]  # called with a file that is written, and not yet under its name
 
 
 def format_of(to: Path, asked: str | None) -> str:
@@ -63,8 +66,12 @@ def write_rows(
     to: Path,
     format: str,  # noqa: A002
     verdicts: frozenset[str],
+    complete: Complete | None = None,
 ) -> RowCounts:
-    """Write the rows with these verdicts to a new file. schema: of the batches. Raises TargetError."""
+    """Write the rows with these verdicts to a new file. schema: of the batches. complete: called before the file is published.
+
+    Raises TargetError.
+    """
     counts = RowCounts()
     with NewFile(to) as new:
         rows = filter_by_verdict(batches, verdicts, counts)
@@ -74,6 +81,8 @@ def write_rows(
         else:
             _write_parquet(rows, schema, new.file)
         counts.bytes = new.file.size
+        if complete is not None:
+            complete(new, counts)
         new.publish()
     return counts
 

@@ -15,6 +15,8 @@ from support.stores import Store, message
 
 import mqstore
 
+pytestmark = pytest.mark.spark_in_all
+
 KILLED = case_named("4.9.3/b-kill9")
 BY_TOPIC = "select topic, count(*) as n, max(store_timestamp) as last from messages where queue_id = 1 group by topic order by topic"
 

@@ -27,6 +27,8 @@ from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage.salvaging import rows_of
 from mqstore.table.text import columns_for, python_rows, rabbitmq_columns_for
 
+pytestmark = pytest.mark.spark_in_all
+
 KILLED = case_named("4.9.3/b-kill9")
 RABBIT = ("msg_id", "exchange", "routing_keys", "properties_json", "payload_sha256", "verdict", "store_file", "position")
 ROCKET = columns_for("sha256")

@@ -27,6 +27,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 ZONE = "Europe/Berlin"
 # the nights in which the clocks of the zone are changed, in milliseconds
 SPRING, AUTUMN = 1_648_332_000_000, 1_667_080_800_000

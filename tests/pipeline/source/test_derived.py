@@ -22,6 +22,8 @@ from mqstore.rocketmq.verify.verification import verify
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 Row = dict[str, Any]
 BY_NAME = {source.format.removeprefix("rocketmq-"): source for source in SOURCES}
 

@@ -28,6 +28,8 @@ from mqstore.pipeline.source.views import views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 Row = dict[str, Any]
 
 MESSAGES = StructType().add("store", "string").add("topic", "string").add("physical_offset", "long").add("verdict", "string")

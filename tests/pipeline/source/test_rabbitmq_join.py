@@ -19,6 +19,8 @@ from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 MIXED = case_named("3.10.8/f-mixed-features")
 MERGED = case_named("3.10.8/e-gc-combined")
 CUT = case_named("3.10.8/e2-gc-interrupted")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+pytestmark = pytest.mark.spark_in_all
+
 ROWS = 400
 
 

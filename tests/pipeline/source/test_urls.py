@@ -28,6 +28,8 @@ from mqstore.rocketmq.verify.verification import verify
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "spark.md"
 SMALL = 64 << 10
 NAMES = ["4.9.3/b3-kill9-torn", "4.9.3/m-damaged/16-everything", "5.3.3/o-batch-queue"]

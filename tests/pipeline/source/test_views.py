@@ -21,6 +21,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, rocketmq_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "spark.md"
 COLUMNS = ["topic", "queue_id", "queue_offset", "size", "verdict", "store_timestamp"]
 QUESTIONS = {

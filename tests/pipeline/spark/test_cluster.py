@@ -180,7 +180,7 @@ def test_an_executor_that_is_killed_leaves_no_trace(job: str, driver: Driver, ou
     survives(job, driver, out, Hold(tmp_path / "hold"), lambda first: end_of(first.executor), expected[job])
 
 
-@pytest.mark.parametrize("job", ["follow", "sink", *(pytest.param(job, marks=pytest.mark.slow) for job in ("rebuild", "export"))])
+@pytest.mark.parametrize("job", ["follow", *(pytest.param(job, marks=pytest.mark.slow) for job in ("sink", "rebuild", "export"))])
 @pytest.mark.parametrize("done", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["written", "unwritten"])
 def test_a_driver_that_is_killed_is_run_again_and_nothing_is_there_twice(
     job: str, done: bool, cluster: Cluster, driver: Driver, out: Path, tmp_path: Path, expected: dict[str, Any]

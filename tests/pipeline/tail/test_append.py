@@ -31,6 +31,8 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark_in_all
+
 FORMATS = ("iceberg", "delta")
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=1 << 15, max_hash_slot_num=100, max_index_num=5000, services=False)
 TOPICS = ("t0", "t1", "%DLQ%group")

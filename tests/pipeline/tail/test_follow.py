@@ -31,7 +31,7 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = needs_streams
+pytestmark = [needs_streams, pytest.mark.spark_in_all]
 
 FILE = 1 << 15
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=FILE, max_hash_slot_num=100, max_index_num=5000, services=False)

@@ -24,7 +24,7 @@ def _check(store: RocketMQStore) -> tuple[Advice, Advice]:
     before, after = advise(store), advise(store, verify(store))
     assert before.next.startswith(BEFORE_READING)
     assert before.starts is not True
-    if store.dledger is not None or store.queue_database is not None:
+    if store.dledger is not None:
         assert (before.starts, after.starts) == (None, None)
         return before, after
     found = diagnose(store)

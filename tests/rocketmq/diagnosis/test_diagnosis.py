@@ -132,7 +132,7 @@ def test_the_rules_of_the_nearer_version_answer_for_every_version_from_4_3_0_to_
     assert (found.version, found.rules) == ("4.7.1", "4.9.3")
 
 
-@pytest.mark.parametrize("name", ["5.5.0/c-rocksdb-queues-clean", "5.5.0/g-dledger"])
+@pytest.mark.parametrize("name", ["5.5.0/g-dledger"])
 def test_a_store_that_is_not_read_gets_no_diagnosis(name: str) -> None:
     with pytest.raises(UnsupportedError):
         of(case_named(name))

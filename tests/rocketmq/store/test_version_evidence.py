@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from support.golden import case_named, opened, run_cli, unpack
 
 import mqstore
-from mqstore.rocketmq.format.checkpoint import decode, encode
+from mqstore.rocketmq.format.checkpoint import Checkpoint, decode, encode
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 
 SUGGESTED = {
@@ -29,6 +30,23 @@ def test_the_files_suggest_a_version_and_inspect_says_how_it_knows(name: str) ->
     assert document["suggested_version"] == version
     assert why in document["version_known_from"]
     assert f"Known from: {document['version_known_from']}." in run_cli("inspect", opened(case_named(name))).stdout
+
+
+def test_the_tags_in_an_index_show_5_4_where_nothing_else_does(tmp_path: Path) -> None:
+    store = unpack(case_named("5.5.0/a-clean"), tmp_path / "store")
+    for path in store.iterdir():
+        if path.name not in ("commitlog", "consumequeue", "index", "checkpoint"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    point = decode((store / "checkpoint").read_bytes())
+    (store / "checkpoint").write_bytes(encode(Checkpoint(point.physic, point.logics, point.index)))
+    document = run_cli("inspect", store, "-o", "json").document
+    assert (document["suggested_version"], document["version_known_from"]) == (
+        "5.4.0",
+        "the index has entries of tags, which 5.4.0 and later write",
+    )
+    shutil.rmtree(store / "index")
+    document = run_cli("inspect", store, "-o", "json").document
+    assert document["version_known_from"] == "nothing in the store is written by 5.x only"
 
 
 @pytest.mark.parametrize("version", ["4.3.0", "4.7.1", "5.1.4", "5.4.0", "5.5.0"])

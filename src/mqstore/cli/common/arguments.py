@@ -5,7 +5,8 @@ class (`option_classes`), which is what the RocketMQ and the RabbitMQ back end o
 
     verb(app, example="topics /backup/store", rabbitmq=rabbitmq_queues.topics)(topics)
 
-`-o`, `--no-color`, `-q`, `-v` and `--progress` are added to each command, so that they are accepted before and after its name.
+`-o`, `--no-color`, `-q`, `-v`, `--progress`, `--wide` and `--columns` are added to each command, so that they are accepted before and
+after its name.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ OUTPUT_HELP = "Output format. text: for people; json: one document; jsonl, csv: 
 QUIET_HELP = "Print results and errors only."
 VERBOSE_HELP = "Verbose: full lists, notes, and tracebacks."
 PROGRESS_HELP = "Report progress even if standard error is not a terminal."
+COLUMNS_HELP = "Only these columns of the tables, in this order, by their titles; of jsonl and csv, by the names of the fields."
 WIDE_HELP = "Print tables in full, also beyond the width of the terminal."
 STORE_HELP = (
     "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
@@ -148,7 +150,7 @@ GrepOption = Annotated[
     option("--grep", metavar="BYTES_REGEX", help="Only messages whose decompressed body matches this pattern."),
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")]
-ReaderThreads = Annotated[int | None, option("--threads", min=1, help="Number of threads that read the log; default: one per core.")]
+ReaderThreads = Annotated[int | None, option("--threads", min=1, help="Number of threads that read; default: one per core.")]
 Splits = Annotated[int | None, option("--splits", min=1, help="Number of splits to read the log in; does not change the result.")]
 Columns = Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")]
 AtTime = Annotated[
@@ -195,8 +197,8 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
 _GLOBAL = "Output"
 
 
-def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool) -> list[inspect.Parameter]:
-    """Return the options of every command; one that uses -o or -q for itself keeps only the long form."""
+def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool, with_columns: bool) -> list[inspect.Parameter]:
+    """Return the options of every command; one that uses -o or -q for itself keeps only the long form, one with --columns its own."""
     output = ("--output", "-o") if short_output else ("--output",)
     quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
     options: dict[str, tuple[Any, Any, Any]] = {
@@ -223,6 +225,9 @@ def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool)
             False,
         ),
     }
+    if with_columns:
+        chosen = typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, rich_help_panel=_GLOBAL, show_default=False)
+        options["columns_"] = (str | None, chosen, None)
     if reads_store:
         reached = typer.Option("--fs-option", metavar="NAME=VALUE", help=FS_HELP, rich_help_panel="Stores by URL", show_default=False)
         options = {"fs_option_": (list[str] | None, reached, None), **options}
@@ -256,7 +261,8 @@ def verb(
         own = command_parameters(function)
         if several is not None:
             own = [each.replace(annotation=Stores) if each.annotation == Store else each for each in own]
-        common = _common_parameters(short_output, short_quiet, any(parameter.annotation in (Store, Stores) for parameter in own))
+        reads_store = any(parameter.annotation in (Store, Stores) for parameter in own)
+        common = _common_parameters(short_output, short_quiet, reads_store, all(parameter.name != "columns" for parameter in own))
         context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
         @functools.wraps(function)
@@ -269,7 +275,9 @@ def verb(
                 verbose=given.pop("verbose_"),
                 progress=given.pop("progress_"),
                 wide=given.pop("wide_"),
+                columns=column_names(given.pop("columns_", None), "--columns") or (),
             )
+            out = Output(chosen)
             reached = given.pop("fs_option_", None)
             if reached:
                 stores = given["store"]
@@ -278,10 +286,10 @@ def verb(
                 )
             if several is not None:
                 if len(given["store"]) > 1 or is_pattern(given["store"][0]):
-                    return several(Output(chosen), **back_end_arguments(several, given))
+                    return _checked(out, several(out, **back_end_arguments(several, given)))
                 given["store"] = given["store"][0]
             back_end = back_end_for(function, rabbitmq, own, given)
-            return back_end(Output(chosen), **back_end_arguments(function, given))
+            return _checked(out, back_end(out, **back_end_arguments(function, given)))
 
         parameters = [context, *own, *common]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -296,6 +304,12 @@ def verb(
         return function
 
     return register
+
+
+def _checked(out: Output, status: int) -> int:
+    """Return the status of a command whose tables had all columns of --columns. Raises UsageError."""
+    out.check_columns()
+    return status
 
 
 def _with_fs_options(store: object, named: Sequence[str]) -> object:

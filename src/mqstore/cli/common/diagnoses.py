@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError
-from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice, Diagnosis
 
-__all__ = ["NotReadableError", "answering", "headline", "show_advice", "show_diagnosis"]
+__all__ = ["NotReadableError", "answering", "show_advice", "show_diagnosis"]
 
 SHOWN = 20
 
@@ -33,24 +32,6 @@ def answering() -> Iterator[None]:
         raise NotReadableError(f"{error.filename or 'the operating system'}: {error.strerror or error}") from error
 
 
-def headline(found: Diagnosis) -> str:
-    """Return the answer in one sentence."""
-    who = (
-        f"A {'RocketMQ' if found.family == 'rocketmq' else 'RabbitMQ'} {found.version} {'broker' if found.family == 'rocketmq' else 'node'}"
-    )
-    if not found.starts:
-        return f"{who} does not start on {found.store}."
-    parts = []
-    if found.loses:
-        parts.append(f"loses {count(found.loses, 'message')}")
-    if found.redelivers:
-        parts.append(f"delivers {count(found.redelivers, 'message')} again")
-    if not parts:
-        kept = "keeps every message" if found.harmless else "keeps every message, but not everything is as it was"
-        parts.append(f"{kept}{', as far as is known' if found.unknown else ''}")
-    return f"{who} starts on {found.store}; it {' and '.join(parts)}."
-
-
 def show_advice(out: Output, advice: Advice) -> None:
     """Print the end of another command's output: the one command to run next, and why."""
     out.next_step(f"{advice.why}.", advice.next)
@@ -61,7 +42,7 @@ def show_diagnosis(out: Output, found: Diagnosis) -> int:
     if not out.is_text:
         out.report(found.as_dict())
         return found.status
-    out.line(headline(found), style="bold")
+    out.line(found.headline, style="bold")
     out.next_step(f"{found.why}.", found.next)
     if found.rules != found.version:
         out.line(f"Answered by the rules of {found.rules}.")

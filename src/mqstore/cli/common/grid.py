@@ -6,13 +6,13 @@
                 277  late        0
 
 In a file or a pipe everything is printed in full. On a terminal the table is made to fit, in this order: text is shortened, titles take
-two lines, columns that say the least are left out, names are shortened in their middle.
+two lines, columns that say the least are left out, names are shortened in their middle, each row is printed as lines of title and value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unicodedata import east_asian_width
 
 from mqstore.table.formatting import printable
@@ -67,6 +67,16 @@ def _start(text: str, width: int) -> str:
     return text
 
 
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Yield a text in pieces that fit a width; an empty text is one piece."""
+    while True:
+        piece = _start(text, width) or text[:1]
+        yield piece
+        text = text[len(piece) :]
+        if not text:
+            return
+
+
 def _in_two_lines(title: str) -> tuple[str, str]:
     """Return a title of several words in two lines, the longer one as short as possible; ("", title) for one word."""
     words = title.split()
@@ -77,13 +87,23 @@ def _in_two_lines(title: str) -> tuple[str, str]:
 class Grid:
     """Writes rows of text under their titles. width: of the terminal, None for no limit. colour: whether styles are written.
 
+    chosen: the positions of the columns that are printed, in their order; None for all. Of those that are chosen none is left out.
+
     left_out: the titles of the columns for which there was no room.
     """
 
     def __init__(
-        self, columns: Sequence[Column], write: Callable[[str], None], *, width: int | None, colour: bool, limit: int = 48
+        self,
+        columns: Sequence[Column],
+        write: Callable[[str], None],
+        *,
+        width: int | None,
+        colour: bool,
+        limit: int = 48,
+        chosen: Sequence[int] | None = None,
     ) -> None:
-        self._columns = columns
+        self._chosen = chosen
+        self._columns = columns if chosen is None else [replace(columns[k], drop=0) for k in chosen]
         self._write = write
         self._width = width
         self._colour = colour
@@ -91,6 +111,7 @@ class Grid:
         self._waiting: list[Sequence[str]] = []
         self._widths: list[int] | None = None
         self._shown: list[int] = []
+        self._upright = False
         self.rows = 0
         self.left_out: tuple[str, ...] = ()
 
@@ -98,13 +119,17 @@ class Grid:
         """Add rows, each with a text per column."""
         for row in rows:
             self.rows += 1
+            if self._chosen is not None:
+                row = [row[k] for k in self._chosen]
             self._waiting.append([printable(cell) for cell in row])
-            if len(self._waiting) >= SAMPLE:
+            if len(self._waiting) >= SAMPLE and self._columns:
                 self._flush()
+            elif not self._columns:
+                self._waiting.clear()
 
     def close(self) -> None:
         """Print the remaining rows, and what there was no room for. A table without rows prints nothing."""
-        if self._waiting:
+        if self._waiting and self._columns:
             self._flush()
         if self.left_out:
             text = f"not shown at this width: {', '.join(self.left_out)} (--wide)"
@@ -114,7 +139,8 @@ class Grid:
         lines: list[str] = []
         if self._widths is None:
             lines.extend(self._head())
-        lines.extend(self._line(row) for row in self._waiting)
+        for row in self._waiting:
+            lines += self._block(row) if self._upright else [self._line(row)]
         self._waiting.clear()
         self._write("".join(lines))
 
@@ -132,6 +158,9 @@ class Grid:
             ]
             self._widths = self._natural_widths(titles)
             self._narrow(titles)
+        if self._width is not None and self._excess() > 0 and len(self._columns) > 1:
+            self._upright, self.left_out = True, ()
+            return
         for line in (0, 1):
             if any(titles[k][line] for k in self._shown):
                 yield self._line([title[line] for title in titles], lambda _: "1")
@@ -179,6 +208,18 @@ class Grid:
             if not wide:
                 break
             widths[max(wide, key=lambda k: widths[k])] -= 1
+
+    def _block(self, row: Sequence[str]) -> Iterator[str]:
+        """Yield a row as lines of title and value, for a terminal that is too narrow for the table."""
+        margin = max(display_width(column.title) for column in self._columns) + len(GAP)
+        room = max(NARROWEST, (self._width or 0) - margin)
+        for column, text in zip(self._columns, row, strict=True):
+            title = column.title + " " * (margin - display_width(column.title))
+            code = column.style(text) if self._colour and column.style is not None and text else ""
+            for number, piece in enumerate(_pieces(text, room)):
+                shown = f"\x1b[{code}m{piece}\x1b[0m" if code else piece
+                yield f"{' ' * margin if number else title}{shown}".rstrip() + "\n"
+        yield "\n"
 
     def _line(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> str:
         widths = self._widths or []

@@ -19,8 +19,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mqstore.cli.common.chosen_columns import ChosenColumns
 from mqstore.cli.common.grid import Column, Grid
-from mqstore.cli.common.progress import Report, progress_bar
+from mqstore.cli.common.progress import BYTES, Report, progress_bar
 from mqstore.table.formatting import printable
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class CommonOptions:
     verbose: bool = False
     progress: bool = False
     wide: bool = False
+    columns: tuple[str, ...] = ()
 
     def override(
         self,
@@ -66,6 +68,7 @@ class CommonOptions:
         verbose: bool,
         progress: bool,
         wide: bool,
+        columns: tuple[str, ...],
     ) -> CommonOptions:
         """Return these settings with those given after the command's name."""
         return replace(
@@ -76,6 +79,7 @@ class CommonOptions:
             verbose=self.verbose or verbose,
             progress=self.progress or progress,
             wide=self.wide or wide,
+            columns=columns or self.columns,
         )
 
 
@@ -85,6 +89,7 @@ class Output:
     def __init__(self, settings: CommonOptions) -> None:
         self.settings = settings
         self.format = settings.format
+        self._columns = ChosenColumns(settings.columns)
 
     @property
     def is_text(self) -> bool:
@@ -176,8 +181,16 @@ class Output:
 
     # rows
 
+    def check_columns(self) -> None:
+        """Raise UsageError if --columns names a column that no table of the command had."""
+        self._columns.check()
+
     def records(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
         """Print rows of named values in a machine format. Returns their number."""
+        if self._columns.wanted:
+            names = [names[k] for k in self._columns.of(names)]
+            self._columns.check()
+            rows = ({name: row[name] for name in names} for row in rows)
         if self.format is Format.CSV:
             return self._stream_csv(names, ([[_cell(row[name]) for name in names] for row in rows],))
         return self._stream_json([json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in (one,)] for one in rows)
@@ -186,6 +199,10 @@ class Output:
         """Print rows of the message table in a machine format, batch by batch. Returns their number."""
         from mqstore.table.text import csv_rows, json_rows
 
+        if self._columns.wanted:
+            names = [names[k] for k in self._columns.of(names)]
+            self._columns.check()
+            batches = (batch.select(names) for batch in batches)
         if self.format is Format.CSV:
             return self._stream_csv(names, (csv_rows(batch, body) for batch in batches))
         return self._stream_json(json_rows(batch, body) for batch in batches)
@@ -244,9 +261,9 @@ class Output:
         def put(text: str) -> None:
             self.write("".join(margin + line for line in text.splitlines(keepends=True)) if margin else text)
 
-        return Grid(
-            columns, put, width=self.console.width - indent if self.bounded and not self.settings.wide else None, colour=self.coloured
-        )
+        chosen = self._columns.of([column.title for column in columns]) if self._columns.wanted else None
+        width = self.console.width - indent if self.bounded and not self.settings.wide else None
+        return Grid(columns, put, chosen=chosen, width=width, colour=self.coloured)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
         """Print a whole table for a person. Returns the number of rows."""
@@ -279,11 +296,13 @@ class Output:
             self.errors.print(printable(sentence), markup=False, style="dim")
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Report | None]:
-        """Show a progress bar while the block runs."""
+    def progress(self, title: str, unit: str = BYTES) -> Iterator[Report | None]:
+        """Show a progress bar while the block runs. unit: of what is counted, in the plural."""
         quiet = self.settings.quiet
         visible = sys.stderr.isatty() and not quiet
-        with progress_bar(title, wanted=self.settings.progress and not quiet, console=self.errors if visible else None) as report:
+        with progress_bar(
+            title, unit=unit, wanted=self.settings.progress and not quiet, console=self.errors if visible else None
+        ) as report:
             yield report
 
 

@@ -201,7 +201,7 @@ class FindOptions:
     body: Annotated[BodyDisplay | None, option("--body", help="How to show bodies; default: none for text output, otherwise sha256.")] = (
         None
     )
-    threads: RocketMQOnly[ReaderThreads] = None
-    master: RocketMQOnly[Master] = None
+    threads: ReaderThreads = None
+    master: Master = None
     config: RocketMQOnly[Config] = None
     names: RabbitMQOnly[QueueNames] = None

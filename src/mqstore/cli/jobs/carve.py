@@ -21,9 +21,11 @@ from mqstore.table.formatting import clock, command, count, pace, size
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mqstore.files.durable import NewFile
     from mqstore.pipeline.jobs.carve import SourceFile, Wreck
     from mqstore.pipeline.spark.runner import Runner
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
+    from mqstore.table.file import Complete, RowCounts
 
 __all__ = ["carve"]
 
@@ -105,15 +107,18 @@ def _check(store: Path, options: Any) -> None:
         return
     if options.resume is not None and options.resume.exists() and not _is_work(options.resume):
         raise UsageError(f"{options.resume} is not the directory of an earlier salvage; give a name that does not exist yet")
-    _refuse_existing(Path(options.to))
+    _refuse_existing(Path(options.to), options.resume)
 
 
 def _is_work(place: Path) -> bool:
     return place.is_dir() and ((place / "plan.json").is_file() or not os.listdir(place))
 
 
-def _refuse_existing(to: Path) -> None:
-    if os.path.lexists(to):
+def _refuse_existing(to: Path, stage: Path | None) -> None:
+    """Refuse a target that exists, unless an earlier run, whose work directory is given, wrote it completely."""
+    from mqstore.pipeline.jobs.written_files import written_before
+
+    if os.path.lexists(to) and (stage is None or written_before(stage, to) is None):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
 
 
@@ -190,19 +195,54 @@ def _own(work: _Work, family: str) -> Path:
     if not (work.wreck.placed and work.wreck.found):
         return work.to
     to = work.to.with_name(f"{work.to.stem}.{family}{work.to.suffix}")
-    _refuse_existing(to)
+    _refuse_existing(to, work.stage if work.keep else None)
     return to
+
+
+def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]] | None:
+    """Return what an earlier run reported about a file that it wrote completely; None if it is to be written."""
+    from mqstore.pipeline.jobs.written_files import written_before
+
+    found = written_before(work.stage, to) if work.keep else None
+    return None if found is None else (found.part, found.verdicts)
+
+
+def _recording(work: _Work, to: Path, groups: Counter[tuple[str, str]]) -> Complete:
+    """Return what records a file in the work directory right before it gets its name."""
+    from mqstore.pipeline.jobs.written_files import record_written
+
+    def complete(new: NewFile, counts: RowCounts) -> None:
+        if work.keep:
+            record_written(work.stage, new, _part(to, counts, groups), counts.verdicts)
+
+    return complete
+
+
+def _part(to: Path, counts: RowCounts, groups: Counter[tuple[str, str]]) -> dict[str, Any]:
+    found = [{"exchange": exchange, "routing_key": key, "messages": number} for (exchange, key), number in groups.most_common(MAX_GROUPS)]
+    return {"to": str(to), "messages": counts.rows, "bytes": counts.bytes, "groups": found}
 
 
 def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
     from mqstore.pipeline.jobs.carved_rows import write_carved_rows
 
-    verdicts = work.options.verdicts or frozenset(Verdict)
+    before = _finished(work, to)
+    if before is not None:
+        return before
+    verdicts, none = work.options.verdicts or frozenset(Verdict), Counter[tuple[str, str]]()
     with work.out.progress("writing") as progress:
         written = write_carved_rows(
-            work.wreck.placed, to, _format(work.options), verdicts, work.runner, work.stage, keep=work.keep, progress=progress
+            work.wreck.placed,
+            to,
+            _format(work.options),
+            verdicts,
+            work.runner,
+            work.stage,
+            keep=work.keep,
+            progress=progress,
+            complete=_recording(work, to, none),
         )
-    return {"to": str(to), "messages": written.rows, "bytes": written.bytes, "groups": []}, written.verdicts
+    return _part(to, written, none), written.verdicts
 
 
 def _carved(work: _Work, *, damaged: bool = False, transient: bool = True) -> CarvedStore:
@@ -222,6 +262,9 @@ def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
     from mqstore.table.file import write_rows
     from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 
+    before = _finished(work, to)
+    if before is not None:
+        return before
     store = _carved(work, damaged=True)
     groups: Counter[tuple[str, str]] = Counter()
     chosen = _format(work.options)
@@ -230,9 +273,9 @@ def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
         batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in _counted(rows, groups))
     else:
         batches = _counted(store.rows(RABBITMQ_COLUMNS), groups)
-    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, work.options.verdicts or frozenset(Verdict))
-    found = [{"exchange": exchange, "routing_key": key, "messages": number} for (exchange, key), number in groups.most_common(MAX_GROUPS)]
-    return {"to": str(to), "messages": written.rows, "bytes": written.bytes, "groups": found}, written.verdicts
+    verdicts = work.options.verdicts or frozenset(Verdict)
+    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, verdicts, _recording(work, to, groups))
+    return _part(to, written, groups), written.verdicts
 
 
 def _counted(batches: Iterator[pa.RecordBatch], groups: Counter[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
@@ -325,7 +368,7 @@ def _send_rocketmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
     with Journal(options.resume, f"{work.store.absolute()}: carved -> {shown(options.to)}") as journal:
         target = open_target(options.to)
         try:
-            with work.out.progress("sending") as progress:
+            with work.out.progress("sending", "messages") as progress:
                 messages = rocketmq_messages(store, Selection(), DEFAULT_VERDICTS, None, skipped)
                 replay(messages, target, journal, counts, rate=options.rate, progress=progress)
         finally:

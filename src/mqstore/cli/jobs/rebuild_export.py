@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["print_exported", "print_rebuilt", "register"]
 
+
+class QueueKind(StrEnum):
+    """How a store keeps its consume queues."""
+
+    FILES = "files"
+    ROCKSDB = "rocksdb"
+
+
 _NOT_REBUILT = "its indexes cannot be derived from its message files; `mqstore convert` and `mqstore salvage` write a new store"
 
 
@@ -37,12 +46,23 @@ def rebuild(
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
+    queues: Annotated[
+        QueueKind,
+        typer.Option(
+            "--queues", help="How the new store keeps its consume queues: in files, or in RocksDB as with storeType=defaultRocksDB."
+        ),
+    ] = QueueKind.FILES,
+    for_version: Annotated[
+        str | None,
+        option("--for", metavar="VERSION", help="The version of the broker that will open OUT; by default as the files suggest."),
+    ] = None,
 ) -> int:
     """Rebuild consume queues, index and checkpoint from the commit log, into a new store in OUT.
 
     The store is not changed. Log files are hard-linked into OUT if the file system allows it, except the last one, to which a broker will
     append: it is copied, up to the end of its last valid record. If an older log file is damaged, a broker may truncate the log there and
-    append to that file; use --copy in that case. Exit status 1 if a part of the log could not be read.
+    append to that file; use --copy in that case. --queues rocksdb needs the extra `rocksdb` and a broker of 5.4.0 or later.
+    Exit status 1 if a part of the log could not be read.
     """
     from mqstore.pipeline.jobs.rebuild import rebuild as run
 
@@ -58,6 +78,8 @@ def rebuild(
             check_crc=check_crc,
             in_process_threads=threads,
             config=config,
+            queues=queues.value,
+            version=for_version,
             progress=progress,
         )
     if out.is_text:

@@ -34,7 +34,7 @@ Source = Annotated[
     Path,
     typer.Argument(
         metavar="STORE|FILE.jsonl",
-        help="A store of either broker, or a file of rows as `messages -o jsonl --body base64` prints them, which may be edited.",
+        help="A store of either broker, or a file of rows (JSON lines or Parquet) as `messages --body base64` prints them, also edited.",
         show_default=False,
         parser=path,
     ),
@@ -134,7 +134,7 @@ def _send(
     with Journal(options.resume, about) as journal:
         target = open_target(options.to, credentials=credentials, tls=tls)
         try:
-            with out.progress("replaying") as progress:
+            with out.progress("replaying", "messages") as progress:
                 run(messages, target, journal, counts, edits=edits, rate=options.rate, progress=progress)
         except BaseException:
             if counts.sent:

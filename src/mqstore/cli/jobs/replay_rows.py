@@ -50,7 +50,7 @@ def rows_of_file(file: Path) -> Iterator[ReplayMessage]:
 
 
 def _messages(file: Path, skip: int) -> Iterator[ReplayMessage]:
-    if file.suffix != ".parquet" and holds_queue_rows(file):
+    if holds_queue_rows(file):
         yield from queue_rows(file, skip)
     else:
         yield from _log_rows(open_source(str(file), skip, BodyForm.AUTO), file.name)

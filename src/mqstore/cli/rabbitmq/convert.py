@@ -71,7 +71,7 @@ def convert(
         raise UsageError(f"there is no queue version {queue_version}; give --queue-version 1 or 2")
     if at is not None and not drop_expired:
         raise UsageError("--at is the time for --drop-expired; give both")
-    with out.progress("converting") as progress:
+    with out.progress("converting", "queues") as progress:
         given: dict[str, Any] = {
             "target": target,
             "now": None if not drop_expired else time.time_ns() // 1000 if at is None else at_microseconds(at),

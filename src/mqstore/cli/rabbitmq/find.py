@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqstore.cli.common.arguments import BodyDisplay, Store
 from mqstore.cli.common.bodies import PREVIEW
@@ -12,8 +10,12 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
 from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq, queue_title
+from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, shorten, size
 from mqstore.table.text import rabbitmq_columns_for
+
+if TYPE_CHECKING:
+    from mqstore.pipeline.jobs.find_in_queues import FindInQueuesReport
 
 __all__ = ["find"]
 
@@ -22,30 +24,33 @@ DEFAULT_LIMIT = 10_000
 
 def find(out: Output, store: Store, options: FindOptions) -> int:
     """Find the messages that hold a text, and say what became of each."""
-    from mqstore.rabbitmq.store.find import FOUND_COLUMNS, FoundInQueues
-    from mqstore.rabbitmq.store.find import find as search
-    from mqstore.table.needle import Needle
+    from mqstore.pipeline.jobs.find_in_queues import find_in_queues
+    from mqstore.rabbitmq.store.find import FOUND_COLUMNS
 
-    needle = Needle(options.text)
+    if options.master and options.threads:
+        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_rabbitmq(store, names=options.names, careful=True)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.SHA256)
-    started = time.monotonic()
-    found = FoundInQueues()
     with out.progress("searching") as progress:
-        hits = search(opened, needle, found, body=shown.value, progress=progress)
-        rows = list(islice(hits, options.limit or DEFAULT_LIMIT))
-        for _ in hits:  # counted, not kept
-            pass
-    seconds = time.monotonic() - started
+        report = find_in_queues(
+            opened,
+            options.text,
+            body=shown.value,
+            limit=options.limit or DEFAULT_LIMIT,
+            master=options.master,
+            threads=options.threads,
+            progress=progress,
+        )
+    found = report.counts
     incomplete = bool(note_findings(out, opened)) or bool(found.unreadable)
     if out.format is Format.JSON:
-        read = {"messages": found.messages, "bytes": found.bytes, "seconds": round(seconds, 3)}
+        read = {"messages": found.messages, "bytes": found.bytes, "seconds": round(report.seconds, 3), "runs_on": report.runs_on}
         out.document(
             {
                 "store": str(store),
-                "text": needle.text,
+                "text": options.text,
                 "hits": found.hits,
-                "messages": rows,
+                "messages": list(report.rows),
                 "complete": not incomplete,
                 "read": read,
                 "messages_not_readable": found.unreadable,
@@ -53,9 +58,9 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
         )
     elif not out.is_text:
         names = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(shown.value))
-        out.records((*names, *FOUND_COLUMNS), rows)
+        out.records((*names, *FOUND_COLUMNS), report.rows)
     else:
-        _print(out, needle.text, rows, found, seconds, shown)
+        _print(out, options.text, report, shown)
     if found.unreadable:
         out.note(f"{count(found.unreadable, 'message')} could not be searched, because their bytes are damaged or lost")
     if not found.hits:
@@ -67,7 +72,8 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     return 0 if found.hits and not incomplete else 1
 
 
-def _print(out: Output, text: str, rows: list[dict[str, Any]], found: Any, seconds: float, shown: BodyDisplay) -> None:
+def _print(out: Output, text: str, report: FindInQueuesReport, shown: BodyDisplay) -> None:
+    rows, found = report.rows, report.counts
     what = count(found.hits, "message") if found.hits else "no message"
     out.line(f"{what} with {text!r}.", style="bold green" if found.hits else "bold yellow")
     if rows:
@@ -85,7 +91,8 @@ def _print(out: Output, text: str, rows: list[dict[str, Any]], found: Any, secon
         out.table(columns, (_cells(row, shown) for row in out.first(rows, 50)))
         if not out.settings.verbose:
             out.more_rows(len(rows) - min(len(rows), 50))
-    out.line(f"{count(found.messages, 'message')}, {size(found.bytes)} of payloads searched in {clock(seconds)}.", style="dim")
+    searched = f"{count(found.messages, 'message')}, {size(found.bytes)} of payloads searched in {clock(report.seconds)}"
+    out.line(f"{searched}, {report.runs_on}.", style="dim")
 
 
 def _cells(row: dict[str, Any], shown: BodyDisplay) -> list[str]:

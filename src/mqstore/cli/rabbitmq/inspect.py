@@ -73,6 +73,8 @@ class RabbitMQSummary:
     last: int | None
     unsupported: tuple[str, ...]
     findings: tuple[Damage, ...]
+    suggested_version: str | None
+    version_known_from: str
 
     @property
     def shutdown(self) -> str:
@@ -89,6 +91,8 @@ class RabbitMQSummary:
             "version": ", ".join(map(str, self.queue_versions)),
             "queue_versions": list(self.queue_versions),
             "fits": _FITS[self.queue_versions],
+            "suggested_version": self.suggested_version,
+            "version_known_from": self.version_known_from,
             "shutdown": self.shutdown,
             "settings": {"segment_entry_count": same.pop() if len(same) == 1 else counts},
             "settings_known_from": {"segment_entry_count": "; ".join(sorted({vhost.entries_from for vhost in self.vhosts}))},
@@ -109,8 +113,10 @@ class RabbitMQSummary:
 
 def summarize(store: RabbitMQStore) -> RabbitMQSummary:
     """Summarize an open store."""
+    from mqstore.rabbitmq.diagnosis.version_evidence import evidence
     from mqstore.rabbitmq.store.defined_queues import unread_parts
 
+    version, why = evidence(store)
     times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
     return RabbitMQSummary(
         store=str(store.path),
@@ -120,6 +126,8 @@ def summarize(store: RabbitMQStore) -> RabbitMQSummary:
         last=max(times, default=None),
         unsupported=tuple(unread_parts(store)),
         findings=(*store.findings, *store.definitions.damage),
+        suggested_version=version,
+        version_known_from=why,
     )
 
 
@@ -185,6 +193,8 @@ def _print_summary(out: Output, summary: RabbitMQSummary) -> None:
     versions = " and ".join(map(str, summary.queue_versions))
     out.line(f"RabbitMQ store {summary.store}", style="bold")
     out.line(f"Classic queues of version {versions}, as of {_FITS[summary.queue_versions]}." if versions else "No queue directory.")
+    known = "The version of the node is not known" if summary.suggested_version is None else f"Node: {summary.suggested_version}"
+    out.line(f"{known}: {summary.version_known_from}.")
     if summary.shutdown == "clean":
         out.line("Clean shutdown: the broker would use everything as it is.")
     else:

@@ -34,8 +34,8 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
 
     opened = open_rabbitmq(store, names=options.names, careful=True)
     begun = time.perf_counter()
-    with out.progress("verifying"):
-        report = opened.verify()
+    with out.progress("verifying", "index entries") as progress:
+        report = opened.verify(progress)
     seconds = time.perf_counter() - begun
     return show_verification(out, report, advise(opened, report), lambda: _print_report(out, report, seconds))
 
@@ -70,8 +70,8 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
         raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file or queue")
     opened = open_rabbitmq(store, names=options.names)
     begun = time.perf_counter()
-    with out.progress("counting"):
-        report = run(opened)
+    with out.progress("counting", "queues") as progress:
+        report = run(opened, progress)
     seconds = time.perf_counter() - begun
     if out.format is Format.JSON:
         out.document(report.as_dict(("files", "queues") if by is None else (f"{by}s",)) | {"store": str(store)})

@@ -12,12 +12,16 @@
     queryCq -t T -q QUEUE -i INDEX [-c COUNT]      queue T QUEUE --from INDEX -n COUNT
     sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS -q QUEUE
 
-The store takes the place of the name server; -n, -b BROKER, -c CLUSTER and -m TRACE do not apply and are not accepted.
+The store takes the place of the name server: -n is accepted and ignored, with a note. -b BROKER, -c CLUSTER and -m TRACE do not apply and
+are not accepted.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +39,7 @@ from mqstore.table.formatting import parse_time
 __all__ = ["register"]
 
 Topic = Annotated[str, option("--topic", "-t", help="The topic.")]
+NameServer = Annotated[str | None, option("--namesrvAddr", "-n", metavar="HOST:PORT", help="Ignored: the store is read without a broker.")]
 
 
 def _time(text: str | None, option: str) -> str | None:
@@ -185,19 +190,38 @@ def send_message(
     return put(out, store, topic, queue_id, body=body, keys=keys, tags=tags, as_version=as_version, config=config)
 
 
+def _with_name_server(function: Callable[..., int]) -> Callable[..., int]:
+    """Return a command that accepts mqadmin's -n, which an old script or habit gives, and ignores it with a note."""
+    signature = inspect.signature(function, eval_str=True)
+
+    @functools.wraps(function)
+    def command(out: Output, *, name_server: str | None = None, **given: Any) -> int:
+        if name_server is not None:
+            out.note(f"-n {name_server} is ignored: this command reads the store's files and asks no name server")
+        return function(out, **given)
+
+    added = inspect.Parameter("name_server", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=NameServer)
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), added])  # type: ignore[attr-defined]
+    return command
+
+
 def register(app: typer.Typer) -> None:
     """Add mqadmin's commands."""
-    verb(app, "queryMsgByKey", example="queryMsgByKey /backup/store -t orders -k K57", hidden=True)(query_by_key)
-    verb(app, "queryMsgById", example="queryMsgById /backup/store -i 7F00000100002A9F0000000000000115", hidden=True)(query_by_id)
-    verb(
-        app, "queryMsgByUniqueKey", example="queryMsgByUniqueKey /backup/store -t orders -i 7F0000010BA018B4AAC2100000000000", hidden=True
-    )(query_by_unique_key)
-    verb(app, "queryMsgByOffset", example="queryMsgByOffset /backup/store -t orders -i 0 -o 17", hidden=True, short_output=False)(
-        query_by_offset
-    )
-    verb(app, "printMsg", example="printMsg /backup/store -t orders", hidden=True)(print_messages)
-    verb(app, "topicList", example="topicList /backup/store", hidden=True)(topic_list)
-    verb(app, "topicStatus", example="topicStatus /backup/store -t orders", hidden=True)(topic_status)
-    verb(app, "consumerProgress", example="consumerProgress /backup/store -g billing", hidden=True)(consumer_progress)
-    verb(app, "queryCq", example="queryCq /backup/store -t orders -q 0 -i 17", hidden=True, short_quiet=False)(query_consume_queue)
-    verb(app, "sendMessage", example="sendMessage /data/store -t orders -p paid", hidden=True)(send_message)
+    for name, function, example, taken in _COMMANDS:
+        command = verb(app, name, example=f"{name} {example}", hidden=True, short_output="o" not in taken, short_quiet="q" not in taken)
+        command(_with_name_server(function))
+
+
+# name, function, arguments of an example, and which of -o and -q the command uses for itself
+_COMMANDS: tuple[tuple[str, Callable[..., int], str, str], ...] = (
+    ("queryMsgByKey", query_by_key, "/backup/store -t orders -k K57", ""),
+    ("queryMsgById", query_by_id, "/backup/store -i 7F00000100002A9F0000000000000115", ""),
+    ("queryMsgByUniqueKey", query_by_unique_key, "/backup/store -t orders -i 7F0000010BA018B4AAC2100000000000", ""),
+    ("queryMsgByOffset", query_by_offset, "/backup/store -t orders -i 0 -o 17", "o"),
+    ("printMsg", print_messages, "/backup/store -t orders", ""),
+    ("topicList", topic_list, "/backup/store", ""),
+    ("topicStatus", topic_status, "/backup/store -t orders", ""),
+    ("consumerProgress", consumer_progress, "/backup/store -g billing", ""),
+    ("queryCq", query_consume_queue, "/backup/store -t orders -q 0 -i 17", "q"),
+    ("sendMessage", send_message, "/data/store -t orders -p paid", ""),
+)

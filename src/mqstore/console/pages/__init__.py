@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mqstore.console.pages import basket, checks, files, find, health, jobs, keys, message, messages, queues, topics
+from mqstore.console.pages import basket, checks, files, find, health, jobs, keys, message, messages, overview, queues, topics, zone
 from mqstore.console.pages.route import PageRoute
 
 __all__ = ["ROUTES"]
 
-ROUTES: tuple[PageRoute, ...] = tuple(
-    rule for module in (health, find, topics, messages, keys, message, queues, files, checks, basket, jobs) for rule in module.ROUTES
-)
+_MODULES = (health, overview, find, topics, messages, keys, message, queues, files, checks, basket, jobs, zone)
+ROUTES: tuple[PageRoute, ...] = tuple(rule for module in _MODULES for rule in module.ROUTES)

@@ -2,62 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from starlette.responses import Response
 
+from mqstore.console.checkup import start_check
 from mqstore.console.damage_map import map_of
-from mqstore.console.jobs import Job, Progress, State
+from mqstore.console.jobs import State
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
-from mqstore.console.stores import OpenStore
 from mqstore.findings import Report
-from mqstore.pipeline.jobs.usage import usage as count_log
-from mqstore.rabbitmq.store import usage as queue_usage
-from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rocketmq.verify import verification
 
-__all__ = ["ROUTES", "start_verify"]
+__all__ = ["ROUTES"]
 
 SHOWN = 200
 MAPS = 60
 
 
-def _verify(opened: OpenStore, progress: Progress) -> Report:
-    store = opened.store
-    return store.verify(progress) if isinstance(store, RabbitMQStore) else verification.verify(store, threads=2, progress=progress)
-
-
-def _usage(opened: OpenStore, progress: Progress) -> Any:
-    store = opened.store
-    if isinstance(store, RabbitMQStore):
-        return queue_usage.usage(store, progress)
-    return count_log(store.directory.root, threads=2, progress=progress)
-
-
-_WORK: dict[str, tuple[str, Callable[[OpenStore, Progress], Any], str]] = {
-    "verify": ("Verifying", _verify, "index entries"),
-    "usage": ("Counting", _usage, "queues"),
-}
-
-
-def _start_check(request: PageRequest, opened: OpenStore, kind: str, *, again: bool = False) -> Job:
-    title, work, unit = _WORK[kind]
-    return request.console.jobs.start(
-        kind,
-        f"{title} {opened.name}",
-        lambda progress: work(opened, progress),
-        store=opened.number,
-        key=opened.key,
-        unit="bytes" if opened.family == "rocketmq" else unit,
-        again=again,
-    )
-
-
 def start_verify(request: PageRequest) -> Response:
     opened = request.store
-    request.waited(_start_check(request, opened, "verify", again=True))
+    request.waited(start_check(request.console.jobs, opened, "verify", again=True))
     return request.go(f"/stores/{opened.number}/verify")
 
 
@@ -91,7 +55,7 @@ def verify(request: PageRequest) -> Response:
 
 def start_usage(request: PageRequest) -> Response:
     opened = request.store
-    request.waited(_start_check(request, opened, "usage", again=True))
+    request.waited(start_check(request.console.jobs, opened, "usage", again=True))
     return request.go(f"/stores/{opened.number}/usage")
 
 
@@ -125,7 +89,16 @@ def usage(request: PageRequest) -> Response:
     return request.show("usage.html", **values, parts=parts, tables=tables, shown=SHOWN, wide=True)
 
 
+def start_all(request: PageRequest) -> Response:
+    """Start every check of the overview."""
+    opened = request.store
+    for kind in ("diagnose", "verify", "usage"):
+        start_check(request.console.jobs, opened, kind)
+    return request.go(f"/stores/{opened.number}")
+
+
 ROUTES = (
+    PageRoute("/stores/{number:int}/check", start_all, posts=True),
     PageRoute("/stores/{number:int}/verify", verify),
     PageRoute("/stores/{number:int}/verify", start_verify, posts=True),
     PageRoute("/stores/{number:int}/usage", usage),

@@ -20,7 +20,7 @@ from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["ROUTES", "damage_of"]
+__all__ = ["ROUTES", "damage_of", "log_end", "written_bytes"]
 
 SHOWN = 200
 LISTED = 200
@@ -45,12 +45,13 @@ def damage_of(request: PageRequest, opened: OpenStore) -> tuple[Sequence[Damage]
     return opened.cached("findings", lambda: tuple(opened.store.findings)), False
 
 
-def _log_end(opened: OpenStore) -> int | None:
+def log_end(opened: OpenStore) -> int | None:
+    """Return the physical offset after the last record of a RocketMQ store."""
     return opened.view("disk").log_range()[1] if isinstance(opened.store, RocketMQStore) else None
 
 
-def _written_bytes(name: str, size: int, log_end: int | None) -> int:
-    """Return the bytes written: for a log file those before the end of the log, for other files all."""
+def written_bytes(name: str, size: int, log_end: int | None) -> int:
+    """Return how many bytes of a file are written: for a log file those before the end of the log, for other files all."""
     start = name.rpartition("/")[2]
     if log_end is None or not name.startswith("commitlog/") or not start.isdigit():
         return size
@@ -64,7 +65,7 @@ def files(request: PageRequest) -> Response:
     for item in damage:
         counts.setdefault(item.file, []).append(item)
     wanted, start, only = request.text("name").lower(), request.number("from") or 0, request.text("only") == "damaged"
-    end = _log_end(opened)
+    end = log_end(opened)
     entries = [(name, entry) for name, entry in opened.store.directory.walk() if wanted in name.lower() and (not only or name in counts)]
     # a missing file has a finding but no directory entry
     there = {name for name, _ in entries}
@@ -75,7 +76,7 @@ def files(request: PageRequest) -> Response:
             entry.size,
             entry.mtime_ms,
             len(mine := counts.get(name, [])),
-            map_of(name, entry.size, _written_bytes(name, entry.size, end), mine),
+            map_of(name, entry.size, written_bytes(name, entry.size, end), mine),
         )
         for name, entry in entries[start : start + SHOWN]
     ]
@@ -134,7 +135,7 @@ def file(request: PageRequest) -> Response:
         proved=proved,
         map=shown,
         at=at,
-        here_x=shown._scaled(at) if at is not None else None,
+        here_x=shown.scaled(at) if at is not None else None,
         lines=bodies.hex_lines(raw),
         first=line,
     )

@@ -1,4 +1,4 @@
-"""The start page, the overview of one store, and the sign-in page."""
+"""The start page, the summary of a store, and the sign-in page."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from starlette.responses import Response
 
+from mqstore.console.checkup import result_of
 from mqstore.console.jobs import Job, State
 from mqstore.console.page import JOB_WAIT, Console, PageRequest
 from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
+from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.store import listing
@@ -20,7 +22,7 @@ from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["ROUTES", "Health", "last_report", "look", "queue_rows"]
+__all__ = ["ROUTES", "Health", "StoreLine", "last_report", "look", "queue_rows", "store_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +132,21 @@ def _health_job(console: Console, opened: OpenStore) -> Job:
 
 def last_report(console: Console, opened: OpenStore) -> Report | None:
     """Return the report of the last verify of this state of the store, or None."""
-    job = console.jobs.find("verify", opened.key)
-    return job.result if job is not None and job.state is State.DONE else None
+    found: Report | None = result_of(console.jobs, opened, "verify")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class _StoreLine:
+class StoreLine:
+    """What is known of a store. error: why it cannot be opened; job: of its summary; report, diagnosis: of this state of the store."""
+
     number: int
     name: str
     place: str
     error: str
     job: Job | None
     report: Report | None
+    diagnosis: Diagnosis | None
 
     @property
     def health(self) -> Health | None:
@@ -149,7 +154,7 @@ class _StoreLine:
         return found
 
 
-def _line(request: PageRequest, number: int, until: float) -> _StoreLine:
+def store_line(request: PageRequest, number: int, until: float) -> StoreLine:
     """Return a store's line. until: monotonic time after which an unfinished summary is no longer waited for."""
     console = request.console
     name, place = console.stores.names[number], console.stores.place(number)
@@ -157,26 +162,22 @@ def _line(request: PageRequest, number: int, until: float) -> _StoreLine:
         opened = console.stores.get(number)
         job = _health_job(console, opened)
         job.settled.wait(max(0.0, until - time.monotonic()))
-        return _StoreLine(number, name, place, job.error, job, last_report(console, opened))
+        found = result_of(console.jobs, opened, "diagnose")
+        diagnosis = found if isinstance(found, Diagnosis) else None
+        return StoreLine(number, name, place, job.error, job, last_report(console, opened), diagnosis)
     except (MqstoreError, OSError) as error:
-        return _StoreLine(number, name, place, str(error), None, None)
+        return StoreLine(number, name, place, str(error), None, None, None)
 
 
 def home(request: PageRequest) -> Response:
     # start all jobs before waiting for one
     numbers = range(len(request.console.stores))
     for number in numbers:
-        _line(request, number, 0.0)
+        store_line(request, number, 0.0)
     until = time.monotonic() + JOB_WAIT
-    lines = [_line(request, number, until) for number in numbers]
+    lines = [store_line(request, number, until) for number in numbers]
     refresh = any(line.job is not None and not line.job.over for line in lines)
     return request.show("home.html", lines=lines, refresh=refresh, section="stores")
-
-
-def overview(request: PageRequest) -> Response:
-    opened = request.store
-    line = _line(request, opened.number, time.monotonic() + JOB_WAIT)
-    return request.show("store.html", store=opened, line=line, section="overview", refresh=line.job is not None and not line.job.over)
 
 
 def reload(request: PageRequest) -> Response:
@@ -214,6 +215,5 @@ ROUTES = (
     PageRoute("/", home),
     PageRoute("/enter", enter_by_link),
     PageRoute("/enter", enter, posts=True, csrf=False),
-    PageRoute("/stores/{number:int}", overview),
     PageRoute("/stores/{number:int}/reload", reload, posts=True),
 )

@@ -10,16 +10,19 @@ from mqstore.console.pages.route import PageRoute
 
 __all__ = ["ROUTES"]
 
+_UNLISTED = frozenset({"look", "draw"})  # of every store, as soon as its page is opened
+
 
 def _result_address(job: Job) -> str | None:
     """Return the address of the page that shows a job's result."""
     if job.store is None or job.state is not State.DONE:
         return None
-    return {"verify": f"/stores/{job.store}/verify", "usage": f"/stores/{job.store}/usage", "look": f"/stores/{job.store}"}.get(job.kind)
+    base = f"/stores/{job.store}"
+    return {"verify": f"{base}/verify", "usage": f"{base}/usage", "look": base, "draw": base, "diagnose": base}.get(job.kind)
 
 
 def jobs(request: PageRequest) -> Response:
-    found = [(job, _result_address(job)) for job in request.console.jobs.all() if job.kind != "look" or not job.over]
+    found = [(job, _result_address(job)) for job in request.console.jobs.all() if job.kind not in _UNLISTED or not job.over]
     return request.show("jobs.html", section="jobs", found=found, refresh=any(not job.over for job, _ in found))
 
 

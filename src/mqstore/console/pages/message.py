@@ -83,12 +83,20 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
 
 def _body_views(request: PageRequest, body: bytes | None) -> dict[str, Any]:
     """Return the template values of a body. body: None if it cannot be read."""
+    unpacked = None if body is None else bodies.unpack(body)
+    is_unpacked = bool(request.text("unpacked")) and unpacked is not None and unpacked.content is not None
+    stored = 0 if body is None else len(body)
+    if is_unpacked and unpacked is not None:
+        body = unpacked.content
     found = None if body is None else bodies.views(body)
     start = request.number("from") or 0
     chosen = request.text("body") or (found.likely if found else "text")
     if chosen not in ("text", "json", "hex"):
         raise UsageError("a body can be shown as text, json or hex")
     return {
+        "unpacked": unpacked,
+        "is_unpacked": is_unpacked,
+        "stored_size": stored,
         "body": found,
         "chosen": chosen,
         "hex": bodies.hex_lines(body or b"", start) if chosen == "hex" else [],

@@ -1,4 +1,4 @@
-"""Messages of a topic in a time range: by its queues, newest first, or from the log itself."""
+"""Messages of a topic in a time range: by its queues, newest first, or from the log itself. Of a RabbitMQ store: by queue."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 from mqstore.console import listing
 from mqstore.console.listing import Cursor
 from mqstore.console.page import PageRequest
+from mqstore.console.pages.queue_messages import by_queue
 from mqstore.console.pages.route import PageRoute
 from mqstore.errors import NotFoundError
 from mqstore.table.columns import Selection
@@ -18,6 +19,8 @@ __all__ = ["ROUTES"]
 
 def by_time(request: PageRequest) -> Response:
     opened = request.store
+    if opened.family == "rabbitmq":
+        return by_queue(request)
     view = opened.view(request.view)
     topic = request.text("topic")
     since, until = request.moment("since"), request.moment("until")

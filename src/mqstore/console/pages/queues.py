@@ -13,6 +13,8 @@ from mqstore.console.basket import InQueue
 from mqstore.console.page import PageRequest, address
 from mqstore.console.pages.health import queue_rows
 from mqstore.console.pages.route import PageRoute
+from mqstore.console.queue_states import STATES as MAP_STATES
+from mqstore.console.queue_states import segment_maps
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
@@ -22,6 +24,7 @@ from mqstore.table.columns import QueueSelection
 __all__ = ["ROUTES"]
 
 SHOWN = 200
+MAPS = 24  # segments that are mapped
 STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")
 
 
@@ -97,6 +100,8 @@ def queue(request: PageRequest) -> Response:
     directories = opened.rabbitmq.queue(vhost, name)
     part = _entry_page(opened, vhost, name, state, request.number("level"), request.number("seq") or 0)
     counts = _counts(opened, vhost, name)
+    refused = any(each.crashes for each in directories) or any(each.refusals for each in opened.rabbitmq.vhosts if each.name == vhost)
+    maps, more_maps = opened.cached(("maps", vhost, name), lambda: segment_maps(directories, refused=refused, limit=MAPS))
     for row in part.rows:
         row["place"] = InQueue(opened.number, vhost, name, row["priority_level"], row["seq_id"])
     return request.show(
@@ -106,6 +111,9 @@ def queue(request: PageRequest) -> Response:
         directories=directories,
         crashes=[crash for each in directories for crash in each.crashes],
         part=part,
+        maps=maps,
+        more_maps=more_maps,
+        map_states=MAP_STATES,
         counts=counts,
         states=STATES,
         state=state,

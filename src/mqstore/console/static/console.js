@@ -13,3 +13,6 @@ document.addEventListener("keydown", (event) => {
     if (field) { event.preventDefault(); field.focus(); }
   }
 });
+for (const field of document.querySelectorAll("input[data-browser-zone]")) {
+  if (!field.value) field.value = Intl.DateTimeFormat().resolvedOptions().timeZone || "";
+}

@@ -27,7 +27,7 @@ from mqstore.rocketmq.salvage.assembly import PlacedStretch
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 from mqstore.rocketmq.salvage.salvaging import rows_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
-from mqstore.table.file import RowCounts, filter_by_verdict
+from mqstore.table.file import Complete, RowCounts, filter_by_verdict
 from mqstore.table.text import columns_for, json_rows
 
 if TYPE_CHECKING:
@@ -81,10 +81,12 @@ def write_carved_rows(
     *,
     keep: bool,
     progress: Progress | None = None,
+    complete: Complete | None = None,
 ) -> RowCounts:
     """Write the rows with these verdicts to a new file, `jsonl` or `parquet`. stage: directory for fragments.
 
-    keep: fragments stay for another run. progress: called with (records written, records). Raises TargetError, CannotOpenError.
+    keep: fragments stay for another run. progress: called with (records written, records). complete: called before the file is published.
+    Raises TargetError, CannotOpenError.
     """
     counts = RowCounts()
     total = sum(len(each.stretch.positions) for each in placed)
@@ -105,6 +107,8 @@ def write_carved_rows(
         else:
             _join_parquet(raws, new)
         counts.bytes = new.file.size
+        if complete is not None:
+            complete(new, counts)
         new.publish()
     return counts
 

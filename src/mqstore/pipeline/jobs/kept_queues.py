@@ -17,7 +17,10 @@ import numpy as np
 
 from mqstore.files import Bytes
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE, BatchQueueReader
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY_SIZE, ConsumeQueueReader
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
+from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["KeptQueue", "queues_without_messages"]
@@ -49,6 +52,8 @@ def queues_without_messages(store: RocketMQStore, queues: set[tuple[str, int]], 
 
 def _plain(queue: ConsumeQueueReader, log_min: int) -> KeptQueue:
     end = queue.max_offset
+    if isinstance(queue, RocksQueueReader):
+        return _from_database(queue, end, log_min)
     file = next((file for file in reversed(queue.files) if file.start < end * ENTRY_SIZE), None)
     first = end if file is None else max(file.start // ENTRY_SIZE, queue.min_offset)
     rows = queue.entries(first, end)
@@ -56,6 +61,15 @@ def _plain(queue: ConsumeQueueReader, log_min: int) -> KeptQueue:
     before = bool(len(rows)) and bool(((size > 0) & (size < BLANK_SIZE) & (start >= 0) & (start + size <= log_min)).all())
     kept = rows.view(np.uint8) if before and _is_named(queue) else None
     return KeptQueue(queue.topic, queue.queue_id, False, end, first * ENTRY_SIZE, kept)
+
+
+def _from_database(queue: RocksQueueReader, end: int, log_min: int) -> KeptQueue:
+    """Keep the last entry. Its record is gone, and so is its size, for which the smallest that a record can have is written."""
+    last = queue.stored_last
+    kept = None
+    if last is not None and last[1] == end - 1 and 0 <= last[0] <= log_min - MIN_RECORD_SIZE and usable_topic(queue.topic):
+        kept = np.array([(last[0], MIN_RECORD_SIZE, 0)], ENTRY).view(np.uint8)
+    return KeptQueue(queue.topic, queue.queue_id, False, end, (end - 1) * ENTRY_SIZE, kept)
 
 
 def _batch(queue: BatchQueueReader, log_min: int) -> KeptQueue:

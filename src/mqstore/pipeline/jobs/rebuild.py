@@ -2,7 +2,7 @@
 
     splits --scan-----> entries in place, keys staged        one task per split
            --check_seams----> every split began where the previous one ended, or is scanned again
-           --complete-> plain queues move into place; others are built entry by entry
+           --complete-> plain queues move into place; others are built entry by entry; or all go into a RocksDB database
            --index----> one task per index file
            --commit---> log files linked, configuration copied, all synced, one rename
 
@@ -27,14 +27,23 @@ from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.kept_queues import queues_without_messages
+from mqstore.pipeline.jobs.rebuild_database import (
+    DATABASE,
+    NEEDED_OPTION,
+    QueueDatabase,
+    check_request,
+    configuration_notes,
+    refuse_batch_queues,
+)
 from mqstore.pipeline.jobs.report import Progress, RebuildReport
 from mqstore.pipeline.spark.runner import Runner
 from mqstore.pipeline.spark.where_to_run import choose_runner
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
-from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
     PLAIN,
@@ -76,6 +85,8 @@ def rebuild(
     check_crc: bool = False,
     in_process_threads: int | None = None,
     config: str | os.PathLike[str] | None = None,
+    queues: str = "files",
+    version: str | None = None,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Build an intact store in `to` from the commit log of a store. The source store is not changed.
@@ -84,17 +95,21 @@ def rebuild(
     Without any of them the size of the log decides (`mqstore.pipeline.spark.where_to_run`), and the report gives the choice.
     copy: copy all log files; by default they are hard links except the last one, which a broker continues to write.
     splits: number of splits to read the log in. check_crc: check bodies too.
-    config: the broker's own `name=value` lines. progress: called with (bytes of log read, bytes of log in total).
-    Raises TargetError if `to` exists or cannot be written, and PipelineError if Spark cannot run.
+    config: the broker's own `name=value` lines. queues: how the new store keeps its consume queues, `files` or `rocksdb`.
+    version: of the broker that will open it, 4.3.0 to 5.5.0; by default as the files of the store suggest.
+    progress: called with (bytes of log read, bytes of log in total).
+    Raises TargetError if `to` exists or cannot be written, PipelineError if Spark cannot run, and UsageError or UnsupportedError for
+    queues that cannot be kept in this way.
     """
     store = open_rocketmq(store_path, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
     store.require_commit_log("a rebuild")
+    version = check_request(queues, version, store.evidence.profile)
     choice = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
     local_target(to)
     check_outside(to, store.path)
     with NewDirectory(to) as target, choice.runner(spark) as runner:
-        return _RebuildRun(store, target, runner, splits, check_crc, copy, progress).run(choice.why)
+        return _RebuildRun(store, target, runner, splits, check_crc, copy, queues, version, progress).run(choice.why)
 
 
 @dataclass(slots=True)
@@ -123,6 +138,8 @@ class _RebuildRun:
         splits: int | None,
         check_crc: bool,
         copy: bool,
+        kind: str,
+        version: str | None,
         progress: Progress | None,
     ) -> None:
         self.store = store
@@ -132,7 +149,10 @@ class _RebuildRun:
         self.copy = copy
         self.progress = progress
         self.run_id = secrets.token_hex(8)
-        self.settings = rebuild_steps.settings_of(store)
+        self.settings = rebuild_steps.settings_of(store, version)
+        self.profile = store.evidence.profile if version is None else profile(version)
+        self.in_database = kind == "rocksdb"
+        self.database: QueueDatabase | None = None
         self.splits = plan(store.log, count=splits, tasks=4 * runner.width)
         self.total = log_bytes(store.log, self.splits)
         self.queues: dict[Queue, _QueueState] = {}
@@ -158,7 +178,7 @@ class _RebuildRun:
             sequence = self._index_sequence(scratch.directory)
             self._scan(sequence)
             self._note_stage("scan")
-            exact = self._complete_queues(scratch.directory)
+            exact = self._complete_in_database(scratch.directory) if self.in_database else self._complete_queues(scratch.directory)
             self._note_stage("queues")
             ends = self._build_index(sequence)
             if self.settings.assumed_geometry and any(end.keys for end in ends):
@@ -190,6 +210,7 @@ class _RebuildRun:
             damage=tuple(merge_adjacent(self.damage)),
             coverage=self._coverage(),
             notes=tuple(self.notes),
+            queues_in="RocksDB" if self.in_database else "files",
         )
 
     def _note_stage(self, name: str) -> None:
@@ -289,18 +310,54 @@ class _RebuildRun:
         for result in self.runner.each(tasks, build_queue):
             self.entries += result.entries
             if not result.entries:
-                (self.batch_queues if result.batch else self.queues).pop((result.topic, result.queue_id))
-                self.notes.append(
-                    f"no message of topic {result.topic!r}, queue {result.queue_id} has a queue offset that a broker could store"
-                )
+                self._note_unusable((self.batch_queues if result.batch else self.queues), (result.topic, result.queue_id))
         self._keep_numbering(scratch)
+        return len(exact)
+
+    def _note_unusable(self, states: dict[Queue, _QueueState], queue: Queue) -> None:
+        states.pop(queue)
+        self.notes.append(f"no message of topic {queue[0]!r}, queue {queue[1]} has a queue offset that a broker could store")
+
+    def _complete_in_database(self, scratch: DurableDirectory) -> int:
+        """Put all queues into a database. Return the number of those that are not plain."""
+        refuse_batch_queues(self.batch_queues)
+        exact = frozenset(queue for queue, state in self.queues.items() if not state.plain or queue in self.tainted)
+        segments = self._segments_of(exact) if exact else {}
+        self.database = QueueDatabase(scratch.root, self.store.log)
+        try:
+            for queue in sorted(self.queues):
+                if queue in exact:
+                    put, replaced = self.database.put_staged(queue, segments[queue])
+                    self.entries += put - replaced
+                    if not put:
+                        self._note_unusable(self.queues, queue)
+                    if replaced:
+                        self.notes.append(
+                            f"{replaced} messages of topic {queue[0]!r}, queue {queue[1]} are not in their queue: later ones have the same "
+                            "queue offset, and a database keeps one of them; --queues files lists them as brokers do that keep files"
+                        )
+                else:
+                    state = self.queues[queue]
+                    self.entries += self.database.put_plain(queue, state.first, state.next, self.settings.queue_file_size)
+            self._keep_numbering(scratch)
+            self.database.close(self.end)
+        finally:
+            self.database.abandon()
+        self.notes.append(f"the consume queues are in RocksDB: a broker opens this store with {NEEDED_OPTION} in its configuration")
         return len(exact)
 
     def _keep_numbering(self, scratch: DurableDirectory) -> None:
         """Keep the last file of queues without messages in the log, as retention does, so that their numbering continues."""
         found = list(queues_without_messages(self.store, set(self.queues), set(self.batch_queues)))
+        if self.in_database:
+            refuse_batch_queues((queue.topic, queue.queue_id) for queue in found if queue.batch)
         for queue in found:
             if queue.rows is None:
+                continue
+            if self.database is not None:
+                last = queue.rows.view(ENTRY)[-1]
+                self.database.keep_numbering((queue.topic, queue.queue_id), queue.end, int(last["physical_offset"]))
+                self.queues[queue.topic, queue.queue_id] = _QueueState(queue.end, queue.end, False)
                 continue
             place = f"{'batchconsumequeue' if queue.batch else 'consumequeue'}/{queue.topic}/{queue.queue_id}"
             size = self.settings.batch_file_size if queue.batch else self.settings.queue_file_size
@@ -311,7 +368,9 @@ class _RebuildRun:
         for queue in found[:MAX_NOTED]:
             gone = f"the log no longer holds any message of topic {queue.topic!r}, queue {queue.queue_id}: "
             if queue.rows is not None:
-                self.notes.append(f"{gone}its last file is kept, so that its offsets continue at {queue.end}")
+                self.notes.append(
+                    f"{gone}{'its end is' if self.in_database else 'its last file is'} kept, so that its offsets continue at {queue.end}"
+                )
             else:
                 self.notes.append(f"{gone}the new store has no such queue, and its offsets, which had reached {queue.end}, will start at 0")
         if len(found) > MAX_NOTED:
@@ -379,6 +438,8 @@ class _RebuildRun:
             for file in written
             if file.size < log.file_size
         )
+        if not self.in_database:
+            self.notes.extend(configuration_notes(self.store))
         for name in _CARRIED:
             for relative, entry in self._carried_files(name):
                 if entry:
@@ -403,19 +464,26 @@ class _RebuildRun:
     def _move(self, scratch: DurableDirectory) -> None:
         """Move everything that was built to its place in the new store."""
         new = self.target.directory
-        new.make_directory("consumequeue")
         with DurableDirectory(self.target.target.parent) as parent:
-            for states, name in ((self.queues, "consumequeue"), (self.batch_queues, "batchconsumequeue")):
-                for topic, queue_id in states:
-                    new.make_directory(f"{name}/{topic}")
-                    place = f"{name}/{topic}/{queue_id}"
-                    built = EXACT if scratch.exists(f"{EXACT}/{place}") else PLAIN
-                    parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
+            if self.in_database:
+                parent.rename(f"{scratch.root.name}/{DATABASE}", f"{new.root.name}/consumequeue")
+            else:
+                self._move_queues(scratch, parent)
             if self.settings.index:
                 parent.rename(f"{scratch.root.name}/index", f"{new.root.name}/index")
 
+    def _move_queues(self, scratch: DurableDirectory, parent: DurableDirectory) -> None:
+        new = self.target.directory
+        new.make_directory("consumequeue")
+        for states, name in ((self.queues, "consumequeue"), (self.batch_queues, "batchconsumequeue")):
+            for topic, queue_id in states:
+                new.make_directory(f"{name}/{topic}")
+                place = f"{name}/{topic}/{queue_id}"
+                built = EXACT if scratch.exists(f"{EXACT}/{place}") else PLAIN
+                parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
+
     def _write_checkpoint(self, ends: Sequence[IndexEnd]) -> None:
-        five = self.store.version_hint != "4.9.3"
+        five = self.profile.is_v5
         point = Checkpoint(
             physic=self.last_store_timestamp,
             logics=self.last_store_timestamp,

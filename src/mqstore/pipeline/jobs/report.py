@@ -73,6 +73,7 @@ class RebuildReport(_LogJobReport):
     damage: tuple[Damage, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
+    queues_in: str = "files"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `rebuild -o json` prints."""
@@ -83,6 +84,7 @@ class RebuildReport(_LogJobReport):
             "log_bytes": self.log_bytes,
             "messages": self.messages,
             "queues": self.queues,
+            "queues_in": self.queues_in,
             "queue_entries": self.queue_entries,
             "exact_queues": self.exact_queues,
             "index_files": self.index_files,

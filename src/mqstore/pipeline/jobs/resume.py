@@ -25,6 +25,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory
 from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
+from mqstore.pipeline.jobs.written_files import PREFIX
 from mqstore.table.parts import PartFile, TaskOutput
 
 __all__ = ["ExportWork", "export_and_record", "work_at", "work_directory"]
@@ -123,10 +124,19 @@ def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = 
             finally:
                 if not work.keep:
                     with contextlib.suppress(TargetError):
-                        parent.discard(path.name)
+                        _remove(parent, path)
         finally:
             if lock >= 0:
                 os.close(lock)
+
+
+def _remove(parent: DurableDirectory, path: Path) -> None:
+    """Remove a work directory; last what says that its files are complete, so that a run that is killed meanwhile is known as ended."""
+    with DurableDirectory(path) as directory:
+        for entry in ReadOnlyDirectory(path).entries():
+            if entry.name != PLAN and not entry.name.startswith(PREFIX):
+                directory.discard(entry.name)
+    parent.discard(path.name)
 
 
 def _lock(path: Path, what: str) -> int:

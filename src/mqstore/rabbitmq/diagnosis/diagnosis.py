@@ -22,12 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.findings import Kind, Report
-from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.diagnosis.version_evidence import are_containers, flags_of_4
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
 from mqstore.rabbitmq.store.defined_queues import unread_parts
@@ -45,8 +43,6 @@ WITHOUT_V1, WITH_V2, WITH_CONTAINERS = (4, 3), (3, 10), (3, 13)
 START = "rabbitmq-server"
 
 _VERSION = re.compile(r"(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?")
-_CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
-_FLAG_OF_4 = re.compile(rb"rabbitmq_4\.(\d{1,2})\.0")
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})
 _NODE = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 
@@ -79,29 +75,13 @@ def _small(store: RabbitMQStore, relative: str) -> bytes:
         return b""
 
 
-def _flags_of_4(store: RabbitMQStore) -> list[int]:
-    return [int(found[1]) for found in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
-
-
 def _likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
     """Return the version that the files suggest: its feature flags, else the versions of its queues and messages."""
-    if flags := _flags_of_4(store):
+    if flags := flags_of_4(store):
         return f"4.{min(max(flags), NEWEST[1])}"
     if any(queue.version == 1 for queue in store.queues):
         return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
-    return "4.0" if read_messages and _containers(store) else "3.10"
-
-
-def _containers(store: RabbitMQStore) -> int:
-    """Count the stored messages that are message containers, as nodes from 3.13 on write them."""
-    found = 0
-    for rows in store.rows(QueueSelection()):
-        table = rows.table
-        for row in np.flatnonzero(table.source >= 0).tolist():
-            data = mapped_bytes(store.directory, table.sources[int(table.source[row])][0])
-            at = int(table.at[row])
-            found += data is not None and _CONTAINER.match(data[at : at + 16].tobytes()) is not None
-    return found
+    return "4.0" if read_messages and any(are_containers(store)) else "3.10"
 
 
 class _Work:
@@ -194,7 +174,7 @@ class _Work:
         )
 
     def _check_feature_flags(self) -> None:
-        if self.version < (4, 0) or self._without_metadata() or not self.store.directory.exists("feature_flags") or _flags_of_4(self.store):
+        if self.version < (4, 0) or self._without_metadata() or not self.store.directory.exists("feature_flags") or flags_of_4(self.store):
             return
         sentence = "it was written by a 3.x node and lacks flags that the version requires"
         if self.version >= WITHOUT_V1:
@@ -245,7 +225,7 @@ class _Work:
     def _check_containers(self) -> None:
         if self.version >= WITH_CONTAINERS:
             return
-        found = _containers(self.store)
+        found = sum(are_containers(self.store))
         if found:
             sentence = f"{count(found, 'message')} in the form of 3.13 and later ({{mc, …}}), on which a {self.name} node crashes"
             self.obstacles.append(Evidence("message-containers", ".", sentence, messages=found))

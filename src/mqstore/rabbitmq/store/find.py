@@ -11,7 +11,7 @@ Every message in the files is searched, also those that no queue holds any more.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,17 +44,31 @@ class FoundInQueues:
     hits: int = 0
     unreadable: int = 0
 
+    def add(self, other: FoundInQueues) -> None:
+        """Add the counts of another part of the store."""
+        self.messages += other.messages
+        self.bytes += other.bytes
+        self.hits += other.hits
+        self.unreadable += other.unreadable
+
 
 def find(
-    store: RabbitMQStore, needle: Needle, found: FoundInQueues, *, body: str = "sha256", progress: Callable[[int, int], None] | None = None
+    store: RabbitMQStore,
+    needle: Needle,
+    found: FoundInQueues,
+    *,
+    body: str = "sha256",
+    pieces: Iterable[MessageRows] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of the messages that hold the text, as JSON values, with FOUND_COLUMNS. found: is counted up.
 
-    progress: called with (messages searched, 0), because their number is not known in advance.
+    pieces: the rows of the store to search; all by default. progress: called with (messages searched, 0), because their number is not
+    known in advance.
     """
     quoted = Needle(json.dumps(needle.text, ensure_ascii=False)[1:-1])  # as the properties of a batch have it
     hexadecimal = Needle(needle.text.lower())
-    for rows in store.rows(QueueSelection(everything=True)):
+    for rows in store.rows(QueueSelection(everything=True)) if pieces is None else pieces:
         batch = store.batch(rows, _SEARCHED)
         if batch is None:
             continue

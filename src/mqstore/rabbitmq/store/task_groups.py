@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore.rabbitmq.store.message_store import MessageStore, StoreFile
+    from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
     from mqstore.rabbitmq.store.vhost import Vhost
 
@@ -43,6 +44,7 @@ __all__ = [
     "QueueGroup",
     "cut",
     "files_token",
+    "group_rows",
     "index_batches",
     "index_schema",
     "joined_stores",
@@ -141,19 +143,19 @@ def files_token(store: RabbitMQStore) -> str:
 
 
 @lru_cache(maxsize=2)
-def open_cached(path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = ()) -> RabbitMQStore:
+def open_cached(
+    path: str, token: str, now: int | None = None, names: tuple[tuple[str, str], ...] = (), *, careful: bool = False
+) -> RabbitMQStore:
     """Return the store at a path, cached in this process so that its tasks share one scan. token: from `files_token`."""
-    return RabbitMQStore(Path(path), now=now, names=names)
+    return RabbitMQStore(Path(path), now=now, names=names, careful=careful)
 
 
 def read_group(
     store: RabbitMQStore, group: QueueGroup, columns: Sequence[str], selection: QueueSelection = QueueSelection()
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection applies to the group."""
-    vhosts = {vhost.directory: vhost for vhost in store.vhosts}
-    wanted = tuple(columns)
     left = selection.limit
-    for batch in _group_batches(store, group, vhosts, wanted, replace(selection, limit=None)):
+    for batch in _group_batches(store, group, None, tuple(columns), replace(selection, limit=None)):
         if left is not None:
             batch = batch.slice(0, left)
             left -= batch.num_rows
@@ -163,24 +165,29 @@ def read_group(
             return
 
 
-def _group_batches(
-    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: tuple[str, ...], selection: QueueSelection
-) -> Iterator[pa.RecordBatch]:
+def group_rows(
+    store: RabbitMQStore, group: QueueGroup, selection: QueueSelection = QueueSelection(), vhosts: dict[str, Vhost] | None = None
+) -> Iterator[MessageRows]:
+    """Yield the rows of a group before their messages are read. vhosts: by directory; those of the store by default."""
+    known = {vhost.directory: vhost for vhost in store.vhosts} if vhosts is None else vhosts
     for directory in dict.fromkeys((*(directory for directory, _ in group.queues), *group.rest)):
-        vhost = vhosts.get(directory)
+        vhost = known.get(directory)
         if vhost is None:
             continue
         names = frozenset(name for of, name in group.queues if of == directory)
         if names:
-            for rows in store.rows_of(vhost, replace(selection, queues=names)):
-                batch = store.batch(rows, columns, selection)
-                if batch is not None:
-                    yield batch
+            yield from store.rows_of(vhost, replace(selection, queues=names))
         if directory in group.rest:
-            for rows in store.orphan_rows(vhost):
-                batch = store.batch(rows, columns, selection)
-                if batch is not None:
-                    yield batch
+            yield from store.orphan_rows(vhost)
+
+
+def _group_batches(
+    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost] | None, columns: tuple[str, ...], selection: QueueSelection
+) -> Iterator[pa.RecordBatch]:
+    for rows in group_rows(store, group, selection, vhosts):
+        batch = store.batch(rows, columns, selection)
+        if batch is not None:
+            yield batch
 
 
 def filter_by_time(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -16,12 +16,20 @@ import re
 from collections.abc import Callable, Iterable
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
-from mqstore.errors import RefusedError, UnsupportedError
+from mqstore.errors import RefusedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
+from mqstore.rocketmq.diagnosis.database_queues import (
+    RULES,
+    DatabaseQueues,
+    keeps_queues_in_database,
+    require_configuration,
+    unknown_of_index,
+)
+from mqstore.rocketmq.diagnosis.group_log import cannot_be_determined
 from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
@@ -29,17 +37,21 @@ from mqstore.rocketmq.format.profile import Profile, profile
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.formatting import command, count
 
 __all__ = ["advise", "diagnose", "rules_of"]
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
+FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
 
 _REPAIRED = frozenset({"stray-file", "wrong-size", "bad-config", "bad-checkpoint", "bad-checksum", "queue-gap"})
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
 _OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
 _OF_LOG = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.MISSING_FILE, Kind.WRONG_SIZE})
+_FOR_GOOD = frozenset(map(str, _OF_RECORDS - {Kind.BAD_CHECKSUM})) | {"gone", "note", "offset-past-end"}
+_OF_GONE = frozenset(map(str, (Kind.BAD_QUEUE_ENTRY, Kind.QUEUE_ENTRY_MISMATCH)))
 _OF_LOG_BYTES = _OF_RECORDS | _OF_LOG | {Kind.TORN_RECORD}
 _OF_INDEX = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_ENTRY, Kind.BAD_INDEX_CHAIN, Kind.MISSING_INDEX_ENTRY})
 
@@ -54,18 +66,18 @@ def diagnose(
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
     of = store.evidence.profile if version is None else profile(version)
-    store.require_commit_log("the diagnosis")
-    if store.queue_database is not None:
-        raise UnsupportedError(
-            f"the consume queues of {store.path} are in a RocksDB database ({store.queue_database}): "
-            "what a broker makes of it cannot be determined; `mqstore verify` checks the log"
-        )
-    return _Work(store, of, version).run(threads, progress)
+    if store.dledger is not None:
+        raise cannot_be_determined(store, verify(store, threads=threads, progress=progress))
+    require_configuration(store)
+    database = DatabaseQueues(store, of) if keeps_queues_in_database(store) else None
+    return _Work(store, of, version, database).run(threads, progress)
 
 
 def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
     """Return what to do next with a store, from names, sizes and small files, and the report of `verify` if there is one."""
-    if store.dledger is not None or store.queue_database is not None:
+    if store.queue_database is not None:
+        return Advice(None, command("mqstore", "diagnose", store.path), "see whether a broker starts on it, and what that loses")
+    if store.dledger is not None:
         return _advise_without_diagnosis(store, report)
     return _Work(store, store.evidence.profile, None).advice_after(report)
 
@@ -79,8 +91,9 @@ def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Ad
 
 
 class _Work:
-    def __init__(self, store: RocketMQStore, of: Profile, asked: str | None) -> None:
+    def __init__(self, store: RocketMQStore, of: Profile, asked: str | None, database: DatabaseQueues | None = None) -> None:
         self.store = store
+        self.database = database
         self.profile = of
         self.asked = asked
         self.version = of.version
@@ -92,6 +105,7 @@ class _Work:
         self.harmless = True
         self.configs: list[LoadedConfig] = []
         self.locked = False
+        self.missing = 0  # messages of which only the places in their queues are left
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
@@ -128,6 +142,7 @@ class _Work:
         loses = redelivers = 0
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
+            self.missing = missing
             loses = check.lost + missing
             self._add_damage([item for item in report.damage if item.kind in _OF_LOG_BYTES])
             self._add_losses(check, missing)
@@ -135,6 +150,7 @@ class _Work:
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
             self._add_changes(recovery)
+            self._add_database(recovery)
             self._add_damage([item for item in report.damage if item.kind not in _OF_LOG_BYTES])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
             again = redelivery(self.store, RecoveredView(self.store, recovery, self.profile), self.configs, check.last_timestamp)
@@ -149,7 +165,7 @@ class _Work:
             store=str(self.store.path),
             family="rocketmq",
             version=self.version,
-            rules=self.rules,
+            rules=self.rules if self.database is None else RULES,
             starts=not self.obstacles,
             loses=loses,
             redelivers=redelivers,
@@ -208,8 +224,12 @@ class _Work:
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
+        if self.database is not None and self.database.obstacle is not None:
+            self.obstacles.append(self.database.obstacle)
+            return None
+        make = Recovery if self.database is None else self.database.recovery
         try:
-            recovery = Recovery(
+            recovery = make(
                 store.directory,
                 store.log,
                 store.index_files(),
@@ -343,6 +363,22 @@ class _Work:
         if recovery.touched_queues:
             self.changes.append(f"adds entries to {count(len(recovery.touched_queues), 'queue')}, as far as they lack them")
 
+    def _add_database(self, recovery: Recovery) -> None:
+        if self.database is not None:
+            self.changes += self.database.changes()
+            self.unknown += self.database.unknown(recovery)
+        elif self._may_lack_database():
+            self.unknown.append(
+                "whether the broker keeps its queues in RocksDB (storeType=defaultRocksDB), and there is nothing of them: it then lists "
+                "the log again, except its first message"
+            )
+        self.unknown += unknown_of_index(self.store)
+
+    def _may_lack_database(self) -> bool:
+        """Return whether the broker may have kept queues in a database that is lost: a 5.4 or later broker, and no queue of any kind."""
+        newer = self.profile.indexes_tags and self.store.config.store_type is None
+        return newer and not self.store.unclean and not self.store.log.start and bool(self.store.log.files) and not self.store.all_queues()
+
     def _add_damage(self, damage: Iterable[Damage]) -> None:
         point = self.store.checkpoint
         dropped = {file.relative for file in self.store.index_files() if self.store.unclean and file.end_timestamp > point.index}
@@ -372,13 +408,31 @@ class _Work:
         store = self.store.path
         if self.locked:
             return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
+        if self.database is not None and (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
+            target = self.store.path.name if isinstance(store, Url) else store
+            why = "make an intact store from the log, with queues in RocksDB again"
+            return command("mqstore", "rebuild", store, "--to", f"{target}.new", "--queues", "rocksdb"), why
         if isinstance(store, Url) or is_archive(store):
             return self._advice_on_copy(lost, redelivers)
+        if not (lost or redelivers) and self._is_for_good():
+            return START, FOR_GOOD
         if lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence)):
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self.obstacles or not self.harmless or self.unknown:
             return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
         return START, KEEPS
+
+    def _is_for_good(self) -> bool:
+        """Return whether there is damage that neither `repair` nor `rebuild` can mend, and no other: in bodies and properties, or gone.
+
+        The places of messages that are gone stay in their queues: there are as many findings about them.
+        """
+        if self.obstacles or self.unknown or self.store.unclean:
+            return False
+        found = [item.finding for item in self.evidence]
+        entries = sum(finding in _OF_GONE for finding in found)
+        known = _FOR_GOOD | (_OF_GONE | {str(Kind.QUEUE_ORDER)} if entries <= self.missing else frozenset())
+        return any(finding in known for finding in found) and all(finding in known for finding in found) and not self.harmless
 
     def _advice_on_copy(self, lost: int, redelivers: int) -> tuple[str, str]:
         """Return what to do with an archive or a store at a URL, which cannot be repaired in place."""

@@ -79,6 +79,7 @@ class SurvivalCheck(Verification):
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._places: list[Longs] = []  # physical offsets of missing messages, if a message can be in several queues
 
     def count_missing(self) -> int:
         """Count the messages of which only a place in a queue is left. To be called once the report is made."""
@@ -88,7 +89,9 @@ class SurvivalCheck(Verification):
                 self.uncounted.append(key)
             else:
                 total += max(0, high - low + 1 - records)
-        return total + sum(self._missing_of(proof) for proof in self.queues.values())
+        total += sum(self._missing_of(proof) for proof in self.queues.values())
+        places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
+        return total - (len(places) - len(np.unique(places)))
 
     def _missing_of(self, proof: QueueProof) -> int:
         """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other."""
@@ -106,7 +109,11 @@ class SurvivalCheck(Verification):
                 # the message of an unwritten entry below those that the log begins with has expired, too
                 expired = (physical < self.log.start) & ((size > 0) | (np.arange(start, start + len(entries)) < oldest))
                 gone = np.setdiff1d(start + np.flatnonzero(~blank & ~expired), claimed)
-                total += sum(not self._is_there(int(physical[offset - start]), offset) for offset in gone.tolist())
+                lost = [offset for offset in gone.tolist() if not self._is_there(int(physical[offset - start]), offset)]
+                total += len(lost)
+                if self.rules.multi_dispatch:
+                    places = physical[np.array(lost, np.int64) - start]
+                    self._places.append(places[size[np.array(lost, np.int64) - start] > 0])
         return total
 
     def _end_of(self, proof: QueueProof, left: list[tuple[int, int]], known: int) -> int:

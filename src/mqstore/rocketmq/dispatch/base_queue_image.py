@@ -252,6 +252,11 @@ class BaseQueueImage:
     # content
 
     @property
+    def exists(self) -> bool:
+        """Whether anything of the queue is stored."""
+        return bool(self.files)
+
+    @property
     def end(self) -> int:
         """Logical byte offset after the last row; 0 without files."""
         return self.files[-1].end if self.files else 0

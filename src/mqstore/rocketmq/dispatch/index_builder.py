@@ -54,12 +54,24 @@ def index_name(begin_timestamp: int, previous: str | None) -> str:
 
     >>> index_name(1640995200123, None), index_name(1640995200123, "20220101000000123")
     ('20220101000000123', '20220101000000124')
+
+    A previous name that is not a moment, which no broker gives, is followed by the next number:
+
+    >>> index_name(1640995200123, "20220101257099123")
+    '20220101257099124'
     """
     name = _name_of(begin_timestamp)
-    if previous is not None and name <= previous:
-        moment = datetime.strptime(previous[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC) - _EPOCH
-        name = _name_of(moment // timedelta(milliseconds=1) + int(previous[14:]) + 1)
-    return name
+    return name if previous is None or name > previous else _after(previous)
+
+
+def _after(name: str) -> str:
+    """Return the next file name, which is greater."""
+    try:
+        moment = datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC) - _EPOCH
+        return _name_of(moment // timedelta(milliseconds=1) + int(name[14:]) + 1)
+    except ValueError:
+        number = f"{int(name) + 1:0{len(name)}d}"
+        return number if number > name else f"{name}0"
 
 
 def _name_of(timestamp: int) -> str:

@@ -7,6 +7,8 @@
 
     lastOffsetPy, lastStoreTimeStamp   i64: the newest record that has entries
 
+A record without a unique key, or one that rolls a transaction back, has no entries. Text that is not UTF-8 is stored as Java reads it.
+
 A broker goes through at most seven days of hours; a search here goes through all of them.
 
     >>> entry(bytes.fromhex("000001a200fb5100") + b"@orders@K@k-1@U1@" + (52830).to_bytes(8, "big"), b"@orders@K@k-1@")
@@ -18,15 +20,18 @@ Format: docs/formats/rocketmq.md, section 5.10.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from mqstore.files.rocksdb import Family
+from mqstore.files.rocksdb import Family, OnFault
+from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record, split_keys
 
-__all__ = ["IndexHit", "RocksIndex", "entry"]
+__all__ = ["IndexHit", "RocksIndex", "entry", "index_keys", "parse_entry"]
 
 HOUR = 3_600_000
 _INT64 = struct.Struct(">q")
 _KINDS = (b"K", b"U")
+_NAMES = (b"lastOffsetPy", b"lastStoreTimeStamp")
 
 
 class IndexHit(NamedTuple):
@@ -43,6 +48,32 @@ def entry(key: bytes, wanted: bytes) -> int | None:
         return None
     found: int = _INT64.unpack_from(key, len(key) - 8)[0]
     return found if found >= 0 else None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def index_keys(record: Record) -> tuple[bytes, ...]:
+    """Return the keys of the entries that a record must have."""
+    properties = record.property_map()
+    unique = properties.get("UNIQ_KEY")
+    if not unique or record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return ()
+    texts = [f"K@{key}@" for key in split_keys(properties.get("KEYS", ""))]
+    if tags := properties.get("TAGS"):
+        texts.append(f"T@{tags}@")
+    hour = record.store_timestamp // HOUR * HOUR
+    head, tail = _INT64.pack(hour) + _bytes(f"@{record.topic}@"), _bytes(f"{unique}@") + _INT64.pack(record.physical_offset)
+    return tuple(dict.fromkeys(head + _bytes(text) + tail for text in (*texts, "U@")))
+
+
+def parse_entry(key: bytes, value: bytes) -> IndexHit | None:
+    """Return what an entry says; None for a pair that is not an entry."""
+    if len(key) < 16 + len(b"@t@U@u@") or key[8:9] != b"@" or key[-9:-8] != b"@" or len(value) != 8:
+        return None
+    found = IndexHit(*(_INT64.unpack(part)[0] for part in (key[:8], key[-8:], value)))
+    return found if found.physical_offset >= 0 else None
 
 
 class RocksIndex:
@@ -64,6 +95,16 @@ class RocksIndex:
     def last_store_timestamp(self) -> int | None:
         """Its store time."""
         return self._number(b"lastStoreTimeStamp")
+
+    def items(self, on_fault: OnFault | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all pairs but the two names that follow the entries."""
+        for key, value in self._family.items(on_fault=on_fault):
+            if key not in _NAMES:
+                yield key, value
+
+    def stored(self, key: bytes) -> int | None:
+        """Return the store time in the entry with a key; None if there is no such entry, or it cannot be read."""
+        return self._number(key)
 
     def hits(self, topic: str, key: str, limit: int, begin: int, end: int) -> list[IndexHit]:
         """Return the entries of a key, of KEYS or as the unique key, with a store time in [begin, end]; the oldest hours first."""

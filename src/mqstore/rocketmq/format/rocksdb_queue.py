@@ -37,8 +37,19 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 
-__all__ = ["RocksQueueReader", "entry_key", "parse_key", "readers"]
+__all__ = [
+    "BOUNDS",
+    "CHECKPOINT_TOPIC",
+    "RocksQueueReader",
+    "bound_key",
+    "entry_key",
+    "listed_until",
+    "parse_key",
+    "queue_prefix",
+    "readers",
+]
 
+BOUNDS = "offset"  # the family of bounds
 CHECKPOINT_TOPIC = b"CHECKPOINT_TOPIC"
 VALUE_SIZE = 28
 MAX_GAP = 1 << 20  # entries that may be missing in one place before those after them are left out
@@ -50,13 +61,14 @@ _TAIL = struct.Struct(">ibq")
 Name = tuple[bytes, int]
 
 
-def _prefix(topic: bytes, queue_id: int) -> bytes:
+def queue_prefix(topic: bytes, queue_id: int) -> bytes:
+    """Return what the keys of a queue's entries begin with; the queue offset follows."""
     return b"%b\1%b\1%b\1" % (_INT32.pack(len(topic)), topic, _INT32.pack(queue_id))
 
 
 def entry_key(topic: bytes, queue_id: int, queue_offset: int) -> bytes:
     """Return the key of an entry."""
-    return _prefix(topic, queue_id) + _INT64.pack(queue_offset)
+    return queue_prefix(topic, queue_id) + _INT64.pack(queue_offset)
 
 
 def parse_key(key: bytes) -> tuple[bytes, int, int] | None:
@@ -70,7 +82,8 @@ def parse_key(key: bytes) -> tuple[bytes, int, int] | None:
     return (key[5:end], queue_id, offset) if mark == 1 and queue_id >= 0 and offset >= 0 else None
 
 
-def _bound_key(topic: bytes, queue_id: int, name: bytes) -> bytes:
+def bound_key(topic: bytes, queue_id: int, name: bytes) -> bytes:
+    """Return the key of a bound, `min` or `max`."""
     return b"%b\1%b\1%b\1%b" % (_INT32.pack(len(topic)), topic, name, _INT32.pack(queue_id))
 
 
@@ -100,10 +113,17 @@ def _with_entries(family: Family, relative: str, findings: list[Damage]) -> Iter
         findings.append(Damage(relative, 0, 0, Kind.BAD_QUEUE_ENTRY, f"{odd} keys of the database are not those of queue entries"))
 
 
+def listed_until(database: RocksDatabase) -> int | None:
+    """Return the physical offset up to which the log is in a database; None if it does not state one."""
+    bounds = database.family(BOUNDS)
+    value = None if bounds is None else bounds.get(bound_key(CHECKPOINT_TOPIC, 0, b"max"))
+    return _INT64.unpack(value)[0] if value is not None and len(value) == 8 else None
+
+
 def readers(directory: ReadOnlyDirectory, database: RocksDatabase, log_start: int = 0) -> tuple[tuple[RocksQueueReader, ...], list[Damage]]:
     """Return the queues of a database, by topic and queue id, and findings about its keys. log_start: where the log starts."""
     findings: list[Damage] = []
-    entries, bounds = database.family("default"), database.family("offset")
+    entries, bounds = database.family("default"), database.family(BOUNDS)
     names: set[Name] = set()
     if entries is None:
         findings.append(Damage(database.relative, 0, 0, Kind.BAD_DATABASE, "the database does not have the column family of entries"))
@@ -140,15 +160,22 @@ class RocksQueueReader(ConsumeQueueReader):
         return FileQueue((), DEFAULT_FILE_SIZE)
 
     @cached_property
+    def stored_last(self) -> tuple[int, int] | None:
+        """Physical offset and queue offset of the last entry, as the database states them, also if it is gone; None if it does not."""
+        value = None if self._stored_bounds is None else self._stored_bounds.get(bound_key(self._name, self.queue_id, b"max"))
+        if value is None or len(value) != 16:
+            return None
+        return _INT64.unpack(value[:8])[0], max(0, _INT64.unpack(value[8:])[0])
+
+    @property
     def _stored_maximum(self) -> int | None:
         """The maximum that the database states; None if it states none."""
-        value = None if self._stored_bounds is None else self._stored_bounds.get(_bound_key(self._name, self.queue_id, b"max"))
-        return max(0, _INT64.unpack_from(value, 8)[0]) + 1 if value is not None and len(value) == 16 else None
+        return None if self.stored_last is None else self.stored_last[1] + 1
 
     @cached_property
     def _ends(self) -> tuple[int, int, tuple[Damage, ...]]:
         """The minimum, the maximum, and findings about them."""
-        prefix = _prefix(self._name, self.queue_id)
+        prefix = queue_prefix(self._name, self.queue_id)
         ends = self._entries.first(prefix + bytes(8)), self._entries.last(prefix + _INT64.pack(_LAST))
         first, last = (parse_key(pair[0]) if pair is not None and pair[0].startswith(prefix) else None for pair in ends)
         stated = self._stored_maximum
@@ -168,7 +195,7 @@ class RocksQueueReader(ConsumeQueueReader):
 
     def _end_of_run(self, low: int, end: int) -> int:
         """Return the queue offset after the last entry before a gap that no broker leaves."""
-        prefix = _prefix(self._name, self.queue_id)
+        prefix = queue_prefix(self._name, self.queue_id)
         at = low
         for key, _ in self._entries.items(prefix + _INT64.pack(low), prefix + _INT64.pack(end - 1) + b"\0"):
             offset: int = _INT64.unpack_from(key, len(prefix))[0]
@@ -186,7 +213,7 @@ class RocksQueueReader(ConsumeQueueReader):
         """Return the queue offset of the first entry whose record the log may hold: entries ascend."""
         if self._log_start <= 0:
             return low
-        prefix = _prefix(self._name, self.queue_id)
+        prefix = queue_prefix(self._name, self.queue_id)
         stop = prefix + _INT64.pack(high)
         while low < high:
             middle = (low + high) // 2
@@ -218,7 +245,7 @@ class RocksQueueReader(ConsumeQueueReader):
 
     def _values(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield (queue offset, value) of the entries that can be read: a block that cannot is passed over."""
-        prefix = _prefix(self._name, self.queue_id)
+        prefix = queue_prefix(self._name, self.queue_id)
         end = prefix + _INT64.pack(stop)
         at: int | None = start
         while at is not None:

@@ -196,7 +196,7 @@ class Recovery:
         for queue in self.queues.values():
             queue.recover()
         self._target.on_queues_recovered(list(self.queues.values()))
-        listed = max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
+        listed = self._listed()
         if not self.log_files:
             if self.queues:
                 self.notes.append("there is no commit log, so all consume queues are deleted")
@@ -211,6 +211,10 @@ class Recovery:
             if not clear:
                 self.notes.append(f"the log is cut at {end}: the broker cannot accept the bytes there and discards everything after them")
         self.correct_minimums()
+
+    def _listed(self) -> int:
+        """Return the physical offset up to which the queues list the log; -1 without entries."""
+        return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def correct_minimums(self) -> None:
         """Move the minimum of each queue to the first entry whose record is still in the log."""
@@ -335,8 +339,11 @@ class Recovery:
         found = self.queues.get(key)
         if found is None:
             kind: type[AnyQueueImage] = BatchQueueImage if batch else QueueImage
-            found = self.queues[key] = self._target.open_queue(kind, topic, queue_id, self._queue_sizes[batch], None)
+            found = self.queues[key] = self._new_queue(kind, topic, queue_id)
         return found
+
+    def _new_queue(self, kind: type[AnyQueueImage], topic: str, queue_id: int) -> AnyQueueImage:
+        return self._target.open_queue(kind, topic, queue_id, self._queue_sizes[kind.batch], None)
 
     def _refuse_without_properties(self, data: Bytes, positions: Longs) -> None:
         fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)

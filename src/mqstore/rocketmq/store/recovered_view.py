@@ -67,7 +67,7 @@ class RecoveredView(BaseView):
 
     @property
     def _all_queues(self) -> Sequence[QueueView]:
-        return [queue for queue in self._recovery.queues.values() if queue.files]
+        return [queue for queue in self._recovery.queues.values() if queue.exists]
 
     def log_range(self) -> tuple[int, int]:
         """Return the minimum and maximum physical offset."""

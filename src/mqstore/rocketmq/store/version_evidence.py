@@ -71,6 +71,8 @@ def _v5(store: StoreFiles) -> Iterator[str]:
         yield "the file abort has contents, which 5.x writes"
     if _newest_file_is_v5(store):
         yield "the first record of the newest log file has a form that 5.x writes"
+    if store.indexes_tags:
+        yield "the index has entries of tags, which 5.4.0 and later write"
 
 
 def _abort_has_content(store: StoreFiles) -> bool:

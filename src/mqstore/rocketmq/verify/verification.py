@@ -29,8 +29,10 @@ from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
+from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
+from mqstore.rocketmq.verify.database_index_proof import DatabaseIndexProof
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
@@ -109,6 +111,7 @@ class Verification:
         self._finish_batch_queues()
         self._finish_second_queues()
         self._finish_index(index_damage)
+        self._finish_database_index()
         self._finish_offsets()
         self._finish_checkpoint()
         if self.store.unclean:
@@ -401,6 +404,19 @@ class Verification:
             else:
                 self.damage.append(Damage(place, 0, 0, Kind.BAD_DATABASE, f"{sentence}, but this one exited cleanly"))
 
+    def _finish_database_index(self) -> None:
+        if self.store.unread_database_index is not None:
+            self.notes.append(f"{self.store.unread_database_index}; whether it has the keys of every message is not known")
+        index = self.store.database_index
+        database = self.store.databases.open(INDEX_PLACE)
+        if index is None and database is not None and database.faults:
+            self.notes.append(f"whether the database {INDEX_PLACE} has an index, and of which messages, is not known")
+        if index is not None:
+            proof = DatabaseIndexProof(self.store, index)
+            self.damage.extend(proof.damage())
+            self.notes.extend(proof.notes())
+            self.checked.index_entries += proof.entries
+
     def _finish_index(self, damage: Sequence[Sequence[Damage]]) -> None:
         for proof, found in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
@@ -408,7 +424,6 @@ class Verification:
             self.damage.extend(self._without_unfinished_put(proof.file, found) if proof is self.indexes[-1] else found)
         if not self.indexes and not self.store.unread_index:
             if self.store.database_index is not None or self.store.unread_database_index is not None:
-                self.notes.append("there is no index file; the index in RocksDB (rocksdbstore) was not compared with the log")
                 return
             if self.unindexed:
                 sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"

@@ -17,7 +17,7 @@ final class Dispatch {
 
     /** Removes everything a store derives from its log. */
     static void removeDerived(Path root) throws IOException {
-        for (String name : new String[] {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint", "abort"}) {
+        for (String name : new String[] {"consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "rocksdbstore", "batchconsumequeue", "index", "checkpoint", "abort"}) {
             Oracle.delete(root.resolve(name));
         }
     }

@@ -1,0 +1,155 @@
+"""The first page of a store: its state in one line, messages over time or the depth of queues, its files, lag, and what fills the disk."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from mqstore.console.checkup import NoDiagnosis, is_small, result_of, start_check
+from mqstore.console.columns_chart import columns_of
+from mqstore.console.file_strips import file_strips
+from mqstore.console.jobs import State
+from mqstore.console.page import JOB_WAIT, PageRequest
+from mqstore.console.pages.files import damage_of, log_end, written_bytes
+from mqstore.console.pages.health import store_line
+from mqstore.console.pages.route import PageRoute
+from mqstore.console.queue_states import QueueDepth
+from mqstore.console.stores import OpenStore
+from mqstore.console.timeline import Timeline
+from mqstore.diagnosis import Diagnosis
+from mqstore.rocketmq.store.view import ConsumerOffset
+
+__all__ = ["ROUTES"]
+
+SHOWN = 10  # bars of a chart
+DEPTH = ("ready", "unacknowledged", "lost", "waiting", "transient")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a chart. share: of the longest; mark: what its label says besides, or nothing."""
+
+    name: str
+    amount: int
+    share: float
+    messages: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthBar:
+    """The bar of a queue. parts: (x, width, state) from 0 to 100."""
+
+    depth: QueueDepth
+    parts: tuple[tuple[float, float, str], ...]
+
+
+def overview(request: PageRequest) -> Response:
+    opened = request.store
+    jobs = request.console.jobs
+    small = is_small(opened)
+    kinds = ("draw", "diagnose", "verify", "usage") if small else ("draw",)
+    until = time.monotonic() + JOB_WAIT
+    started = [start_check(jobs, opened, kind) for kind in kinds]
+    line = store_line(request, opened.number, until)
+    for job in started:
+        job.settled.wait(max(0.0, until - time.monotonic()))
+    unfinished = [job for job in jobs.all() if job.key == opened.key and not job.over]
+    found = result_of(jobs, opened, "diagnose")
+    damage, proved = damage_of(request, opened)
+    end = log_end(opened)
+    files = [(name, entry.size) for name, entry in opened.store.directory.walk()]
+    return request.show(
+        "store.html",
+        store=opened,
+        line=line,
+        section="overview",
+        refresh=bool(unfinished),
+        running=[job for job in unfinished if job.kind != "look"],
+        failed=[job for job in started if job.state is State.FAILED],
+        diagnosis=found if isinstance(found, Diagnosis) else None,
+        undiagnosed=found.why if isinstance(found, NoDiagnosis) else "",
+        small=small,
+        unchecked=[kind for kind in ("diagnose", "verify", "usage") if jobs.find(kind, opened.key) is None],
+        strips=file_strips(files, damage, lambda name, size: written_bytes(name, size, end)),
+        proved=proved,
+        states=DEPTH,
+        **_pictures(opened, result_of(jobs, opened, "draw"), result_of(jobs, opened, "usage")),
+    )
+
+
+def _pictures(opened: OpenStore, drawn: Any, usage: Any) -> dict[str, Any]:
+    """Return the template values of the charts. drawn: a timeline or the depths of queues; usage: the report; None: not known yet."""
+    if opened.family == "rabbitmq":
+        depths: Sequence[QueueDepth] = drawn or ()
+        full = sorted((depth for depth in depths if depth.messages), key=lambda depth: (-depth.messages, depth.vhost, depth.queue))
+        disk = (
+            []
+            if usage is None
+            else [(f"{queue.queue} of {queue.vhost}", queue.bytes + queue.index_bytes, queue.messages) for queue in usage.queues]
+        )
+        return {
+            "depths": None if drawn is None else depth_bars(full[:SHOWN]),
+            "more_depths": max(0, len(full) - SHOWN),
+            "unrecorded": any(not depth.clean for depth in full),
+            "chart": None,
+            "lags": None,
+            "more_lags": 0,
+            **_disk(disk, known=usage is not None),
+        }
+    timeline: Timeline | None = drawn
+    offsets: Sequence[ConsumerOffset] = opened.cached("offsets", lambda: opened.view("disk").consumer_offsets())
+    lags = _lags(offsets)
+    topics = [] if usage is None else [(str(row["topic"]), int(row["bytes"]), int(row["messages"])) for row in usage.rows("topic")]
+    return {
+        "depths": None,
+        "more_depths": 0,
+        "unrecorded": False,
+        "chart": None if timeline is None else columns_of(timeline),
+        "lags": lags[:SHOWN],
+        "more_lags": max(0, len(lags) - SHOWN),
+        **_disk(topics, known=usage is not None),
+    }
+
+
+def _disk(rows: list[tuple[str, int, int]], *, known: bool) -> dict[str, Any]:
+    rows = sorted((row for row in rows if row[1]), key=lambda row: (-row[1], row[0]))
+    longest = rows[0][1] if rows else 1
+    bars = [Bar(name, amount, amount / longest, messages) for name, amount, messages in rows[:SHOWN]]
+    return {"disk": bars if known else None, "more_disk": max(0, len(rows) - SHOWN)}
+
+
+def _lags(offsets: Sequence[ConsumerOffset]) -> list[Bar]:
+    """Return the groups, largest lag first, each with the sum over its queues as on the page of groups."""
+    sums: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
+    for each in offsets:
+        sums[each.group] += each.lag or 0
+        outside[each.group] += each.state != "ok"
+    longest = max(1, max(sums.values(), default=0))
+    rows = sorted(sums.items(), key=lambda row: (-row[1], row[0]))
+    notes = {group: f"{number:,} offset{'' if number == 1 else 's'} outside the queues" for group, number in outside.items() if number}
+    return [Bar(group, lag, max(0, lag) / longest, note=notes.get(group, "")) for group, lag in rows]
+
+
+def depth_bars(depths: Sequence[QueueDepth]) -> list[DepthBar]:
+    """Return bars to the scale of the longest."""
+    longest = max((depth.messages for depth in depths), default=0) or 1
+    bars = []
+    for depth in depths:
+        x, parts = 0.0, []
+        for state in DEPTH:
+            width = 100 * depth.of(state) / longest
+            if width:
+                parts.append((round(x, 2), round(width, 2), state))
+                x += width
+        bars.append(DepthBar(depth, tuple(parts)))
+    return bars
+
+
+ROUTES = (PageRoute("/stores/{number:int}", overview),)

@@ -1,0 +1,123 @@
+"""Find in a RabbitMQ store: groups of queues searched in threads or on Spark; the hits are those of `rabbitmq.store.find`, in its order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import CannotOpenError, UsageError
+from mqstore.pipeline.jobs.report import Progress
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.rabbitmq.store import find as search
+from mqstore.rabbitmq.store import task_groups
+from mqstore.rabbitmq.store.find import FoundInQueues
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.task_groups import QueueGroup
+from mqstore.table.columns import QueueSelection
+from mqstore.table.needle import Needle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["FindInQueuesReport", "find_in_queues"]
+
+
+@dataclass(frozen=True, slots=True)
+class FindInQueuesReport:
+    """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on: who searched, in words."""
+
+    rows: tuple[dict[str, Any], ...]
+    counts: FoundInQueues
+    seconds: float
+    runs_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The search of one group. token, now, names: as for `task_groups.open_cached`."""
+
+    root: str
+    token: str
+    now: int | None
+    names: tuple[tuple[str, str], ...]
+    group: QueueGroup
+    text: str
+    body: str
+    limit: int
+
+
+@dataclass(slots=True)
+class _Found:
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    counts: FoundInQueues = field(default_factory=FoundInQueues)
+
+
+def find_in_queues(
+    store: RabbitMQStore,
+    text: str,
+    *,
+    body: str = "sha256",
+    limit: int,
+    spark: SparkSession | None = None,
+    master: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> FindInQueuesReport:
+    """Find the messages of a store, opened carefully, that hold a text.
+
+    body: how rows show payloads: none, sha256, base64 or text. limit: rows to return; further hits are counted. threads: of this process,
+    all cores by default. master, spark: search on Spark instead. progress: called with (bytes of files searched, bytes of files to search).
+    Raises CannotOpenError, UsageError, and PipelineError if Spark cannot run.
+    """
+    on_spark = spark is not None or master is not None
+    if on_spark and threads is not None:
+        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
+    if on_spark and os.path.isfile(store.path):
+        raise CannotOpenError(f"{store.path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if on_spark else ""
+    task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit)
+    if not on_spark:
+        return _run(store, ThreadRunner(threads or len(os.sched_getaffinity(0))), task, progress)
+    from mqstore.pipeline.spark.session import running
+
+    with running(master or "local[*]", spark=spark) as started:
+        return _run(store, SparkRunner(started), task, progress)
+
+
+def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress | None) -> FindInQueuesReport:
+    started = time.monotonic()
+    groups = task_groups.plan_queues(store, 4 * runner.width, QueueSelection(everything=True))
+    total = sum(group.bytes for group in groups)
+
+    def done(finished: int) -> None:
+        if progress is not None:
+            progress(sum(group.bytes for group in groups[:finished]), total)
+
+    tasks = [replace(task, group=group) for group in groups]
+    # in this process all tasks share the store that is open, and what was read of it
+    outcomes: Iterator[_Found] = runner.each(tasks, partial(_search, store) if runner.shares_memory else _open_and_search, done)
+    rows: list[dict[str, Any]] = []
+    counts = FoundInQueues()
+    for outcome in outcomes:
+        rows += outcome.rows[: max(0, task.limit - len(rows))]
+        counts.add(outcome.counts)
+    return FindInQueuesReport(tuple(rows), counts, time.monotonic() - started, runner.name)
+
+
+def _open_and_search(task: _Task) -> _Found:
+    return _search(task_groups.open_cached(task.root, task.token, task.now, task.names, careful=True), task)
+
+
+def _search(store: RabbitMQStore, task: _Task) -> _Found:
+    found = _Found()
+    pieces = task_groups.group_rows(store, task.group, QueueSelection(everything=True))
+    hits = search.find(store, Needle(task.text), found.counts, body=task.body, pieces=pieces)
+    found.rows = list(islice(hits, task.limit))
+    for _ in hits:  # counted, not kept
+        pass
+    return found

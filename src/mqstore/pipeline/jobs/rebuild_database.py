@@ -1,0 +1,141 @@
+"""Rebuilt consume queues as a RocksDB database: what tasks wrote as queue files or staged rows, put into it queue by queue.
+
+The database is written by this process alone; Spark's tasks have scanned the log before. Differences from files: queues that are not
+plain need no rules for appending, and of a queue whose messages are all gone its bounds are enough to continue its numbering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.rocksdb import is_installed
+from mqstore.rocketmq.dispatch.queue_database import QueueDatabaseWriter
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
+from mqstore.rocketmq.format.profile import NEWEST, Profile, profile
+from mqstore.rocketmq.rebuild_steps import PLAIN, StagedRows, read_rows
+from mqstore.rocketmq.store.store import RocketMQStore
+
+__all__ = ["DATABASE", "NEEDED_OPTION", "QueueDatabase", "check_request", "configuration_notes", "refuse_batch_queues"]
+
+DATABASE = "database"  # of the scratch directory
+NEEDED_OPTION = "storeType=defaultRocksDB"
+OLDEST_VERSION = "5.4.0"
+_KINDS = ("files", "rocksdb")
+_CONFIGURATION = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
+
+Queue = tuple[str, int]
+
+
+def check_request(queues: str, version: str | None, suggested: Profile) -> str | None:
+    """Return the version whose rules a rebuild follows; None: those of the store. Raises UsageError for what cannot be.
+
+    queues: `files` or `rocksdb`. version: as asked for. suggested: by the files of the store.
+    """
+    if queues not in _KINDS:
+        raise UsageError(f"there are no consume queues of kind {queues!r}; they are kept in {' or '.join(_KINDS)}")
+    wanted = None if version is None else profile(version)
+    if queues == "files":
+        return version
+    if wanted is not None and not _has_databases(wanted):
+        raise UsageError(
+            f"consume queues in RocksDB are written for {OLDEST_VERSION} and later, not for {version}: use --queues files, "
+            "or --for with the version of the broker that will open the new store"
+        )
+    if not is_installed():
+        raise UsageError("consume queues cannot be written into RocksDB: `pip install 'mqstore[rocksdb]'` installs what writes it")
+    if version is None and not _has_databases(suggested):
+        return NEWEST
+    return version
+
+
+def _has_databases(of: Profile) -> bool:
+    return of.indexes_tags  # since 5.4.0, as the form of the database that is written
+
+
+def refuse_batch_queues(queues: Iterable[Queue]) -> None:
+    """Raise UnsupportedError if there are batch queues."""
+    topic = next((topic for topic, _ in queues), None)
+    if topic is not None:
+        raise UnsupportedError(
+            f"topic {topic!r} has batch queues (queue.type=BatchCQ), which brokers keep in files only: use --queues files"
+        )
+
+
+def configuration_notes(store: RocketMQStore) -> Iterator[str]:
+    """Yield what a broker that keeps its queues in files misses in the configuration: it reads none of its databases."""
+    places = [place for place in _CONFIGURATION if store.databases.exists(place)]
+    if places:
+        yield (
+            f"the configuration in RocksDB ({', '.join(places)}) is carried over as it is: a broker that keeps its consume queues in files "
+            "does not read it; --queues rocksdb makes a store whose broker does"
+        )
+
+
+class QueueDatabase:
+    """The database of a rebuild. scratch: the directory of staged files, in which it is made."""
+
+    def __init__(self, scratch: Path, log: CommitLog) -> None:
+        self._scratch = scratch
+        self._writer = QueueDatabaseWriter(scratch / DATABASE, log)
+
+    def put_plain(self, queue: Queue, first: int, stop: int, file_size: int) -> int:
+        """Put the entries first..stop-1 of a queue whose files are staged; return how many."""
+        reader = ConsumeQueueReader(ReadOnlyDirectory(self._scratch / PLAIN), *queue, file_size=file_size)
+        ends: list[np.void] = []
+        for start in range(first, stop, 1 << 16):
+            entries = reader.entries(start, min(stop, start + (1 << 16)))
+            self._writer.put(*queue, np.arange(start, start + len(entries), dtype=np.int64), entries)
+            ends += [entries[0], entries[-1]]
+        reader.drop()
+        self._bound(queue, (first, ends[0]), (stop - 1, ends[-1]))
+        return stop - first
+
+    def put_staged(self, queue: Queue, segments: Sequence[StagedRows]) -> tuple[int, int]:
+        """Put rows in log order: of those with the same queue offset the last one counts. Return how many were put, and replaced.
+
+        The queue ends after its highest offset, also if it started again at 0 later: nothing that is kept is out of reach.
+        """
+        first = last = None
+        known: list[NDArray[np.int64]] = []
+        put = 0
+        for segment in segments:
+            offsets, rows = read_rows(self._scratch, segment, ENTRY.itemsize)
+            entries = rows.view(ENTRY)
+            usable = offsets >= 0
+            offsets, entries = offsets[usable], entries[usable]
+            if not len(offsets):
+                continue
+            put += self._writer.put(*queue, offsets, entries)
+            known.append(np.unique(offsets))
+            lowest, highest = (int(np.flatnonzero(offsets == end)[-1]) for end in (offsets.min(), offsets.max()))
+            if first is None or offsets[lowest] <= first[0]:
+                first = int(offsets[lowest]), entries[lowest]
+            if last is None or offsets[highest] >= last[0]:
+                last = int(offsets[highest]), entries[highest]
+        if first is None or last is None:
+            return 0, 0
+        self._bound(queue, first, last)
+        return put, put - len(np.unique(np.concatenate(known)))
+
+    def keep_numbering(self, queue: Queue, end: int, last_physical: int) -> None:
+        """Store the maximum of a queue without messages."""
+        self._writer.bound(*queue, b"max", last_physical, end - 1)
+
+    def _bound(self, queue: Queue, first: tuple[int, np.void], last: tuple[int, np.void]) -> None:
+        for name, (offset, entry) in ((b"min", first), (b"max", last)):
+            self._writer.bound(*queue, name, int(entry["physical_offset"]), offset)
+
+    def close(self, log_end: int) -> None:
+        """Complete the database. log_end: the end of the log."""
+        self._writer.close(log_end)
+
+    def abandon(self) -> None:
+        """Release the files of a database that is not completed."""
+        self._writer.abandon()

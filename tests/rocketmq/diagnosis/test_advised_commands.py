@@ -1,0 +1,68 @@
+"""Every command that a diagnosis of a RocketMQ store advises is run as a shell would split it, until the advice is to start a broker."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from support.golden import CASES, GoldenCase, case_id, case_named, run_cli, unpack
+from support.rocketmq_states import STATES
+
+from mqstore.diagnosis import Diagnosis
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.diagnosis.diagnosis import FOR_GOOD, START, diagnose
+
+FOUR, FIVE = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets")
+MOST = 4  # commands until a broker is to be started
+
+
+def follow(case: GoldenCase, store: Path) -> list[Diagnosis]:
+    """Diagnose a store, run what is advised, and diagnose what that made, until a broker is to be started; return the diagnoses."""
+    found = [diagnose(open_rocketmq(store, config=case.config), case.version)]
+    while found[-1].next != START:
+        assert len(found) <= MOST, [item.next for item in found]
+        words = shlex.split(found[-1].next)
+        assert (words[0], words[2]) == ("mqstore", str(store)), found[-1].next
+        config = ("--config", str(case.config)) if case.config.exists() else ()
+        done = run_cli(*words[1:], *config)
+        match words[1]:
+            case "repair":
+                assert done.status == 1, (done.stdout, done.stderr)  # there is something to repair
+                applied = run_cli("repair", store, "--apply", *config)
+                assert applied.status == 0, (applied.stdout, applied.stderr)
+            case "rebuild":
+                assert done.status in (0, 1), (done.stdout, done.stderr)  # 1: a part of the log is damaged
+                store = Path(words[words.index("--to") + 1])
+            case _:
+                raise AssertionError(found[-1].next)
+        found.append(diagnose(open_rocketmq(store, config=case.config), case.version))
+    return found
+
+
+def check(case: GoldenCase, store: Path) -> None:
+    """Follow the advice. What is lost in the end is what only a place in a queue is left of."""
+    last = follow(case, store)[-1]
+    assert (last.starts, last.redelivers, last.unknown) == (True, 0, ())
+    assert last.loses == sum(item.messages for item in last.evidence if item.finding == "gone")
+    assert last.status == 0 or last.loses or last.why == FOR_GOOD
+
+
+@pytest.mark.parametrize("case", [FOUR, FIVE], ids=case_id)
+@pytest.mark.parametrize("state", sorted(STATES))
+@pytest.mark.sample(10)
+def test_what_is_advised_for_a_damaged_store_ends_with_a_store_on_which_a_broker_starts(
+    state: str, case: GoldenCase, tmp_path: Path
+) -> None:
+    store = tmp_path / "a broker's store"
+    unpack(case, store)
+    STATES[state](store)
+    check(case, store)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+@pytest.mark.sample(3)
+def test_what_is_advised_for_a_golden_store_ends_with_a_store_on_which_a_broker_starts(case: GoldenCase, tmp_path: Path) -> None:
+    store = tmp_path / "a broker's store"
+    unpack(case, store)
+    check(case, store)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import hashlib
 import json
 import os
 import random
@@ -15,13 +17,12 @@ from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase,
 from support.images import files_of, fragments, noise_of, shuffled_image
 
 from mqstore.errors import TargetError
-from mqstore.files.durable import DurableDirectory
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs import carve as job
 from mqstore.pipeline.jobs.carve import Wreck, carve, source_files
+from mqstore.pipeline.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 from mqstore.pipeline.jobs.carved_rows import write_carved_rows
 from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
-from mqstore.rabbitmq.salvage.carved_messages import write_carved
 from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage.salvaging import rows_of
@@ -51,10 +52,18 @@ def rocketmq_expected(cases: tuple[GoldenCase, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def rabbitmq_rows(wreck: Wreck, to: Path) -> list[dict[str, Any]]:
-    to.mkdir()
-    with DurableDirectory(to) as directory:
-        return [row for batch in write_carved(wreck.found, directory).rows(RABBIT) for row in batch.to_pylist()]
+def rabbitmq_rows(wreck: Wreck, stage: Path) -> list[dict[str, Any]]:
+    """Return the message table by digests of the bodies; stage: a directory to be made."""
+    stage.mkdir()
+    rows = stage.with_suffix(".jsonl")
+    everything = frozenset({"unindexed", "damaged", "duplicate"})
+    write_carved_rabbitmq_rows(wreck.found, rows, "jsonl", everything, ThreadRunner(2), stage, keep=False)
+    found = []
+    for row in map(json.loads, rows.read_text().splitlines()):
+        properties = None if row["properties"] is None else json.dumps(row["properties"], ensure_ascii=False)
+        digest = None if row["payload_b64"] is None else hashlib.sha256(base64.b64decode(row["payload_b64"])).hexdigest()
+        found.append({**row, "properties_json": properties, "payload_sha256": digest})
+    return found
 
 
 def rabbitmq_key(row: dict[str, Any]) -> tuple[Any, ...]:

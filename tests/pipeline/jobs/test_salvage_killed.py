@@ -28,8 +28,9 @@ from mqstore.errors import TargetError
 KILLS = 20
 SPLIT = 40_000
 RECORDS = 150  # of a fragment
+MESSAGES = 60  # of RabbitMQ, of a batch and of a fragment
 LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.pipeline.jobs.carved_rows",
-          "mqstore.rabbitmq.salvage.carved_messages")  # fmt: skip
+          "mqstore.pipeline.jobs.carved_rabbitmq_rows")  # fmt: skip
 
 
 def start(image: Path, place: Path, suffix: str) -> int:
@@ -40,11 +41,13 @@ def start(image: Path, place: Path, suffix: str) -> int:
     status = 70
     try:
         from mqstore.cli.main import run
-        from mqstore.pipeline.jobs import carve, carved_rows
+        from mqstore.pipeline.jobs import carve, carved_rabbitmq_rows, carved_rows
+        from mqstore.rabbitmq.salvage import carved_rows as rabbitmq_rows
 
         carve.SPLIT = SPLIT
         carve.carve.__kwdefaults__["split"] = SPLIT
         carved_rows.FRAGMENT_RECORDS = RECORDS
+        carved_rabbitmq_rows.FRAGMENT_RECORDS = rabbitmq_rows.BATCH_ROWS = MESSAGES
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         to, work = place / f"found.{suffix}", place / "work"
         status = run(["salvage", str(image), "--to", str(to), "--resume", str(work), "--threads", "2", "-o", "json"])
@@ -114,7 +117,7 @@ def test_a_run_that_ended_between_its_two_files_goes_on_with_the_second(tmp_path
         raise TargetError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqstore.rabbitmq.salvage.carved_messages.write_carved", ending)
+        patch.setattr("mqstore.pipeline.jobs.carved_rabbitmq_rows.write_carved_rabbitmq_rows", ending)
         assert run_cli(*asked).status == 2
     first, second = tmp_path / "found.rocketmq.jsonl", tmp_path / "found.rabbitmq.jsonl"
     assert (first.exists(), second.exists()) == (True, False)

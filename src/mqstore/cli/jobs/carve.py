@@ -19,10 +19,9 @@ from mqstore.findings import Verdict
 from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from mqstore.files.durable import NewFile
     from mqstore.pipeline.jobs.carve import SourceFile, Wreck
+    from mqstore.pipeline.jobs.fragments import FragmentCounts
     from mqstore.pipeline.spark.runner import Runner
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
     from mqstore.table.file import Complete, RowCounts
@@ -230,7 +229,7 @@ def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
     if before is not None:
         return before
     verdicts, none = work.options.verdicts or frozenset(Verdict), Counter[tuple[str, str]]()
-    with work.out.progress("writing") as progress:
+    with work.out.progress("writing", "records") as progress:
         written = write_carved_rows(
             work.wreck.placed,
             to,
@@ -245,7 +244,7 @@ def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
     return _part(to, written, none), written.verdicts
 
 
-def _carved(work: _Work, *, damaged: bool = False, transient: bool = True) -> CarvedStore:
+def _carved(work: _Work, *, transient: bool = True) -> CarvedStore:
     """Write the RabbitMQ messages that were found as message files into the stage."""
     from mqstore.files.durable import DurableDirectory
     from mqstore.rabbitmq.salvage.carved_messages import write_carved
@@ -254,39 +253,37 @@ def _carved(work: _Work, *, damaged: bool = False, transient: bool = True) -> Ca
         stage.discard("messages")
         stage.make_directory("messages")
     with DurableDirectory(work.stage / "messages") as directory:
-        return write_carved(work.wreck.found, directory, damaged=damaged, transient=transient)
+        return write_carved(work.wreck.found, directory, damaged=False, transient=transient)
 
 
 def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
-    from mqstore.table.file import write_rows
-    from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
+    from mqstore.pipeline.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 
     before = _finished(work, to)
     if before is not None:
         return before
-    store = _carved(work, damaged=True)
     groups: Counter[tuple[str, str]] = Counter()
-    chosen = _format(work.options)
-    if chosen == "jsonl":
-        rows = store.rows(rabbitmq_columns_for("base64"))
-        batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in _counted(rows, groups))
-    else:
-        batches = _counted(store.rows(RABBITMQ_COLUMNS), groups)
-    verdicts = work.options.verdicts or frozenset(Verdict)
-    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, verdicts, _recording(work, to, groups))
-    return _part(to, written, groups), written.verdicts
 
-
-def _counted(batches: Iterator[pa.RecordBatch], groups: Counter[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-    """Count the messages by exchange and routing key, which they hold themselves."""
-    for batch in batches:
-        exchanges, keys = batch.column("exchange").to_pylist(), batch.column("routing_keys").to_pylist()
-        for exchange, key in zip(exchanges, keys, strict=True):
-            group = (str(exchange), str(key[0]) if key else "")
+    def take(counts: FragmentCounts) -> None:
+        for group, number in counts.groups.items():
             if group in groups or len(groups) < MAX_GROUPS:
-                groups[group] += 1
-        yield batch
+                groups[group] += number
+
+    verdicts = work.options.verdicts or frozenset(Verdict)
+    with work.out.progress("writing") as progress:
+        written = write_carved_rabbitmq_rows(
+            work.wreck.found,
+            to,
+            _format(work.options),
+            verdicts,
+            work.runner,
+            work.stage,
+            keep=work.keep,
+            take=take,
+            progress=progress,
+            complete=_recording(work, to, groups),
+        )
+    return _part(to, written, groups), written.verdicts
 
 
 def _to_rocketmq_store(work: _Work, to: Path, out: Output) -> tuple[dict[str, Any], Mapping[str, int]]:

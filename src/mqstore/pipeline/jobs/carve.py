@@ -27,7 +27,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
-from mqstore.rabbitmq.salvage.carved_messages import FoundMessages
+from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
 from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 

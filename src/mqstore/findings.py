@@ -61,7 +61,8 @@ class Kind(StrEnum):
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
-    BAD_TIMER = "bad-timer"  # a slot of the timer wheel or a unit of the timer log that contradicts the other, or the log
+    BAD_TIMER = "bad-timer"  # a slot of the timer wheel, a unit of the timer log or a timer in RocksDB that contradicts another, or the log
+    BAD_TRANSACTION = "bad-transaction"  # a pair of a half message in RocksDB that contradicts the log
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
 
 

@@ -30,10 +30,11 @@ def timers(
     ] = None,
     config: Config = None,
 ) -> int:
-    """List messages with an arbitrary delay (the timer wheel of 5.x): when each is due, and whether it waits.
+    """List messages with an arbitrary delay (timer wheel and RocksDB timers of 5.x): when each is due, and whether it waits.
 
-    State: waiting, delivered (to its topic), recalled (by its producer), or unknown (config/timercheck is missing). The physical offset is
-    that of the record that waits in topic rmq_sys_wheel_timer. Messages with a delay level are in topic SCHEDULE_TOPIC_XXXX instead.
+    State: waiting, delivered (to its topic), recalled (by its producer), or unknown (what shows it is missing or not read). The
+    physical offset is that of the record that waits in topic rmq_sys_wheel_timer. Messages with a delay level are in topic
+    SCHEDULE_TOPIC_XXXX instead.
     """
     from mqstore.errors import UsageError
     from mqstore.rocketmq.store.timers import TIMER_NAMES, Timers

@@ -26,6 +26,9 @@ SYSTEM_TOPICS = frozenset(
         "RMQ_SYS_TRACE_TOPIC",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "rmq_sys_wheel_timer",
         "TRANS_CHECK_MAX_TIME_TOPIC",
     }
 )

@@ -14,6 +14,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
+from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
@@ -22,7 +23,7 @@ from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, pars
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys
 from mqstore.rocketmq.format import checkpoint as checkpoints
-from mqstore.rocketmq.format import consume_queue, index_file
+from mqstore.rocketmq.format import consume_queue, index_file, rocksdb_half_messages, rocksdb_timeline
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
@@ -30,7 +31,9 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessages
 from mqstore.rocketmq.format.rocksdb_index import RocksIndex
+from mqstore.rocketmq.format.rocksdb_timeline import Timeline
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.store import stored_config
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
@@ -143,19 +146,39 @@ class StoreFiles:
     @cached_property
     def database_index(self) -> RocksIndex | None:
         """The index in RocksDB; None if there is none, it is empty, or it is not read."""
-        database = self.databases.open(INDEX_PLACE)
-        family = database.family() if database is not None else None
+        family = self._index_family("default")
         found = RocksIndex(family) if family is not None else None
         return found if found is not None and found.last_offset is not None else None
+
+    @property
+    def has_unread_entries(self) -> bool:
+        """Whether the database of index, timers and half messages is not read, and may have entries."""
+        if self.databases.why_unread(INDEX_PLACE) is None:
+            return False
+        return any(file.size > 0 and file.name.endswith((".sst", ".log")) for file in self.directory.entries(INDEX_PLACE))
 
     @cached_property
     def unread_database_index(self) -> str | None:
         """The sentence for an index in RocksDB that may have entries and is not read; None if there is none, or it is read."""
-        if self.databases.why_unread(INDEX_PLACE) is None:
-            return None
-        files = self.directory.entries(INDEX_PLACE)
-        has_entries = any(file.size > 0 and file.name.endswith((".sst", ".log")) for file in files)
-        return self.unread_sentence("entries of an index", INDEX_PLACE) if has_entries else None
+        return self.unread_sentence("entries of an index", INDEX_PLACE) if self.has_unread_entries else None
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """The timers in RocksDB; None if there are none, or they are not read."""
+        family = self._index_family(rocksdb_timeline.FAMILY)
+        found = Timeline(family) if family is not None else None
+        return found if found is not None and not found.is_empty() else None
+
+    @cached_property
+    def half_messages(self) -> HalfMessages | None:
+        """The half messages in RocksDB; None if there are none, or they are not read."""
+        family = self._index_family(rocksdb_half_messages.FAMILY)
+        found = HalfMessages(family) if family is not None else None
+        return found if found is not None and not found.is_empty() else None
+
+    def _index_family(self, name: str) -> Family | None:
+        database = self.databases.open(INDEX_PLACE)
+        return database.family(name) if database is not None else None
 
     @cached_property
     def scanned_index(self) -> Sequence[IndexImage]:

@@ -3,9 +3,12 @@
     waiting      the slot of its second has not been read, or the record has not reached the wheel yet
     delivered    the slot was read: the message is in its real topic
     recalled     a unit of the same second names its unique key: the broker drops it
-    unknown      there is no config/timercheck, so nothing shows how far the wheel was read
+    unknown      there is no config/timercheck, so nothing shows how far the wheel was read; or it is in a database that is not read
 
 A message that is due after the range of the wheel is put into it again each time that its slot is reached: only its newest unit counts.
+
+A broker with timerRocksDBEnable keeps them in RocksDB instead, in the timeline; the wheel holds what it got before. What has no pair in
+the timeline although the broker has read its record was recalled, or it has been delivered.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import numpy as np
 
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.rocksdb_timeline import ROLL_LABEL, Timeline
 from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, TOPIC, UNIT_SIZE, TimerLog, read_check
+from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["TIMER_NAMES", "Timer", "Timers"]
 
 TIMER_NAMES = ("due_time", "topic", "queue_id", "physical_offset", "size", "uniq_key", "state")
 _CHUNK = 4096
+_PRECISION = 1000  # ms by which a broker may deliver before the due time
 
 
 class Timer(NamedTuple):
@@ -47,6 +53,8 @@ class Timers:
         self.check = read_check(store.directory)
         self.unread = 0
         self.removed = 0
+        self._faults: list[str] = []
+        self._unknown = 0  # messages that may be in a database which is not read
 
     @property
     def file_findings(self) -> tuple[Damage, ...]:
@@ -58,33 +66,46 @@ class Timers:
         for item in self.file_findings:
             yield f"{item.file}: {item.detail}"
         if self.unread:
+            place = "pairs of the timeline" if self._store.timeline is not None else "units of the timer log"
             yield (
-                f"{self.unread} units of the timer log lead to records that are damaged or no longer in the log, and are left out; "
+                f"{self.unread} {place} lead to records that are damaged or no longer in the log, and are left out; "
                 "`mqstore verify` reports them"
             )
         if self.removed:
             yield f"{self.removed} delivered messages are left out: their records have expired"
         if self.check is None and self.log.queue.files:
             yield "config/timercheck is missing or too short: nothing shows how far the timer wheel was read"
-        if self.check is not None and self._store.unclean:
+        if self._unknown:
+            sentence = self._store.unread_sentence("timers", INDEX_PLACE)
+            yield f"{sentence}; the state of {self._unknown} messages that are not in the timer wheel is not known"
+        if self._faults:
+            yield f"not all of the timers in RocksDB ({INDEX_PLACE}) can be read: {self._faults[0]}"
+        if self._store.timeline is not None and self._store.unclean:
+            yield "the broker did not exit cleanly: it delivers again what it delivered after it last wrote its timers to the disk"
+        elif self.check is not None and self._store.unclean:
             yield "the broker did not exit cleanly: it delivers again what was due after it last wrote config/timercheck"
         if self._store.unread_queues is not None:
             yield "the consume queues are not read: messages that have not reached the timer wheel are left out"
 
     def rows(self) -> Iterator[Timer]:
-        """Yield the messages of the timer log, and then those that have not reached it, in the order of arrival."""
+        """Yield the messages of the timer log, those of the timeline by due time, and then those in neither, in the order of arrival."""
         recalled = self._recalled()
         newest = -1
         for _, units in self.log.blocks():
             for unit in units[units["unit_size"] == UNIT_SIZE]:
                 physical = int(unit["physical_offset"])
-                newest = max(newest, physical)
                 if int(unit["bits"]) & RECALLS:
-                    continue
+                    continue  # with timerRocksDBEnable the wheel gets recalls as well, and no messages
+                newest = max(newest, physical)
                 row = self._row(physical, int(unit["size"]), int(unit["written"]) + int(unit["delay"]), int(unit["bits"]), recalled)
                 if row is not None:
                     yield row
-        yield from self._not_in_wheel(newest, recalled)
+        timeline = self._store.timeline
+        if timeline is None:
+            yield from self._not_in_wheel(newest, recalled)
+        else:
+            yield from self._in_timeline(timeline, recalled)
+            yield from self._not_in_timeline(timeline, recalled)
 
     def _recalled(self) -> set[tuple[int, str]]:
         """Return (due time, unique key) of every message that is recalled."""
@@ -92,37 +113,93 @@ class Timers:
         newest = -1
         for _, units in self.log.blocks():
             units = units[units["unit_size"] == UNIT_SIZE]
-            newest = max(newest, int(units["physical_offset"].max(initial=-1)))
-            for physical in units["physical_offset"][(units["bits"] & RECALLS) != 0].tolist():
-                found.update(_recall(self._store.log.record(physical)))
-        for physical in self._queued(newest):
-            found.update(_recall(self._store.log.record(physical)))
+            recalls = (units["bits"] & RECALLS) != 0
+            newest = max(newest, int(units["physical_offset"][~recalls].max(initial=-1)))
+            for physical in units["physical_offset"][recalls].tolist():
+                found.update(self._recall(physical))
+        for physical in self._queued(newest if self._store.timeline is None else -1):
+            found.update(self._recall(physical))
         return found
+
+    def _recall(self, physical: int) -> Iterator[tuple[int, str]]:
+        """Yield (due time, unique key) of the message that a record recalls."""
+        message = self._store.log.record(physical)
+        if message is None or message.topic != TOPIC:
+            return
+        properties = message.property_map()
+        due, key = _number(properties.get("TIMER_OUT_MS")), properties.get("TIMER_DEL_UNIQKEY")
+        if due is None or not key:
+            return
+        key = key.partition("+")[2] or key  # `topic+key` as well
+        timeline = self._store.timeline
+        if timeline is None or message.queue_offset >= timeline.scanned or timeline.pair(due, key) is None:
+            yield due, key  # one that was read and left the pair had no effect
 
     def _row(self, physical: int, size: int, slot_time: int, bits: int, recalled: set[tuple[int, str]]) -> Timer | None:
         passed = self.check is not None and slot_time <= self.check.read_until
         if passed and bits & ROLLED:
             return None
+        message = self._message(physical, passed)
+        state = "unknown" if self.check is None else "delivered" if passed else "waiting"
+        return None if message is None else _timer(message, physical, size, slot_time, state, recalled)
+
+    def _message(self, physical: int, passed: bool) -> Record | None:
+        """Return the record of a message; None, which is counted, if it cannot be read. passed: whether it has been delivered."""
         message = self._store.log.record(physical)
-        if message is None or message.topic != TOPIC:
-            if passed and physical < self._store.log.start:
-                self.removed += 1
-            else:
-                self.unread += 1
-            return None
-        properties = message.property_map()
-        due = _number(properties.get("TIMER_OUT_MS")) or slot_time
-        key = properties.get("UNIQ_KEY")
-        if key is not None and (due, key) in recalled:
-            state = "recalled"
-        elif self.check is None:
-            state = "unknown"
+        if message is not None and message.topic == TOPIC:
+            return message
+        if passed and physical < self._store.log.start:
+            self.removed += 1
         else:
-            state = "delivered" if passed else "waiting"
-        queue_id = _number(properties.get("REAL_QID"))
-        if queue_id is not None and queue_id >= 1 << 31:
-            queue_id = None
-        return Timer(due, properties.get("REAL_TOPIC", ""), queue_id, physical, size, key, state)
+            self.unread += 1
+        return None
+
+    def _in_timeline(self, timeline: Timeline, recalled: set[tuple[int, str]]) -> Iterator[Timer]:
+        read_until = timeline.read_until
+        for _, pair in timeline.items(self._faults.append):
+            if pair is None:
+                self.unread += 1
+                continue
+            passed = pair.due_time < read_until
+            message = self._message(pair.physical_offset, passed)
+            if message is not None:
+                state = "delivered" if passed else "waiting"
+                yield _timer(message, pair.physical_offset, pair.size, pair.due_time, state, recalled)
+
+    def _not_in_timeline(self, timeline: Timeline, recalled: set[tuple[int, str]]) -> Iterator[Timer]:
+        """Yield the messages without a pair: to come, recalled, due when they were read, or removed after they were delivered."""
+        scanned = timeline.scanned
+        in_wheel = self._in_wheel()
+        for physical in self._queued(-1):
+            message = self._store.log.record(physical)
+            if message is None or physical in in_wheel:
+                continue
+            properties = message.property_map()
+            due, key = _number(properties.get("TIMER_OUT_MS")), properties.get("UNIQ_KEY")
+            if due is None or "TIMER_DEL_UNIQKEY" in properties or (key is not None and timeline.pair(due, key) is not None):
+                continue
+            waits = message.queue_offset >= scanned
+            if not waits and ROLL_LABEL in properties:
+                continue  # put again: the first record has its row
+            yield _timer(message, physical, self._size(physical), due, "waiting" if waits else "delivered", recalled)
+
+    def without_pair(self) -> Iterator[Timer]:
+        """Yield the messages that the broker has read, that no clock of it has passed, and that have no pair in the timeline."""
+        timeline = self._store.timeline
+        if timeline is None:
+            return
+        clock = max(timeline.read_until, self.check.read_until if self.check is not None else 0) + _PRECISION
+        for row in self._not_in_timeline(timeline, self._recalled()):
+            if row.state == "delivered" and row.due_time > clock:
+                yield row
+
+    def _in_wheel(self) -> frozenset[int]:
+        """Return the physical offsets of the messages that the wheel got, before its broker was set to use the timeline."""
+        found: set[int] = set()
+        for _, units in self.log.blocks():
+            units = units[(units["unit_size"] == UNIT_SIZE) & (units["bits"] & RECALLS == 0)]
+            found.update(units["physical_offset"].tolist())
+        return frozenset(found)
 
     def _queued(self, newest: int) -> Iterator[int]:
         """Yield the physical offsets of the records that have not reached the timer log."""
@@ -144,22 +221,31 @@ class Timers:
             yield from physical[(physical > newest) & (physical >= low)].tolist()
 
     def _not_in_wheel(self, newest: int, recalled: set[tuple[int, str]]) -> Iterator[Timer]:
+        unread = self._store.has_unread_entries
         for physical in self._queued(newest):
             message = self._store.log.record(physical)
             if message is None or "TIMER_DEL_UNIQKEY" in message.property_map():
                 continue
-            size = len(self._store.log.raw(physical) or b"")
-            row = self._row(physical, size, 1 << 62, 0, recalled)
+            row = self._row(physical, self._size(physical), 1 << 62, 0, recalled)
+            if row is not None and unread and row.state != "recalled":
+                self._unknown += 1
+                row = row._replace(state="unknown")
             if row is not None:
                 yield row
 
+    def _size(self, physical: int) -> int:
+        return len(self._store.log.raw(physical) or b"")
 
-def _recall(message: Record | None) -> Iterator[tuple[int, str]]:
-    """Yield (due time, unique key) of the message that a record recalls."""
-    properties = message.property_map() if message is not None and message.topic == TOPIC else {}
-    due, key = _number(properties.get("TIMER_OUT_MS")), properties.get("TIMER_DEL_UNIQKEY")
-    if due is not None and key:
-        yield due, key
+
+def _timer(message: Record, physical: int, size: int, slot_time: int, state: str, recalled: set[tuple[int, str]]) -> Timer:
+    properties = message.property_map()
+    due, key = _number(properties.get("TIMER_OUT_MS")) or slot_time, properties.get("UNIQ_KEY")
+    if key is not None and (due, key) in recalled:
+        state = "recalled"
+    queue_id = _number(properties.get("REAL_QID"))
+    if queue_id is not None and queue_id >= 1 << 31:
+        queue_id = None
+    return Timer(due, properties.get("REAL_TOPIC", ""), queue_id, physical, size, key, state)
 
 
 def _number(text: str | None) -> int | None:

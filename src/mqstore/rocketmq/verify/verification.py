@@ -37,6 +37,7 @@ from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_w
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
+from mqstore.rocketmq.verify.timeline_proof import TimelineProof
 from mqstore.rocketmq.verify.timer_proof import TimerProof
 
 __all__ = ["Verification", "settle_index", "verify"]
@@ -390,9 +391,9 @@ class Verification:
         self.notes.extend(self.second.notes())
 
     def _finish_timers(self) -> None:
-        proof = TimerProof(self.store)
-        self.damage.extend(proof.damage())
-        self.notes.extend(proof.notes())
+        for proof in (TimerProof(self.store), TimelineProof(self.store)):
+            self.damage.extend(proof.damage())
+            self.notes.extend(proof.notes())
 
     def _finish_databases(self) -> None:
         known = set(self.damage)

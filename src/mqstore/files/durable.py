@@ -40,7 +40,7 @@ from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target
 from mqstore.files.location import check_parent
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
-__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identity_of", "make_root"]
+__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identity_of", "make_root", "remove_left_behind", "staged_name"]
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
@@ -356,9 +356,8 @@ class _StagedTarget:
             raise TargetError(f"{self.target} exists already; choose another name or remove it first, nothing is ever overwritten")
         check_parent(self.target)
         self._parent = DurableDirectory(self.target.parent, recorder=self._recorder)
-        prefix = f".{name[:100]}{STAGED}"
-        _remove_left_behind(self.target.parent, prefix)
-        self._staged = prefix + secrets.token_hex(4)
+        remove_left_behind(self.target)
+        self._staged = staged_name(name)
         self._parent.make_directory(self._staged)
         try:
             with writing(self.target):
@@ -389,9 +388,15 @@ class _StagedTarget:
             self._lock = -1
 
 
-def _remove_left_behind(parent: Path, prefix: str) -> None:
-    """Remove staged directories of the same target whose processes are dead. What cannot be removed stays."""
-    for path in parent.glob(_literal(prefix) + "*"):
+def staged_name(name: str) -> str:
+    """Return a new name for what is staged for, or taken away from, a target of that name."""
+    return f".{name[:100]}{STAGED}{secrets.token_hex(4)}"
+
+
+def remove_left_behind(target: Path) -> None:
+    """Remove staged directories of a target whose processes are dead. What cannot be removed stays."""
+    parent = target.parent
+    for path in parent.glob(_literal(f".{target.name[:100]}{STAGED}") + "*"):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:

@@ -58,7 +58,8 @@ def start(image: Path, place: Path, suffix: str) -> int:
 def digests(place: Path) -> dict[str, str]:
     """Return the digest of every file of a directory, and remove them."""
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(place.iterdir()) if path.is_file()}
-    assert not [path for path in place.iterdir() if path.is_dir()], "a work directory stayed"
+    stayed = [path.name for path in place.rglob("*") if path.is_dir() or path.parent != place]
+    assert not stayed, f"a work directory stayed: {stayed}"
     shutil.rmtree(place)
     place.mkdir()
     return found
@@ -87,7 +88,7 @@ def main(image: Path, place: Path, kills: int, suffix: str) -> None:
             killed += 1
             resumed += (place / "work").is_dir()
             if any(place.glob("found.*")) and not (place / "work").exists():  # both files are whole: it was removing its directory
-                for rest in place.glob("work~*"):
+                for rest in place.glob(".work.mqstore-*"):
                     shutil.rmtree(rest)
                 assert digests(place) == wanted
                 whole += 1

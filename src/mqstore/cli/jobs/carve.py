@@ -90,6 +90,8 @@ def carve(out: Output, store: Path, options: Any) -> int:
 
 def _check(store: Path, options: Any) -> None:
     """Refuse what cannot be done, before anything is searched."""
+    from mqstore.pipeline.jobs.resume import is_work
+
     if options.master and options.threads:
         raise UsageError("--threads applies to a run in this process; on Spark the master determines how many tasks run at once")
     if options.for_version is not None and options.as_kind is None:
@@ -104,13 +106,9 @@ def _check(store: Path, options: Any) -> None:
         profile(options.for_version)
     if options.sent:
         return
-    if options.resume is not None and options.resume.exists() and not _is_work(options.resume):
+    if options.resume is not None and options.resume.exists() and not is_work(options.resume):
         raise UsageError(f"{options.resume} is not the directory of an earlier salvage; give a name that does not exist yet")
     _refuse_existing(Path(options.to), options.resume)
-
-
-def _is_work(place: Path) -> bool:
-    return place.is_dir() and ((place / "plan.json").is_file() or not os.listdir(place))
 
 
 def _refuse_existing(to: Path, stage: Path | None) -> None:
@@ -200,10 +198,14 @@ def _own(work: _Work, family: str) -> Path:
 
 def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]] | None:
     """Return what an earlier run reported about a file that it wrote completely; None if it is to be written."""
+    from mqstore.files.durable import remove_left_behind
     from mqstore.pipeline.jobs.written_files import written_before
 
     found = written_before(work.stage, to) if work.keep else None
-    return None if found is None else (found.part, found.verdicts)
+    if found is None:
+        return None
+    remove_left_behind(to)  # of a run that was killed right after the file got its name
+    return found.part, found.verdicts
 
 
 def _recording(work: _Work, to: Path, groups: Counter[tuple[str, str]]) -> Complete:

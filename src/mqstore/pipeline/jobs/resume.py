@@ -22,13 +22,13 @@ from typing import Any, Protocol, TypeVar
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import STAGED, DurableDirectory
+from mqstore.files.durable import STAGED, DurableDirectory, remove_left_behind, staged_name
 from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
 from mqstore.pipeline.jobs.written_files import PREFIX
 from mqstore.table.parts import PartFile, TaskOutput
 
-__all__ = ["ExportWork", "export_and_record", "work_at", "work_directory"]
+__all__ = ["ExportWork", "export_and_record", "is_work", "work_at", "work_directory"]
 
 PLAN = "plan.json"
 
@@ -99,17 +99,23 @@ def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> 
     return work_at(target.parent / f".{target.name[:100]}{STAGED}export", resume=resume, wanted=wanted)
 
 
+def is_work(path: Path) -> bool:
+    """Return whether a directory is a work directory, be it of a run that was killed before its plan was written."""
+    return path.is_dir() and ((path / PLAN).is_file() or all(name.startswith(f".{PLAN}{STAGED}") for name in os.listdir(path)))
+
+
 @contextlib.contextmanager
 def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = "export") -> Iterator[ExportWork]:
     """Yield a directory to work in, as `work_directory` does. what: name of the work in error messages."""
     with DurableDirectory(path.parent) as parent:
+        remove_left_behind(path)
         lock = _lock(path, what) if path.is_dir() else -1
         try:
             found = _plan(path) if lock >= 0 and resume else None
             if found is not None:
                 _check_same(path, found, wanted, what)
             elif lock >= 0:
-                parent.discard(path.name)
+                _discard(parent, path)
                 os.close(lock)
                 lock = -1
             if lock < 0:
@@ -136,7 +142,14 @@ def _remove(parent: DurableDirectory, path: Path) -> None:
         for entry in ReadOnlyDirectory(path).entries():
             if entry.name != PLAN and not entry.name.startswith(PREFIX):
                 directory.discard(entry.name)
-    parent.discard(path.name)
+    _discard(parent, path)
+
+
+def _discard(parent: DurableDirectory, path: Path) -> None:
+    """Remove a work directory under another name: a task of a dead run that still writes to it can add nothing from then on."""
+    doomed = staged_name(path.name)
+    parent.rename(path.name, doomed)
+    parent.remove_tree(doomed)
 
 
 def _lock(path: Path, what: str) -> int:

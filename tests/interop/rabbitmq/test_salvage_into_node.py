@@ -19,6 +19,7 @@ from support.rabbitmq_wrecks import STORE, Q, body, in_journal, in_segment, in_s
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.rabbitmq.format import journal, segment
+from mqstore.rabbitmq.message.properties import properties_to_bin
 from mqstore.rabbitmq.salvage.amqp_sender import Sender
 from mqstore.rabbitmq.salvage.outgoing import OutgoingMessage, outgoing_messages
 from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage_store
@@ -185,6 +186,71 @@ def test_messages_without_a_queue_are_returned_and_counted(broker: tuple[Node, l
     assert (done.document["confirmed"], done.document["returned"]) == (71, 71)
     assert done.document["seconds"] >= 0.3
     assert "guest:guest" not in done.stdout
+
+
+def test_messages_that_were_returned_are_sent_again_by_the_next_run_until_there_is_a_queue_for_them(
+    broker: tuple[Node, list[Declared]], tmp_path: Path
+) -> None:
+    """Every third message has a queue; bodies and routing keys repeat, so that headers alone tell some of them apart."""
+    node, queues = broker
+    connection = node.connect("/")
+    channel = connection.channel()
+    channel.exchange_declare("picky", "headers")
+    channel.queue_bind("orders.b", "picky", arguments={"x-match": "all", "kind": "a"})
+    url_, note = url(node), tmp_path / "sent.json"
+
+    def messages() -> Iterator[OutgoingMessage]:
+        for number in range(3000):
+            body = b"%d" % (number // 30)
+            if number % 3 == 0:
+                yield OutgoingMessage("", "orders.b", properties_to_bin({"delivery_mode": 2}), body)
+            elif number % 3 == 1:
+                yield OutgoingMessage("", "later", properties_to_bin({"message_id": str(number)}), body)
+            else:
+                kind = "a" if number % 2 else "b"
+                yield OutgoingMessage("picky", "", properties_to_bin({"headers": [["kind", "longstr", kind]]}), body)
+
+    first = Sender(url_, resume=note, about="r").send(messages())
+    assert (first.sent, first.confirmed, first.returned, first.skipped) == (3000, 3000, 1500, 0)
+    again = json.loads(note.read_text())["again"]
+    assert [number for low, high in again for number in range(low, high + 1)] == [
+        number for number in range(3000) if number % 3 == 1 or (number % 3 == 2 and number % 2 == 0)
+    ]
+    # nothing has changed at the broker: the same ones are returned again, and no other is sent twice
+    second = Sender(url_, resume=note, about="r").send(messages())
+    assert (second.sent, second.returned, second.skipped) == (1500, 1500, 1500)
+    channel.queue_declare("later", durable=True)
+    third = Sender(url_, resume=note, about="r").send(messages())
+    assert (third.sent, third.returned, third.skipped) == (1500, 500, 1500)
+    channel.queue_bind("orders.b", "picky", arguments={"x-match": "all", "kind": "b"})
+    fourth = Sender(url_, resume=note, about="r").send(messages())
+    assert (fourth.sent, fourth.returned, fourth.skipped) == (500, 0, 2500)
+    assert Sender(url_, resume=note, about="r").send(messages()).sent == 0
+    assert json.loads(note.read_text()) == {"about": "r", "confirmed": 3000, "again": []}
+    waits = {name: channel.queue_declare(name, passive=True).method.message_count for name in ("orders.b", "later")}
+    assert waits == {"orders.b": 2000, "later": 1000}
+    channel.queue_delete("later")
+    channel.exchange_delete("picky")
+    connection.close()
+    purge(node, queues)
+
+
+def test_the_exit_status_stays_1_until_every_message_was_delivered(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, _ = broker
+    a = case_named(f"{goldenkit.RABBITMQ_VERSION}/a-small-clean")
+    asked = ("salvage", goldenkit.opened(a), "--to", url(node), "--resume", tmp_path / "sent.json", "-o", "json")
+    for _ in range(2):
+        done = run_cli(*asked)
+        assert (done.status, done.document["sent"], done.document["returned"]) == (1, 71, 71)
+    connection = node.connect("/")
+    channel = connection.channel()
+    channel.queue_declare("small.embedded", durable=True)
+    done = run_cli(*asked)
+    assert (done.status, done.document["sent"], done.document["returned"]) == (0, 71, 0)
+    done = run_cli(*asked)
+    assert (done.status, done.document["sent"], done.document["skipped"]) == (0, 0, 71)
+    assert channel.queue_delete("small.embedded").method.message_count == 71
+    connection.close()
 
 
 @pytest.mark.parametrize(

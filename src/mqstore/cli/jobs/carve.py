@@ -399,9 +399,9 @@ def _print(out: Output, wreck: Wreck, document: dict[str, Any], verdicts: Mappin
     if wreck.resumed:
         out.line(f"{count(wreck.resumed, 'split')} had been searched by an earlier run.")
     if document.get("skipped"):
-        out.line(f"{count(document['skipped'], 'message')} skipped, confirmed in an earlier run.")
+        out.line(f"{count(document['skipped'], 'message')} skipped, delivered in an earlier run.")
     if document.get("returned"):
-        out.line(f"Returned: {count(document['returned'], 'message')}, because no such queue or route exists. Declare it and send again.")
+        out.line(f"Returned: {count(document['returned'], 'message')}, because no such queue or route exists. Declare it and run again.")
     if document.get("refused"):
         why = f", such as {document['refusals'][0]['reason']}" if document.get("refusals") else "; see its log"
         out.line(f"Refused by the broker: {count(document['refused'], 'message')}{why}.")

@@ -309,11 +309,11 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     out.line(f"Sent to {document['to']}", style="bold green" if ok else "bold yellow")
     out.line(f"{count(sent.confirmed, 'message')} confirmed by the broker in {clock(document['seconds'])}.")
     if sent.skipped:
-        out.line(f"{count(sent.skipped, 'message')} skipped, confirmed in an earlier run.")
+        out.line(f"{count(sent.skipped, 'message')} skipped, delivered in an earlier run.")
     for why, number in sorted(left_out.items()):
         out.line(f"Not sent: {count(number, 'message')} ({why}).")
     if sent.returned:
-        out.line(f"Returned: {count(sent.returned, 'message')}, because no such queue or route exists. Declare it and send again.")
+        out.line(f"Returned: {count(sent.returned, 'message')}, because no such queue or route exists. Declare it and run again.")
     if sent.refused:
         out.line(f"Refused by the broker: {count(sent.refused, 'message')}; see its log.")
     return 0 if ok else 1

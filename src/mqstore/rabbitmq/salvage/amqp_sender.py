@@ -3,9 +3,11 @@
 A message goes to the queue that it was in (through the default exchange), or to its original exchange, with its properties unchanged. It
 counts when the broker has confirmed it; up to WINDOW messages are in flight. Unroutable messages are returned and counted.
 
-A resume file has the number of messages, from the first one on, that are confirmed without a gap. A run that resumes sends the messages
-after them: after a crash some of the last WINDOW messages may be sent twice, but none is left out. The file belongs to one store and one
-selection.
+A resume file has the number of messages, from the first one on, that have an answer without a gap, and which of them were not delivered:
+returned, because there was no queue or route for them, or refused. A run that resumes sends those again, and the messages after them:
+after a crash some of the last WINDOW messages may be sent twice, but none is left out. The file belongs to one store and one selection.
+
+    {"about": "…", "confirmed": 2500, "again": [[17, 17], [40, 61]]}        numbers from 0, first and last of each range
 
 Needs pika: the extra `amqp`.
 """
@@ -14,9 +16,9 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,10 @@ from typing import Any
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 
-__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties", "hidden", "read_resume"]
+__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties", "hidden"]
 
 WINDOW = 1000
-NOTED = 0.5  # seconds between two writes of the resume file
+NOTED = 0.5  # seconds between two writes of the resume file, at least
 WINDOW_BYTES = 64 << 20
 BATCH = 100
 PATIENCE = 60.0  # seconds without a response after which sending is given up
@@ -47,7 +49,7 @@ class OutgoingMessage:
 class SendCounts:
     """Counts of a run. sent: published; confirmed: acknowledged by the broker; returned: of these, unroutable; refused: rejected.
 
-    skipped: confirmed by an earlier run.
+    skipped: delivered by an earlier run.
     """
 
     sent: int = 0
@@ -57,22 +59,56 @@ class SendCounts:
     skipped: int = 0
 
 
-def read_resume(file: Path, about: str) -> int:
-    """Return the number of confirmed messages. about: describes the run. Raises UsageError for a file of another run, CannotOpenError."""
+@dataclass(slots=True)
+class _InFlight:
+    """A published message without an answer. number: among all of the run and those before; body: a hash of it."""
+
+    number: int
+    size: int
+    exchange: str
+    routing_key: str
+    properties: bytes
+    body: int
+    returned: bool = False
+
+
+def _read_resume(file: Path, about: str) -> tuple[int, set[int]]:
+    """Return how many messages have an answer, and which are to be sent again. about: describes the run.
+
+    Raises UsageError for a file of another run, CannotOpenError.
+    """
     try:
         raw = file.read_text("utf-8")
     except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
+        return 0, set()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotOpenError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         noted = json.loads(raw)
-        done = noted["confirmed"]
+        done = int(noted["confirmed"])
         if noted["about"] != about:
             raise UsageError(f"{file} is the resume file of another run ({noted['about']}); give another name")
-    except (ValueError, KeyError, TypeError):
+        ranges = [(int(first), int(last)) for first, last in noted.get("again", [])]
+        if not all(0 <= first <= last < done for first, last in ranges):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{file} is not a resume file; give another name") from None
-    return int(done)
+    return done, {number for first, last in ranges for number in range(first, last + 1)}
+
+
+def _ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Return ascending ranges of numbers, each as its first and last one.
+
+    >>> _ranges({3, 1, 2, 7})
+    [[1, 3], [7, 7]]
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
 
 
 class Sender:
@@ -94,15 +130,16 @@ class Sender:
         self._resume = resume
         self._about = about
         self._messages: Iterator[OutgoingMessage] = iter(())
-        self._open: deque[tuple[int, int]] = deque()  # delivery tag and size of unconfirmed messages, ascending
-        self._settled: set[int] = set()
+        self._open: dict[int, _InFlight] = {}  # by delivery tag, ascending
         self._bytes = 0
         self._tag = 0
-        self._stuck: int | None = None  # the first message that was refused
-        self._before = 0
+        self._before = 0  # messages with an answer in an earlier run
+        self._next = 0  # number of the next message
+        self._again: set[int] = set()  # answered, and not delivered
         self._exhausted = False
         self._error: Exception | None = None
         self._started = self._noted = self._heard = 0.0
+        self._interval = NOTED
         self._pending = False
         self.counts = SendCounts()
 
@@ -120,11 +157,10 @@ class Sender:
         import pika
 
         if self._resume is not None:
-            self._before = read_resume(self._resume, self._about)
+            self._before, self._again = _read_resume(self._resume, self._about)
         self._messages = messages
-        for _ in range(self._before):
-            if next(messages, None) is None:
-                break
+        while self._next < min(self._again, default=self._before) and next(messages, None) is not None:
+            self._next += 1
             self.counts.skipped += 1
         connection = pika.SelectConnection(
             self._parameters,
@@ -212,8 +248,15 @@ class Sender:
             if message is None:
                 self._exhausted = True
                 return None
+            number = self._next
+            self._next += 1
+            if number < self._before and number not in self._again:
+                self.counts.skipped += 1
+                continue
             self._tag += 1
-            self._open.append((self._tag, len(message.body)))
+            self._open[self._tag] = _InFlight(
+                number, len(message.body), message.exchange, message.routing_key, message.properties, hash(message.body)
+            )
             self._bytes += len(message.body)
             self.counts.sent += 1
             self._channel.basic_publish(
@@ -223,40 +266,59 @@ class Sender:
 
     def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.counts.returned += 1
+        # a return has no delivery tag; it comes before the confirm, and returns come in the order of publishing
+        wanted = (method.exchange, method.routing_key, hash(body))
+        same = [each for each in self._open.values() if not each.returned and (each.exchange, each.routing_key, each.body) == wanted]
+        if same:
+            first = same[0] if len(same) == 1 else next((each for each in same if _decodes_to(each.properties, properties)), same[0])
+            first.returned = True
 
     def _answered(self, frame: Any) -> None:
         self._heard = time.monotonic()
         tag, good = frame.method.delivery_tag, type(frame.method).__name__ == "Ack"
-        tags = [item for item, _ in self._open if item <= tag and item not in self._settled] if frame.method.multiple else [tag]
+        tags = [item for item in self._open if item <= tag] if frame.method.multiple else [tag]
         if good:
             self.counts.confirmed += len(tags)
         else:
             self.counts.refused += len(tags)
-            self._stuck = min([*tags, *([] if self._stuck is None else [self._stuck])])
-        self._settled.update(tags)
-        while self._open and self._open[0][0] in self._settled:
-            item, size = self._open.popleft()
-            self._settled.discard(item)
-            self._bytes -= size
-        if self._heard - self._noted > NOTED:
+        for item in tags:
+            message = self._open.pop(item)
+            self._bytes -= message.size
+            if good and not message.returned:
+                self._again.discard(message.number)
+            else:
+                self._again.add(message.number)
+        if self._heard - self._noted > self._interval:
             self._note()
         if not self._pending:
             self._pump()
 
     def _note(self) -> None:
-        """Write the number of messages that are confirmed without a gap to the resume file."""
+        """Write to the resume file how many messages have an answer without a gap, and which of them were not delivered."""
         self._noted = time.monotonic()
         if self._resume is None:
             return
-        pending = [self._tag + 1, *([self._open[0][0]] if self._open else []), *([self._stuck] if self._stuck is not None else [])]
-        noted = {"about": self._about, "confirmed": self._before + min(pending) - 1}
+        new = (message.number for message in self._open.values() if message.number >= self._before)
+        done = max(self._before, min(new, default=self._next))
+        noted = {"about": self._about, "confirmed": done, "again": _ranges(number for number in self._again if number < done)}
         with DurableDirectory(self._resume.absolute().parent) as directory:
             directory.write_small(self._resume.name, json.dumps(noted).encode())
+        self._interval = max(NOTED, 20 * (time.monotonic() - self._noted))
 
 
 def hidden(url: str) -> str:
     """Return an address without its password."""
     return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", url)
+
+
+def _decodes_to(block: bytes, properties: Any) -> bool:
+    """Return whether a property block is the one that pika decoded to these properties."""
+    import pika
+
+    try:
+        return bool(pika.BasicProperties().decode(block) == properties)
+    except (pika.exceptions.AMQPError, ValueError, struct.error):
+        return False
 
 
 def encoded_properties(block: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Opening a store: recognizing its broker, unpacking archives, reaching URLs."""
+"""Opening a store: recognizing its broker, unpacking archives, reaching URLs, one file of a log in place of a store."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore.errors import NotAStoreError, UnsupportedError
+from mqstore.errors import MqstoreError, NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.archive import UnpackedArchive, is_packed
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.kernels import warn_if_uncompiled
 from mqstore.rocketmq.config import broker_config
+from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
@@ -41,10 +42,16 @@ def open_store(
     warn_if_uncompiled()
     keep = None
     root = path
-    if isinstance(path, Path) and is_archive(path) and os.path.isfile(path):
+    if isinstance(path, Path) and is_packed(path):
         keep = UnpackedArchive(path)
         root = keep.store_root()
-    directory = open_directory(root)
+    try:
+        directory = open_place(root)
+    except MqstoreError as error:
+        if keep is None:
+            raise
+        # the path of the unpacked file is about to vanish
+        raise type(error)(f"{path} is unpacked, but {str(error).removeprefix(f'{keep.root}/')}") from None
     if not looks_like_rocketmq(directory):
         inner = open_directory(root / "store") if directory.is_directory("store") else None
         if inner is None or not looks_like_rocketmq(inner):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -212,14 +211,3 @@ def test_files_that_vanish_after_opening_are_an_error_or_a_gap_not_a_crash(tmp_p
     shutil.rmtree(root / "consumequeue")
     with pytest.raises(MqstoreError, match="no longer exists"):
         list(opened_store.view().batches())
-
-
-def test_a_file_of_the_log_is_answered_with_the_options_that_list_its_messages() -> None:
-    store = opened(case_named("4.9.3/b-kill9"))
-    file = store / "commitlog" / "00000000000000131072"
-    said = sentence(run_cli("messages", file))
-    found = re.search(r"give the store, (\S+); for the messages of this file, with (--from-offset \d+ --to-offset \d+)", said)
-    assert found is not None, said
-    rows = run_cli("messages", found[1], *found[2].split(), "-o", "jsonl").rows
-    assert rows == [row for row in run_cli("messages", store, "-o", "jsonl").rows if row["store_file"] == f"commitlog/{file.name}"]
-    assert rows

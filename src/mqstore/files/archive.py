@@ -1,4 +1,5 @@
 """Archives of a store (.tar, .tar.gz, .tar.xz, .tar.zst, .zip), unpacked to a private temporary directory that is removed afterwards.
+A file that is compressed by itself (.gz, .bz2, .xz, .zst) is unpacked there, too.
 
 Holes stay holes: blocks of zeros are not written, so the 420 MB index file of a small store takes only the space of its data. What is
 made of each member, and what is refused: `mqstore.files.unpacked_tree`.
@@ -6,9 +7,11 @@ made of each member, and what is refused: `mqstore.files.unpacked_tree`.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import lzma
+import os
 import shutil
 import stat
 import tarfile
@@ -18,15 +21,16 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Self, cast
+from typing import IO, Any, Self, cast
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, UnpackedTree
 
-__all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "member_names"]
+__all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "is_packed", "member_names", "refuse_packed"]
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".zip")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 _DAMAGED_ARCHIVE = (
     tarfile.TarError,
@@ -48,6 +52,17 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether a path leads to an archive or a compressed file, going by its name."""
+    return path.name.lower().endswith((*SUFFIXES, *_COMPRESSED)) and path.is_file()
+
+
+def refuse_packed(path: str | os.PathLike[str]) -> None:
+    """Refuse an archive or a compressed file where tasks open the store by its path. Raises CannotOpenError."""
+    if is_packed(Path(path)):
+        raise CannotOpenError(f"{path} is packed: unpack it first, tasks cannot share an unpacked copy")
+
+
 def member_names(archive: Path) -> Iterator[str]:
     """Yield the names of the members, in the order of the archive; stop where the archive is damaged."""
     with contextlib.suppress(*_DAMAGED_ARCHIVE, RefusedMemberError, OSError):
@@ -61,7 +76,7 @@ def member_names(archive: Path) -> Iterator[str]:
 
 
 class UnpackedArchive:
-    """An archive unpacked below `root`; `close` removes the directory, at the latest when the process ends.
+    """An archive or a compressed file, unpacked below `root`; `close` removes the directory, at the latest when the process ends.
 
     Raises CannotOpenError, and TargetError if there is no room for it.
     """
@@ -75,6 +90,7 @@ class UnpackedArchive:
                 f"{archive} cannot be unpacked: no temporary directory can be made: {why}; set TMPDIR to a directory that can be written"
             ) from None
         self.root = Path(place)
+        self._file: Path | None = None
         self._cleanup = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         try:
             self._unpack(archive)
@@ -86,7 +102,9 @@ class UnpackedArchive:
         advice = "unpack it yourself and give the directory"
         try:
             tree = UnpackedTree(self.root)
-            if archive.name.lower().endswith(".zip"):
+            if not is_archive(archive):
+                self._file = _decompress(archive, tree)
+            elif archive.name.lower().endswith(".zip"):
                 _unzip(archive, tree)
             else:
                 _untar(archive, tree)
@@ -109,7 +127,9 @@ class UnpackedArchive:
             raise CannotOpenError(f"{archive} cannot be unpacked: {error.strerror}; {advice}") from None
 
     def store_root(self) -> Path:
-        """Return the unpacked directory, without the single outer directories that archives often have."""
+        """Return the unpacked directory, without the single outer directories that archives often have; of a compressed file, the file."""
+        if self._file is not None:
+            return self._file
         root = self.root
         while True:
             inner = list(root.iterdir())
@@ -136,6 +156,21 @@ def _tar_stream(archive: Path) -> Iterator[tarfile.TarFile]:
                 yield tar
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
+
+
+def _decompress(packed: Path, tree: UnpackedTree) -> Path:
+    """Unpack a compressed file under its name without the suffix, and return where it is."""
+    with open_regular_file(packed) as raw:
+        if packed.suffix.lower() == ".zst":
+            import zstandard
+
+            try:
+                return tree.stream(packed.stem, zstandard.ZstdDecompressor().stream_reader(raw))
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from None
+        readers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        with readers[packed.suffix.lower()](raw) as stream:
+            return tree.stream(packed.stem, stream)
 
 
 _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)

@@ -194,15 +194,6 @@ class MappedFile:
 KEPT_MAPS = 256
 
 
-def _advice_for_file(path: Path) -> str:
-    """Return what to give in place of a file. A file of a commit log is named after its first offset: its messages are a range."""
-    name, size = path.name, path.stat().st_size
-    if path.parent.name == "commitlog" and len(name) == 20 and name.isascii() and name.isdigit():
-        start = int(name)
-        return f"give the store, {path.parent.parent}; for the messages of this file, with --from-offset {start} --to-offset {start + size}"
-    return "give the store's root directory or an archive of it"
-
-
 class ReadOnlyDirectory:
     """A store's directory, read by paths relative to it with `/` as separator."""
 
@@ -221,11 +212,14 @@ class ReadOnlyDirectory:
             ) from None
         except OSError as error:
             raise CannotOpenError(f"{self.root} cannot be read: {error.strerror}") from None
-        if not stat.S_ISDIR(status.st_mode):
-            raise CannotOpenError(f"{self.root} is a file, not a directory; {_advice_for_file(self.root)}")
+        self._check_kind(status.st_mode)
         self._prefix = f"{self.root}/"
         self._kept: dict[str, MappedFile] = {}
         self._lock = threading.Lock()
+
+    def _check_kind(self, mode: int) -> None:
+        if not stat.S_ISDIR(mode):
+            raise CannotOpenError(f"{self.root} is a file, not a directory; give the store's root directory or an archive of it")
 
     def __reduce__(self) -> tuple[type[ReadOnlyDirectory], tuple[Path]]:
         return ReadOnlyDirectory, (self.root,)

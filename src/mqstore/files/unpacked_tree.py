@@ -111,6 +111,19 @@ class UnpackedTree:
             with contextlib.suppress(OverflowError, ValueError, OSError):
                 os.utime(path, (mtime, mtime))
 
+    def stream(self, name: str, source: IO[bytes]) -> Path:
+        """Write a file whose size is not known beforehand, and return its path; blocks of zeros become holes."""
+        path = self._place(name, self._take(name))
+        try:
+            with open(path, "xb", buffering=0) as out:
+                self._copy(source, out, MOST_BYTES)
+                out.truncate(out.tell())
+        except OSError as error:
+            if error.errno is None:  # from a decompressor
+                raise
+            raise _refusal(name, error) from None
+        return path
+
     def _copy(self, source: IO[bytes], out: IO[bytes], length: int) -> None:
         while length > 0 and (block := source.read(min(_BLOCK, length))):
             length -= len(block)

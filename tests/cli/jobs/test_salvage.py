@@ -30,7 +30,15 @@ def test_text_output_counts_the_messages_of_each_verdict(tmp_path: Path) -> None
 def test_missing_messages_give_status_1(tmp_path: Path) -> None:
     done = run_cli("salvage", E2.archive, "--to", tmp_path / "e2.parquet", "-o", "json")
     assert done.status == 1
-    assert done.document["verdicts"] == {"intact": 97, "consumed": 125, "unindexed": 0, "unreachable": 3, "damaged": 0, "duplicate": 0}
+    assert done.document["verdicts"] == {
+        "intact": 97,
+        "consumed": 125,
+        "unindexed": 0,
+        "unreachable": 3,
+        "damaged": 0,
+        "duplicate": 0,
+        "unknown": 0,
+    }
     assert done.document["messages"] == pq.read_table(tmp_path / "e2.parquet").num_rows == 222
 
 

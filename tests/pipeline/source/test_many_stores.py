@@ -237,8 +237,8 @@ def log_is_a_file(path: Path) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "empty": (empty, "b is empty; give the directory that contains commitlog/"),
-    "file": (a_file, "b is a file: unpack the archive first"),
-    "archive": (an_archive, "b is a file: unpack the archive first"),
+    "file": (a_file, "b is a file, not a directory, and no record of a commit log is in it"),
+    "archive": (an_archive, "b is a file, not a directory, and no record of a commit log is in it"),
     "link": (leads_nowhere, "b does not exist"),
     "rabbitmq": (rabbitmq, "b is a RabbitMQ message store"),
     "log": (log_is_a_file, "b/commitlog is not a directory"),

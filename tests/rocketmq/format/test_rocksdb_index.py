@@ -68,7 +68,7 @@ def test_without_the_library_a_query_names_the_extra(tmp_path: Path, monkeypatch
     assert found.status == 1
     assert "pip install 'mqstore[rocksdb]'" in " ".join(found.stderr.split())
     plain = mqstore.open(opened(case_named("5.5.0/a-clean")))
-    assert plain.unread_database_index is None  # the database is there, and empty
+    assert plain.unread_index_sentence is None  # the database is there, and empty
 
 
 @pytest.mark.parametrize("key", [b"", b"lastOffsetPy", bytes(8) + b"@t@K@k@", bytes(8) + b"@t@K@k@" + b"\xff" * 8])

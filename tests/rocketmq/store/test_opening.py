@@ -23,7 +23,6 @@ import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UnsupportedError, UsageError
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.format.index_file import HEADER_SIZE
-from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.lookup.explain import query
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -75,9 +74,9 @@ def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000000"
-    path.write_bytes(encode(Record("T", b"x")))
-    assert "is a file" in refused(path, CannotOpenError)
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"no record")
+    assert "is a file" in refused(path, NotAStoreError)
 
 
 def test_the_directory_of_the_log_itself_is_not_a_store(tmp_path: Path) -> None:

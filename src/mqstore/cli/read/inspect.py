@@ -48,16 +48,21 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
 def print_summary(out: Output, summary: RocketMQSummary) -> None:
     """Print the summary: what the store is, what is in it, how it was shut down, and what is wrong."""
-    fits, also = FITS[summary.suggested]
-    out.line(f"RocketMQ store {summary.store}", style="bold")
-    out.line(f"Files of RocketMQ {fits}; {also}.")
-    out.line(f"Known from: {summary.version_known_from}.")
-    out.line(_state(summary), style="yellow" if summary.unclean else None)
+    if summary.log_only:
+        out.line(f"One file of a RocketMQ commit log, {summary.store}", style="bold")
+        out.line("Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended.")
+    else:
+        fits, also = FITS[summary.suggested]
+        out.line(f"RocketMQ store {summary.store}", style="bold")
+        out.line(f"Files of RocketMQ {fits}; {also}.")
+        out.line(f"Known from: {summary.version_known_from}.")
+        out.line(_state(summary), style="yellow" if summary.unclean else None)
     out.line()
     for name, value in _facts(summary):
         out.fact(name, value)
-    out.line()
-    print_parts(out, summary.parts)
+    if summary.parts:
+        out.line()
+        print_parts(out, summary.parts)
     if summary.settings:
         out.line()
         out.table(
@@ -86,6 +91,9 @@ def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
         place = "" if summary.queues_in == "files" else f", in {summary.queues_in}"
         listed = "messages" if summary.listed is None else count(summary.listed, "message")
         yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}{place}"
+    elif summary.log_only:
+        yield "messages", f"{end.unqueued:,}" if end.walked else "not counted; `mqstore verify` reads all of it"
+        return
     elif not summary.queues_unread:
         yield "queues", "none; `mqstore rebuild` builds them from the log"
     else:

@@ -36,7 +36,7 @@ MAX_NOTES = 20  # damaged ranges of the log that are reported one by one
 
 
 def _verdict_style(verdict: str) -> str:
-    return {"intact": "", "unindexed": "33"}.get(verdict, "31")
+    return {"intact": "", "unknown": "", "unindexed": "33"}.get(verdict, "31")
 
 
 GRID = (
@@ -105,7 +105,9 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
 
 def _nothing_found(store: RocketMQStore, view: View, chosen: Selection) -> str:
     if chosen == Selection():
-        return "no messages: the log holds no valid record"
+        return f"no messages: the {'file' if store.log_only else 'log'} holds no valid record"
+    if store.log_only:
+        return "no message matches in this file"
     known = {queue.topic for queue in view.queues()} | set(store.topics.names)
     for topic in sorted((chosen.topics or frozenset()) - known):
         return f"no message matches: topic {topic!r} has neither a queue nor a configuration{did_you_mean(topic, known)}"
@@ -298,7 +300,7 @@ def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
         ("body", f"{row['body_len']} bytes, CRC {row['body_crc']} {crc}, SHA-256 {row['body_sha256']}"),
     )
     for name, value in shown:
-        style = {"intact": "green", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
+        style = {"intact": "green", "unknown": "yellow", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
         out.fact(name, value, style)
     properties = row["properties"] or {}
     if properties:

@@ -98,8 +98,8 @@ def ask(
     looked_at = open_view(out, opened, view, as_version)
     for file in opened.unread_index:
         out.note(f"{file.relative}: {file.sentence}; the log is read instead of the index")
-    if opened.unread_database_index is not None:
-        out.note(opened.unread_database_index)
+    if opened.unread_index_sentence is not None:
+        out.note(opened.unread_index_sentence)
     with out.progress("scanning the log") as progress:
         answer = explaining.query(opened, looked_at, topic, key, max_num, begin, end, explain=explain, scan=scan, progress=progress)
     if out.format is Format.JSON:

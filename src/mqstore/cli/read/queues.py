@@ -357,6 +357,8 @@ def groups(
         refused = error
         looked_at = opened.view()
         out.note(f"{error}; the offsets are compared with the queues as they are on disk")
+    if opened.log_only and opened.unread_offsets is not None:
+        raise UnsupportedError(f"{opened.unread_sentence('consumer offsets', opened.unread_offsets)}; give the directory of the store")
     looked_at.require_queues()
     every = looked_at.consumer_offsets()
     rows = [

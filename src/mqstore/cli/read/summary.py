@@ -90,6 +90,7 @@ class RocketMQSummary:
     committed: int
     unsupported: tuple[str, ...]
     queues_unread: bool
+    log_only: bool
     queues_in: str
     refusals: dict[str, str]
     findings: tuple[Damage, ...]
@@ -103,9 +104,10 @@ class RocketMQSummary:
             "fits": FITS[self.suggested][0],
             "suggested_version": self.suggested,
             "version_known_from": self.version_known_from,
-            "shutdown": "unclean" if self.unclean else "clean",
-            "abort_file": self.unclean,
-            "lock_file": self.locked,
+            "log_only": self.log_only,
+            "shutdown": "unknown" if self.log_only else "unclean" if self.unclean else "clean",
+            "abort_file": None if self.log_only else self.unclean,
+            "lock_file": None if self.log_only else self.locked,
             "parts": [part.as_dict() for part in self.parts],
             "settings": {setting.name: setting.value for setting in self.settings},
             "settings_known_from": {setting.name: setting.how for setting in self.settings},
@@ -152,11 +154,11 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         family=store.family,
         version=version,
         suggested=store.evidence.profile.version,
-        version_known_from=store.evidence.why,
+        version_known_from="one file of a log does not show it" if store.log_only else store.evidence.why,
         unclean=store.unclean,
         locked=store.directory.exists("lock"),
-        parts=tuple(_parts(store)),
-        settings=tuple(_settings(store)),
+        parts=() if store.log_only else tuple(_parts(store)),
+        settings=() if store.log_only else tuple(_settings(store)),
         log_start=store.log.start,
         log_files=len(store.log.files),
         dledger=store.dledger,
@@ -173,6 +175,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         committed=sum(len(by_queue) for by_queue in offsets.values()),
         unsupported=store.unsupported,
         queues_unread=store.unread_queues is not None,
+        log_only=store.log_only,
         queues_in=_queues_in(store),
         refusals=dict(_refusals(store)),
         findings=(*view.findings, *_queue_findings(store)),
@@ -311,7 +314,7 @@ def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
     from mqstore.rocketmq.recovery.broker_recovery import Recovery
     from mqstore.rocketmq.store.store import VERSIONS
 
-    for version in VERSIONS if store.dledger is None else ():
+    for version in VERSIONS if store.dledger is None and not store.log_only else ():
         try:
             Recovery(
                 store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(version), version,

@@ -42,6 +42,7 @@ def timers(
     if state not in (None, "waiting", "delivered", "recalled", "unknown"):
         raise UsageError(f"--state {state} is not a state; the states are waiting, delivered, recalled and unknown")
     opened = open_store(store, config)
+    opened.require_directory_for("the list of timer messages")
     found = Timers(opened)
     states: Counter[str] = Counter()
 

@@ -50,6 +50,7 @@ def reset_group(
         raise UsageError("--reset needs --topic, and --to with earliest, latest, a time or a queue offset")
     _parse_target(to)
     found = open_store(path, config)
+    found.require_directory_for("moving a group")
     if found.path != found.directory.root:
         raise TargetError(f"{path} is an archive, which cannot be changed; unpack it first")
     with DurableDirectory(found.directory.root) as directory, StoreLock(directory):

@@ -27,6 +27,7 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
     """
     check_options(options)
     opened = open_store(store, options.config)
+    opened.require_directory_for("repair")
     directory_of(store, opened.path)
     from mqstore.rocketmq.repair.plan import LOCKING, plan
 

@@ -74,6 +74,7 @@ class StoreTarget:
                 raise NotAStoreError(f"{self.path} is empty; --create creates a store in it")
             return self.path, True
         found = open_store(self.path, self.config)
+        found.require_directory_for("writing")
         if found.path != found.directory.root:
             raise TargetError(f"{self.path} is an archive, which cannot be changed; unpack it first")
         return found.directory.root, False

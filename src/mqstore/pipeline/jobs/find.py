@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
@@ -114,8 +115,8 @@ def find(
     on_spark = spark is not None or master is not None
     if on_spark and threads is not None:
         raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark and os.path.isfile(store_path):
-        raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    if on_spark:
+        refuse_packed(store_path)
     if limit < 1:
         raise UsageError(f"the limit must be at least 1 (got {limit})")
     store = open_rocketmq(store_path, config=config)
@@ -133,7 +134,7 @@ def _run(
 ) -> FindReport:
     started = time.monotonic()
     pieces = every = plan(store.log, tasks=4 * runner.width)
-    how = "the whole log was searched"
+    how = f"the whole {'file' if store.log_only else 'log'} was searched"
     points: tuple[int, ...] = ()
     if whole_key:
         pruned = prune(store, Selection(keys=frozenset({needle.text})))
@@ -185,7 +186,7 @@ def _run(
             same = next(row for row in rows if row["physical_offset"] == direct["physical_offset"])
             same["matched_in"] = [*same["matched_in"], "msg_id"]
     rows.sort(key=lambda row: int(row["physical_offset"]))
-    states = HitStates(view)
+    states = HitStates(view, index_known=not store.log_only)
     for row in rows:
         states.add_to(row)
     return FindReport(
@@ -227,5 +228,6 @@ def _by_message_id(store: RocketMQStore, text: str, body: str) -> dict[str, Any]
 def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
     found = [f"not read: {name}" for name in store.unsupported]
     if store.unread_queues is not None and rows:
-        found.append("the consume queues are in a RocksDB database: `verdict` and `state` do not say whether a message is in its queue")
+        sentence = "`verdict` and `state` do not say whether a message is in its queue"
+        found.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
     return found

@@ -10,7 +10,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.pipeline.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import find as search
@@ -77,8 +78,8 @@ def find_in_queues(
     on_spark = spark is not None or master is not None
     if on_spark and threads is not None:
         raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark and os.path.isfile(store.path):
-        raise CannotOpenError(f"{store.path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    if on_spark:
+        refuse_packed(store.path)
     root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if on_spark else ""
     task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit)
     if not on_spark:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, MqstoreError, UsageError
+from mqstore.errors import MqstoreError, UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
@@ -222,8 +223,8 @@ def usage(
     on_spark = spark is not None or master is not None
     if on_spark and threads is not None:
         raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark and os.path.isfile(store_path):
-        raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    if on_spark:
+        refuse_packed(store_path)
     if prefix is not None and prefix < 1:
         raise UsageError(f"the key prefix must have at least 1 character (got {prefix})")
     store = open_rocketmq(store_path, config=config)

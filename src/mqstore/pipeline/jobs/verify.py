@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.findings import Report
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.report import Progress
@@ -45,8 +46,8 @@ def verify(
 
     if splits is not None and splits < 1:
         raise UsageError(f"the number of splits must be at least 1 (got {splits})")
-    if os.path.isfile(store_path) and in_process_threads is None:
-        raise CannotOpenError(f"{store_path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    if in_process_threads is None:
+        refuse_packed(store_path)
     store = open_rocketmq(store_path, config=config)
     if in_process_threads is not None:
         return _run(store, ThreadRunner(in_process_threads), splits, progress)

@@ -27,14 +27,14 @@ Spark does not push filters down to this source: select vhosts and queues by opt
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
+from mqstore.errors import UnsupportedError, UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.option_names import RABBITMQ, checked
 from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
@@ -178,8 +178,7 @@ def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitM
     """
     from mqstore.opening import open_store
 
-    if os.path.isfile(path):
-        raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    refuse_packed(path)
     store = open_store(Path(path))
     if not isinstance(store, RabbitMQStore):
         raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')

@@ -18,7 +18,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import UsageError
+from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
 from mqstore.opening import open_rocketmq
@@ -124,8 +125,7 @@ def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, s
 
     Raises CannotOpenError for an archive.
     """
-    if os.path.isfile(path):
-        raise CannotOpenError(f"{path} is a file: unpack the archive first, tasks cannot share an unpacked copy")
+    refuse_packed(path)
     return open_rocketmq(path, config=config, fs_options=dict(fs_options))
 
 

@@ -162,5 +162,5 @@ def require_configuration(store: RocketMQStore) -> None:
 
 def unknown_of_index(store: RocketMQStore) -> Iterator[str]:
     """Yield a sentence for an index in RocksDB, which keeps no broker from starting."""
-    if store.database_index is not None or store.unread_database_index is not None:
+    if store.database_index is not None or store.unread_index_sentence is not None:
         yield f"which messages key queries find: there is an index in RocksDB ({INDEX_PLACE}), which is not compared with the log"

@@ -66,6 +66,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
     of = store.evidence.profile if version is None else profile(version)
+    store.require_directory_for("a diagnosis")
     if store.dledger is not None:
         raise cannot_be_determined(store, verify(store, threads=threads, progress=progress))
     require_configuration(store)
@@ -77,7 +78,7 @@ def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
     """Return what to do next with a store, from names, sizes and small files, and the report of `verify` if there is one."""
     if store.queue_database is not None:
         return Advice(None, command("mqstore", "diagnose", store.path), "see whether a broker starts on it, and what that loses")
-    if store.dledger is not None:
+    if store.dledger is not None or store.log_only:
         return _advise_without_diagnosis(store, report)
     return _Work(store, store.evidence.profile, None).advice_after(report)
 
@@ -87,7 +88,8 @@ def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Ad
         return Advice(None, command("mqstore", "verify", store.path), "check every byte; what a broker makes of it cannot be determined")
     if report.damage:
         return Advice(None, command("mqstore", "messages", store.path), "list the messages that can be read, each with its verdict")
-    return Advice(None, command("mqstore", "topics", store.path), "nothing is damaged; list what is there")
+    shows = "messages" if store.log_only else "topics"
+    return Advice(None, command("mqstore", shows, store.path), "nothing is damaged; list what is there")
 
 
 class _Work:

@@ -34,7 +34,7 @@ from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import MAGIC_AT, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 
-__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "status_at"]
+__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "start_in", "status_at"]
 
 CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
 TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
@@ -139,6 +139,24 @@ def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) ->
         low = high
 
 
+def start_in(mapped: MappedFile) -> int | None:
+    """Return where a file starts in its log according to the physical offsets in most of its first records; None if it has none."""
+    votes: Counter[int] = Counter()
+    at = MAGIC_AT
+    for _ in range(_MOST_TRIED):
+        at = mapped.find(_MAGIC_START, at, mapped.size)
+        if at < 0 or votes.total() == _MOST_ASKED:
+            break
+        position = at - MAGIC_AT
+        offset = int.from_bytes(mapped.bytes(position + PHYSICAL_OFFSET_AT, position + PHYSICAL_OFFSET_AT + 8), "big")
+        if status_at(mapped, position, offset - position) == frames.STOP:
+            votes[offset - position] += 1
+            at += max(1, size_in(mapped, position) - MAGIC_AT)
+        else:
+            at += 1
+    return votes.most_common(1)[0][0] if votes else None
+
+
 class CommitLog:
     """The commit log of a store, mapped file by file. Opening it reads only names and sizes.
 
@@ -185,23 +203,9 @@ class CommitLog:
     def _start_in(self, file: QueueFile) -> int | None:
         """Return where a file starts according to the physical offsets in most of its first records; None if it has none."""
         try:
-            mapped = self.mapped(file)
+            return start_in(self.mapped(file))
         except CannotOpenError:
             return None
-        votes: Counter[int] = Counter()
-        at = MAGIC_AT
-        for _ in range(_MOST_TRIED):
-            at = mapped.find(_MAGIC_START, at, mapped.size)
-            if at < 0 or votes.total() == _MOST_ASKED:
-                break
-            position = at - MAGIC_AT
-            offset = int.from_bytes(mapped.bytes(position + PHYSICAL_OFFSET_AT, position + PHYSICAL_OFFSET_AT + 8), "big")
-            if status_at(mapped, position, offset - position) == frames.STOP:
-                votes[offset - position] += 1
-                at += max(1, size_in(mapped, position) - MAGIC_AT)
-            else:
-                at += 1
-        return votes.most_common(1)[0][0] if votes else None
 
     def drop_records(self, records: Records) -> None:
         """Release the resident pages from the first to the last of some records."""

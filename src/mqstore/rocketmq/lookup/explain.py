@@ -55,7 +55,7 @@ class KeyAnswer:
 
     index_hits: physical offsets in the order of the broker's index search. messages: those that really have the key, ascending.
     missing: physical offsets of messages that have the key and are not in the answer (known only if the log was scanned).
-    complete: the answer misses nothing, as far as was checked.
+    complete: the answer misses nothing, as far as was checked; never of one file of a log, because other files may hold the key.
     """
 
     topic: str
@@ -142,7 +142,7 @@ def query(
         answer.offsets,
         tuple(sorted(matches)),
         # without a scan, an answer is complete as far as the index knows; damage found by a scan may hide a message with the key
-        reason is None if seen is None else not seen.damage and not missing and reason not in _LOST,
+        not store.log_only and (reason is None if seen is None else not seen.damage and not missing and reason not in _LOST),
         None if reason is None else str(reason),
         detail,
         "" if reason is None else _ADVICE[reason],
@@ -269,8 +269,8 @@ def _why(
 def _no_cover(store: RocketMQStore, offset: int, files: Sequence[IndexFileLike]) -> str:
     if store.database_index is not None:
         return f"neither an index file nor the index in RocksDB has the entry for physical offset {offset}"
-    if store.unread_database_index is not None:
-        return f"no index file covers physical offset {offset}; {store.unread_database_index}"
+    if store.unread_index_sentence is not None:
+        return f"no index file covers physical offset {offset}; {store.unread_index_sentence}"
     return f"no index file covers physical offset {offset}" if files else "there is no index file at all"
 
 
@@ -292,13 +292,12 @@ def _why_nothing(
         )
     if hits:
         return Reason.HASH_COLLISIONS_ONLY, f"all {len(hits)} hits have other keys or topics with the same 32-bit hash"
+    searched = "file" if store.log_only else "log"
     known = seen.topic_seen or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
     if known:
-        return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the log has this key in topic {topic!r}"
-    return (
-        Reason.TOPIC_NEVER_SEEN,
-        f"none of the {seen.records} records of the log has topic {topic!r}, and no queue or configuration names it",
-    )
+        return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the {searched} has this key in topic {topic!r}"
+    named = "" if store.log_only else ", and no queue or configuration names it"
+    return Reason.TOPIC_NEVER_SEEN, f"none of the {seen.records} records of the {searched} has topic {topic!r}{named}"
 
 
 def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:

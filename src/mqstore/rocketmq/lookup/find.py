@@ -231,11 +231,14 @@ def _search_damage(damage: Damage, log: CommitLog, needle: Needle, found: FoundI
 
 
 class HitStates:
-    """What became of the messages found: whether the index leads to them, and which consumer groups have passed them."""
+    """What became of the messages found: whether the index leads to them, and which consumer groups have passed them.
 
-    def __init__(self, view: View) -> None:
+    index_known: False if the index of the view is not that of the store.
+    """
+
+    def __init__(self, view: View, *, index_known: bool = True) -> None:
         self._view = view
-        self._files = view.index_files()
+        self._files = view.index_files() if index_known else ()
         self._hits: dict[tuple[str, str], frozenset[int]] = {}
         self._offsets: dict[str, dict[str, dict[int, ConsumerOffset]]] = {}
         for each in view.consumer_offsets():
@@ -282,6 +285,8 @@ def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[
         return "half"
     if row["verdict"] in ("unindexed", "duplicate"):
         return "not-in-queue"
+    if row["verdict"] == "unknown":
+        return "unknown"
     if any(each["state"] != "above-max" for each in others):
         return "waiting"
     return "consumed" if passed else "no-group" if not others else "unknown"

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from mqstore.files.location import Url
-from mqstore.files.remote import open_directory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.dledger_log import open_log
+from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
@@ -102,7 +102,7 @@ def add(into: dict[Any, Tally], tallies: Mapping[Any, Tally]) -> None:
 
 @lru_cache(4)
 def _log(store: str | Url, file_size: int | None, token: str) -> CommitLog:
-    return open_log(open_directory(store, token), file_size)
+    return open_log(open_place(store, token), file_size)
 
 
 def usage_of_split(task: UsageTask) -> SplitUsage:

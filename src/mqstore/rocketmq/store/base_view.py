@@ -69,7 +69,8 @@ class BaseView(ABC, Shown):
         """Raise UnsupportedError if the queues of the view are not read. Only those on disk can be in a database."""
         if self.name == "disk" and (unread := self._files.unread_queues) is not None:
             sentence = self._files.unread_sentence("consume queues", unread)
-            raise UnsupportedError(f"{sentence}; --view recovered derives them from the log")
+            advice = "give the directory of the store" if self._files.log_only else "--view recovered derives them from the log"
+            raise UnsupportedError(f"{sentence}; {advice}")
 
     @property
     def queue_lookup(self) -> QueueLookup | None:

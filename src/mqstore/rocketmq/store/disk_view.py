@@ -60,8 +60,8 @@ class DiskView(BaseView):
         )
 
     def index_files(self) -> Sequence[IndexFile] | Sequence[IndexImage]:
-        """Return the index files, oldest first; if the geometry of one is not known, an index made from the log."""
-        return self._files.scanned_index if self._files.unread_index else self._files.index_files()
+        """Return the index files, oldest first; an index made from the log if the geometry of one is not known, or they were not given."""
+        return self._files.scanned_index if self._files.unread_index or self._files.log_only else self._files.index_files()
 
     def record(self, physical_offset: int) -> Record | None:
         """Return the valid record at a physical offset, or None."""

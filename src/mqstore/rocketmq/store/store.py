@@ -29,10 +29,14 @@ class RocketMQStore(StoreFiles, Shown):
     """One store directory. `view` returns one of the two views; the other members are the files as they are on disk."""
 
     def _title(self) -> str:
-        return f"RocketMQ store {str(self.path)!r}"
+        return f"{'RocketMQ log file' if self.log_only else 'RocketMQ store'} {str(self.path)!r}"
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         files = self.log.files
+        if self.log_only:
+            yield "log", f"{size(files[0].size)} from physical offset {files[0].start:,}"
+            yield "queues, index, shutdown", "not known"
+            return
         yield "files of", f"RocketMQ {'5.x' if self.version_hint.startswith('5') else '4.x'}"
         yield "log", f"{size(sum(file.size for file in files))} in {count(len(files), 'file')}"
         queues = self.view().queues()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 
-from mqstore.errors import CannotOpenError
+from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location, Url, as_location
-from mqstore.files.remote import open_directory
 from mqstore.files.rocksdb import Family
+from mqstore.files.single_file import SingleFile
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
@@ -30,6 +31,7 @@ from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
+from mqstore.rocketmq.format.log_file import named_start, open_place
 from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessages
 from mqstore.rocketmq.format.rocksdb_index import RocksIndex
@@ -46,7 +48,10 @@ __all__ = ["StoreFiles", "looks_like_rocketmq"]
 
 
 class StoreFiles:
-    """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly."""
+    """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly.
+
+    log_only: one file of the log is all that was given, so that queues, index, configuration and shutdown are unknown, not missing.
+    """
 
     family = "rocketmq"
 
@@ -55,7 +60,8 @@ class StoreFiles:
     ) -> None:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
-        self.directory = open_directory(self.path, snapshot)
+        self.directory = open_place(self.path, snapshot)
+        self.log_only = isinstance(self.directory, SingleFile)
         self.directory.tolerate_unlisted(*REQUIRED)
         if self.directory.has_entry("commitlog") and not self.directory.is_directory("commitlog"):
             self.directory.entries("commitlog")  # raises an error that says more
@@ -158,8 +164,10 @@ class StoreFiles:
         return any(file.size > 0 and file.name.endswith((".sst", ".log")) for file in self.directory.entries(INDEX_PLACE))
 
     @cached_property
-    def unread_database_index(self) -> str | None:
-        """The sentence for an index in RocksDB that may have entries and is not read; None if there is none, or it is read."""
+    def unread_index_sentence(self) -> str | None:
+        """The sentence for an index in RocksDB, or of one that was not given, which is not read; None if there is none, or it is read."""
+        if self.log_only:
+            return self.unread_sentence("index", "index")
         return self.unread_sentence("entries of an index", INDEX_PLACE) if self.has_unread_entries else None
 
     @cached_property
@@ -191,6 +199,7 @@ class StoreFiles:
         return (
             *self.unread_directories,
             *self.log.findings,
+            *self._wrong_name(),
             *self._index.findings,
             *self._unread_ext_files(),
             *self.checkpoint.findings,
@@ -199,6 +208,14 @@ class StoreFiles:
             *self.stored_queues.findings,
             *self.databases.findings(),
         )
+
+    def _wrong_name(self) -> Iterator[Damage]:
+        """Yield a finding if the one file of the log that was given has the name of another."""
+        root = self.directory.root
+        named = named_start(root) if self.log_only and isinstance(root, Path) else None
+        if named is not None and named != self.log.start:
+            sentence = f"the file is named {root.name}, but its records are those of {self.log.start:020d}: a broker would not read them"
+            yield Damage(self.log.files[0].relative, 0, self.log.files[0].size, Kind.STRAY_FILE, sentence)
 
     def _unread_ext_files(self) -> Iterator[Damage]:
         """Yield a finding for each file of the extended consume queues that cannot be read."""
@@ -218,11 +235,13 @@ class StoreFiles:
 
     @property
     def unread_queues(self) -> str | None:
-        """The directory of the database that holds the consume queues, if it is not read; None if they are read."""
-        return self.stored_queues.unread
+        """The directory that holds the consume queues, if it is not read: it is a database, or was not given. None if they are read."""
+        return "consumequeue" if self.log_only else self.stored_queues.unread
 
     def unread_sentence(self, what: str, place: str) -> str:
-        """Return the sentence for a part of the store that is in a database which is not read, and why. what: its name, in the plural."""
+        """Return the sentence for a part of the store that is not read, and why. what: its name. place: the database that holds it."""
+        if self.log_only:
+            return f"{self.path} is one file of a log: the {what} of its store {'is' if what == 'index' else 'are'} not known"
         return f"the {what} of {self.path} are in a RocksDB database ({place}), which is not read: {self.databases.why_unread(place)}"
 
     @property
@@ -230,13 +249,23 @@ class StoreFiles:
         """The directory that holds the log, if DLedger keeps it; None if there is a commit log."""
         return self.log.queue.relative if isinstance(self.log, DLedgerLog) else None
 
+    def require_directory_for(self, action: str) -> None:
+        """Raise UnsupportedError if one file of the log is all that was given. action: what needs the store; it begins the sentence."""
+        if self.log_only:
+            raise UnsupportedError(
+                f"{action} needs the whole store, and {self.path} is one file of its log; give the directory of the store"
+            )
+
     def require_commit_log(self, action: str) -> None:
-        """Raise UnsupportedError if DLedger keeps the log. action: what needs a commit log."""
+        """Raise UnsupportedError if DLedger keeps the log, or only one file of it was given. action: what needs a commit log."""
+        self.require_directory_for(action)
         refuse_dledger(self.directory, action)
 
     @cached_property
     def unread_offsets(self) -> str | None:
-        """The directory of the database that holds the consumer offsets, if it is not read; None if they are read."""
+        """The place of the consumer offsets, if it is not read: a database, or not given. None if they are read."""
+        if self.log_only:
+            return consumer_offset_file.CONSUMER_OFFSETS
         return stored_config.unread_offsets(self.directory, self.databases)
 
     @property

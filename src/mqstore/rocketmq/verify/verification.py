@@ -162,7 +162,10 @@ class Verification:
             self.cautions.append(f"messages in the DLedger log {ledger} were not checked, only those of the commit log")
             self.notes.append(f"the DLedger log {ledger} beside the commit log is not read")
             yield SkippedRange(ledger, 0, 0, "a DLedger log beside a commit log is not read")
-        if queues is not None:
+        if self.store.log_only:
+            self.notes.append(f"only {self.store.path} was checked: queues, index and the other files of the log are not known")
+            yield SkippedRange(queues or "", 0, 0, "only one file of the log was given")
+        elif queues is not None:
             sentence = "whether they list every message is not known"
             self.cautions.append(f"the consume queues are in a RocksDB database, which is not read: {sentence}")
             self.notes.append(f"{self.store.unread_sentence('consume queues', queues)}; {sentence}")
@@ -406,8 +409,8 @@ class Verification:
                 self.damage.append(Damage(place, 0, 0, Kind.BAD_DATABASE, f"{sentence}, but this one exited cleanly"))
 
     def _finish_database_index(self) -> None:
-        if self.store.unread_database_index is not None:
-            self.notes.append(f"{self.store.unread_database_index}; whether it has the keys of every message is not known")
+        if self.store.unread_index_sentence is not None and not self.store.log_only:
+            self.notes.append(f"{self.store.unread_index_sentence}; whether it has the keys of every message is not known")
         index = self.store.database_index
         database = self.store.databases.open(INDEX_PLACE)
         if index is None and database is not None and database.faults:
@@ -424,7 +427,7 @@ class Verification:
             self.checked.bytes += proof.file.entry_position(max(0, proof.stop))
             self.damage.extend(self._without_unfinished_put(proof.file, found) if proof is self.indexes[-1] else found)
         if not self.indexes and not self.store.unread_index:
-            if self.store.database_index is not None or self.store.unread_database_index is not None:
+            if self.store.database_index is not None or self.store.unread_index_sentence is not None:
                 return
             if self.unindexed:
                 sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"

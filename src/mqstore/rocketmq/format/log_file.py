@@ -1,0 +1,105 @@
+"""One file of a commit log, given in place of a store: a store of which only this file is known.
+
+Its physical offsets say where in the log it belongs, whatever its name. A file without a valid record is taken for one of a log if it
+is in a directory `commitlog`, or has a name of 20 digits and holds nothing but zeros. Queues, index, checkpoint and configuration of
+the store are *unknown*, which is not the same as missing: `StoreFiles.log_only`.
+
+    commitlog/00000000001073741824      by its name and its records
+    /tmp/copy.bin                       by its records
+    consumequeue/orders/0/000…          refused: it says where messages are, and holds none
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mqstore.errors import NotAStoreError, UnsupportedError
+from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files.location import Location, as_location
+from mqstore.files.remote import open_directory
+from mqstore.files.single_file import SingleFile
+from mqstore.rocketmq.format.commit_log import start_in
+from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
+
+__all__ = ["named_start", "open_place"]
+
+_LOG = "commitlog"
+_DERIVED = {
+    "consumequeue": "consume queue",
+    "consumequeue_ext": "extended consume queue",
+    "batchconsumequeue": "batch queue",
+    "index": "key index",
+    "timerlog": "timer log",
+    "config": "configuration",
+}
+_LEDGER = bytes.fromhex("00000001")
+_ABOVE = 4  # directories above a file that say what it is
+_RABBITMQ = (".rdq", ".idx", ".jif", ".qi", ".qs")
+
+
+def open_place(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
+    """Open the directory of a store, or one file of its commit log as if it were alone in a store. snapshot: as in `open_directory`.
+
+    Raises CannotOpenError; NotAStoreError or UnsupportedError for a file that is not of a commit log.
+    """
+    path = as_location(place)
+    if not isinstance(path, Path) or not path.is_file():
+        return open_directory(path, snapshot)
+    alone = SingleFile(path, "file")
+    return SingleFile(path, f"{_LOG}/{_start_of(path, alone.map('file')):0{NAME_DIGITS}d}")
+
+
+def named_start(path: Path) -> int | None:
+    """Return the position in the log that a file's name gives; None if it is not a name of a file of a log."""
+    name = path.name
+    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 63 else None
+
+
+def _start_of(path: Path, mapped: MappedFile) -> int:
+    """Return the physical offset of a file's first byte. Raises NotAStoreError, UnsupportedError."""
+    found = start_in(mapped)
+    if found is not None and found >= 0 and not _is_ledger(path, mapped):
+        return found
+    named = named_start(path)
+    in_place = Path(os.path.abspath(path)).parent.name == _LOG
+    if named is not None and found is None and (in_place or (_derived(path) is None and mapped.last_nonzero(0, mapped.size) < 0)):
+        return named
+    raise _not_a_log(path, mapped)
+
+
+def _is_ledger(path: Path, mapped: MappedFile) -> bool:
+    """Return whether a file begins as that of a DLedger log: an entry's header, and no record, which would have its size there."""
+    return mapped.bytes(0, 4) == _LEDGER and any(name.startswith("dledger-") for name in _names_above(path))
+
+
+def _names_above(path: Path) -> list[str]:
+    return [parent.name for parent in list(Path(os.path.abspath(path)).parents)[:_ABOVE]]
+
+
+def _derived(path: Path) -> str | None:
+    """Return what a file is that is derived from a log, going by the directories above it; None if they do not say."""
+    return next((_DERIVED[name] for name in _names_above(path) if name in _DERIVED), None)
+
+
+def _not_a_log(path: Path, mapped: MappedFile) -> NotAStoreError | UnsupportedError:
+    if path.name.lower().endswith(_RABBITMQ):
+        return UnsupportedError(
+            f"{path} is one file of a RabbitMQ message store, and only with the others does it say which messages are in a queue; "
+            f"give the directory that contains msg_stores/, or `mqstore salvage {path} --to OUT` for what is in this file"
+        )
+    if _is_ledger(path, mapped):
+        return UnsupportedError(f"{path} is a file of a DLedger log; give the store, the directory that contains dledger-…/")
+    derived = _derived(path)
+    if derived is not None:
+        return NotAStoreError(
+            f"{path} is a file of the {derived} and holds no messages; give the store, the directory that contains commitlog/"
+        )
+    if not mapped.size:
+        return NotAStoreError(
+            f"{path} is a file, not a directory, and it is empty; give a store's directory, an archive of it, or a file of its log"
+        )
+    return NotAStoreError(
+        f"{path} is a file, not a directory, and no record of a commit log is in it; "
+        "give a store's directory, an archive of it, or a file of its log"
+    )

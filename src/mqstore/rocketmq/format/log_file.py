@@ -5,7 +5,7 @@ is in a directory `commitlog`, or has a name of 20 digits and holds nothing but 
 the store are *unknown*, which is not the same as missing: `StoreFiles.log_only`.
 
     commitlog/00000000001073741824      by its name and its records
-    /tmp/copy.bin                       by its records
+    copy.bin                            by its records
     consumequeue/orders/0/000…          refused: it says where messages are, and holds none
 """
 

@@ -75,7 +75,6 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
     DAMAGED = "damaged"
     DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"  # all its bytes are valid; its queue is not read
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from mqstore.table.columns import QueueSelection, Selection
 
 __all__ = ["DEFAULT_VERDICTS", "RABBITMQ_VERDICTS", "NotConsumed", "rabbitmq_messages", "rocketmq_messages"]
 
-DEFAULT_VERDICTS = frozenset({"intact", "unindexed", "unknown"})  # without a queue entry: the broker would list it after its start
+DEFAULT_VERDICTS = frozenset({"intact", "unindexed"})  # without a queue entry: the broker would list it after its start
 RABBITMQ_VERDICTS = frozenset({"intact"})
 
 COLUMNS = (

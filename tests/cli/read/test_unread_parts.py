@@ -30,13 +30,9 @@ def test_the_recovered_view_has_the_queues_that_the_database_holds() -> None:
     assert sum(row["messages"] for row in found.rows) > 100
 
 
-def test_the_verdict_on_a_message_is_unknown_where_its_queue_is_not_read() -> None:
+def test_a_message_is_judged_by_its_own_checks_where_its_queue_is_not_read() -> None:
     found = run_cli("messages", opened(ROCKSDB), "-o", "jsonl")
-    # prepared and rolled-back transactions are in no queue: nothing is unknown of them
-    assert (found.status, {(row["verdict"], row["sys_flag"] & 0xC in (0, 8)) for row in found.rows}) == (
-        0,
-        {("unknown", True), ("intact", False)},
-    )
+    assert (found.status, {row["verdict"] for row in found.rows}) == (0, {"intact"})
 
 
 def test_verify_calls_such_a_store_sound_and_says_what_it_did_not_compare() -> None:

@@ -34,7 +34,6 @@ VERDICT_MEANINGS = {
     Verdict.UNINDEXED: "intact, but in no queue: acknowledged, or their index entry is lost",
     Verdict.DUPLICATE: "further copies",
     Verdict.DAMAGED: "some of their bytes are invalid",
-    Verdict.UNKNOWN: "intact; their queues are not read",
     Verdict.UNREACHABLE: "in a queue, but their bytes were not found",
 }
 

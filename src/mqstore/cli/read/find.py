@@ -101,7 +101,7 @@ def _print_hit(out: Output, row: dict[str, Any], shown: BodyDisplay) -> None:
     forms = "" if row["matched_as"] == ["text"] else f" ({', '.join(row['matched_as'])})"
     out.fact("found in", ", ".join(row["matched_in"]) + forms)
     indexed = {True: ", the index leads to it", False: ", NOT in the index under all of its keys", None: ""}[row["indexed"]]
-    style = {"intact": "green", "unknown": "yellow", "unindexed": "yellow"}.get(row["verdict"], "red")
+    style = {"intact": "green", "unindexed": "yellow"}.get(row["verdict"], "red")
     out.fact("bytes", f"{row['verdict']}{indexed}", style)
     out.fact("state", row["state"])
     for each in row["consumed_by"]:

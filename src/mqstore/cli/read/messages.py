@@ -36,7 +36,7 @@ MAX_NOTES = 20  # damaged ranges of the log that are reported one by one
 
 
 def _verdict_style(verdict: str) -> str:
-    return {"intact": "", "unknown": "", "unindexed": "33"}.get(verdict, "31")
+    return {"intact": "", "unindexed": "33"}.get(verdict, "31")
 
 
 GRID = (
@@ -300,7 +300,7 @@ def _print_message(out: Output, row: dict[str, Any], body: BodyDisplay) -> None:
         ("body", f"{row['body_len']} bytes, CRC {row['body_crc']} {crc}, SHA-256 {row['body_sha256']}"),
     )
     for name, value in shown:
-        style = {"intact": "green", "unknown": "yellow", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
+        style = {"intact": "green", "unindexed": "yellow"}.get(value, "red") if name == "verdict" else None
         out.fact(name, value, style)
     properties = row["properties"] or {}
     if properties:

@@ -186,7 +186,7 @@ def _run(
             same = next(row for row in rows if row["physical_offset"] == direct["physical_offset"])
             same["matched_in"] = [*same["matched_in"], "msg_id"]
     rows.sort(key=lambda row: int(row["physical_offset"]))
-    states = HitStates(view, index_known=not store.log_only)
+    states = HitStates(view, queues_known=store.unread_queues is None, index_known=not store.log_only)
     for row in rows:
         states.add_to(row)
     return FindReport(

@@ -233,11 +233,12 @@ def _search_damage(damage: Damage, log: CommitLog, needle: Needle, found: FoundI
 class HitStates:
     """What became of the messages found: whether the index leads to them, and which consumer groups have passed them.
 
-    index_known: False if the index of the view is not that of the store.
+    queues_known, index_known: False if those of the store are not read.
     """
 
-    def __init__(self, view: View, *, index_known: bool = True) -> None:
+    def __init__(self, view: View, *, queues_known: bool = True, index_known: bool = True) -> None:
         self._view = view
+        self._queues_known = queues_known
         self._files = view.index_files() if index_known else ()
         self._hits: dict[tuple[str, str], frozenset[int]] = {}
         self._offsets: dict[str, dict[str, dict[int, ConsumerOffset]]] = {}
@@ -258,7 +259,7 @@ class HitStates:
                 passed.append({"group": group, "offset": known.offset})
             else:
                 others.append({"group": group, "offset": known.offset, "state": "waiting"})
-        row["state"] = _state(row, passed, others)
+        row["state"] = _state(row, passed, others, queues_known=self._queues_known)
         row["indexed"] = self._is_indexed(row)
         row["consumed_by"] = passed
         row["not_consumed_by"] = others
@@ -278,14 +279,14 @@ class HitStates:
         return found
 
 
-def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[str, Any]], *, queues_known: bool) -> str:
     if row["topic"] in SCHEDULED_TOPICS:
         return "scheduled"
     if row["topic"] in HALF_TOPICS:
         return "half"
     if row["verdict"] in ("unindexed", "duplicate"):
         return "not-in-queue"
-    if row["verdict"] == "unknown":
+    if not queues_known:
         return "unknown"
     if any(each["state"] != "above-max" for each in others):
         return "waiting"

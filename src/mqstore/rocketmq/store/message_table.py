@@ -27,8 +27,8 @@ Mask = NDArray[np.bool_]
 
 MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows
 
-_VERDICTS = (Verdict.INTACT, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED, Verdict.UNKNOWN)
-_INTACT, _UNINDEXED, _DUPLICATE, _DAMAGED, _UNKNOWN = range(5)  # numbers of these verdicts
+_VERDICTS = (Verdict.INTACT, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED)
+_INTACT, _UNINDEXED, _DUPLICATE, _DAMAGED = range(4)  # numbers of these verdicts
 
 
 def select(columns: RecordColumns, selection: Selection) -> Mask:
@@ -83,13 +83,12 @@ def _has_key(columns: RecordColumns, wanted: frozenset[str]) -> Mask:
 def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup | None) -> NDArray[np.int8]:
     """Return a verdict per record, as an index into `_VERDICTS`: its own checks, then whether its queue entry points at it.
 
-    queue_of: None if the queues are not read: a valid record that belongs in one is UNKNOWN.
+    queue_of: None if the queues are not read, so that only a record's own checks count.
     """
     verdict = np.zeros(len(columns), np.int8)
     kind = columns.row(frames.SYS_FLAG) & TRANSACTION_MASK
     expected = (kind == TRANSACTION_NONE) | (kind == TRANSACTION_COMMIT)
     if queue_of is None:
-        verdict[expected] = _UNKNOWN
         verdict[~columns.valid] = _DAMAGED
         return verdict
     encoded = columns.topic.dictionary_encode()

@@ -78,5 +78,5 @@ def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
     shutil.copy(MIXED.archive, archive)
     done = run_cli("find", archive, "dead-2", "--master", "local[1]")
     assert done.status == 2
-    assert "unpack the archive first" in " ".join(done.stderr.split())
+    assert "unpack it first" in " ".join(done.stderr.split())
     assert CannotOpenError.__name__ not in done.stderr

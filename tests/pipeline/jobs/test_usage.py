@@ -148,5 +148,5 @@ def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
         usage(source, threads=2, master="local[1]")
     with pytest.raises(UsageError, match="must have at least 1 character"):
         usage(source, prefix=0)
-    with pytest.raises(CannotOpenError, match="unpack the archive first"):
+    with pytest.raises(CannotOpenError, match="unpack it first"):
         usage(case_named("4.9.3/a-clean-small").path / "store.tar.xz", master="local[1]")

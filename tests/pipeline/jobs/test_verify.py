@@ -103,7 +103,7 @@ def test_what_cannot_be_verified_is_reported_in_one_sentence(tmp_path: Path, spa
         pipeline.verify(tmp_path, splits=0)
     archive = tmp_path / "store.tar"
     archive.write_bytes(b"")
-    with pytest.raises(CannotOpenError, match="unpack the archive first"):
+    with pytest.raises(CannotOpenError, match="unpack it first"):
         pipeline.verify(archive, spark=spark)
     with pytest.raises(CannotOpenError, match="does not exist"):
         pipeline.verify(tmp_path / "nowhere", spark=spark)

@@ -135,7 +135,7 @@ def test_an_invalid_option_is_refused(options: dict[str, str], words: str) -> No
 
 
 def test_a_store_of_the_other_family_and_an_archive_are_refused_with_what_to_do(spark: SparkSession) -> None:
-    for path, words in ((opened(CASES[0]), 'format("rocketmq")'), (MERGED.archive, "unpack the archive first")):
+    for path, words in ((opened(CASES[0]), 'format("rocketmq")'), (MERGED.archive, "unpack it first")):
         with pytest.raises(PySparkException) as caught:
             read(spark, path, format="rabbitmq").count()
         assert words in str(told(caught.value))

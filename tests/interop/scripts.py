@@ -5,10 +5,8 @@ the end of the log, so that it can aim at the edges: records that just fit into 
 the end of a file. File sizes are small, so that a hundred messages roll every kind of file.
 
 Three versions are compared with the rules of 4.9.3 or 5.3.3, so their scripts leave out what they do in another way: 4.7.1 gives the
-messages of a batch the wall clock's time, does not have multi-dispatch, and reads malformed properties differently; 4.7.1 and 5.1.4 end
-the properties differently that the broker writes itself, those of delayed messages and of batches in one record; 4.7.1 and 5.5.0 do not
-add the properties of a batch to its messages; and where an extended consume queue goes on after a kill was compared for 4.9.3 and 5.3.3
-only.
+messages of a batch the wall clock's time, does not have multi-dispatch, and reads malformed properties differently; and where an extended
+consume queue goes on after a kill was compared for 4.9.3 and 5.3.3 only.
 
     >>> script = random_script(7, "4.9.3")
     >>> script == random_script(7, "4.9.3")
@@ -98,7 +96,8 @@ class _Generator:
         self.five = profile(version).is_v5
         self.reproduced = version in ("4.9.3", "5.3.3")
         self.old = version == "4.7.1"
-        self.rewrites = self.reproduced or version == "5.5.0"
+        self.ends = profile(version).ends_properties
+        self.shares = profile(version).shares_properties
         pick = self.random.random()
         if pick < 0.45:
             self.file, entries, slots, positions = 8192, 10, 8, 20
@@ -116,7 +115,7 @@ class _Generator:
             "maxMessageSize": str(self.limit),
         }
         self.topics = ["TopicTest", "orders", "%RETRY%group", "pipe|and%percent", "T" * 127]
-        self.batch_topic = self.five and self.random.random() < 0.2 and self.rewrites
+        self.batch_topic = self.five and self.random.random() < 0.2
         self.extended = self.random.random() < 0.12 and self.reproduced
         self.multi = self.random.random() < 0.12 and not self.old
         self.crc_property = self.five and self.random.random() < 0.15
@@ -213,9 +212,8 @@ class _Generator:
         level = int(_pairs(text).get("DELAY", "0"))
         if level > 0 and operation.get("sys_flag", 0) & 0xC in (0, 8):
             stored = _pairs(text) | {"REAL_TOPIC": operation["topic"], "REAL_QID": str(operation["queue_id"])}
-            size = sum(_size(name) + _size(value) + 2 for name, value in stored.items()) - (0 if self.five else 1)
-            if self.five:
-                text = "\x02"
+            size = sum(_size(name) + _size(value) + 2 for name, value in stored.items()) - (0 if self.ends else 1)
+            text = "\x02" if self.ends else "x"
         if self.crc_property:
             size += 20 + (1 if text and not text.endswith("\x02") else 0)
         return size
@@ -240,7 +238,7 @@ class _Generator:
             operation["sys_flag"] = self.random.choice((2, 4, 8, 0xC, 4 | 2))
             if operation["sys_flag"] & 8:
                 operation["prepared_transaction_offset"] = self.random.randrange(max(1, self.at))
-        if roll() < 0.12 and not self.multi and self.rewrites:
+        if roll() < 0.12 and not self.multi:
             level = self.random.choice((1, 2, 3, 5, 18, 19, 99, 0, -1))
             text = f"{text}{'' if not text or text.endswith(chr(2)) else chr(2)}DELAY\x01{level}"
         if roll() < 0.03:
@@ -273,13 +271,14 @@ class _Generator:
                     self.random.choice((0, 0, 5)),
                 )
             )
-        shared = self.random.choice(("", "", "CLUSTER\x01DefaultCluster" if self.reproduced else ""))
+        shared = self.random.choice(("", "", "CLUSTER\x01DefaultCluster"))
         if shared and self.five:
             shared += "\x02"
         operation["properties_text"] = shared
         sizes = []
+        stored = "" if not self.shares else shared if self.ends else shared.removesuffix("\x02")
         for body, text, _ in messages:
-            both = _size(text) + _size(shared) + (1 if text and shared and not text.endswith("\x02") else 0)
+            both = _size(text) + _size(stored) + (1 if text and stored and not text.endswith("\x02") else 0)
             sizes.append(self.record_size(operation, len(body), both + (20 if self.crc_property else 0)))
         if sum(sizes) > self.limit:
             return self.put()

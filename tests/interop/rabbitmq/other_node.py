@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BOOT_TIMEOUT = 180
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-SUITES = {"sid": "4.3", "trixie": "4.0"}
+SUITES = {"sid": "4.3", "trixie": "4.0", "bullseye": "3.8"}
 _MOUNTED = (
     'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && mount --bind "$1" "$0/broker" && cd "$0" && R=$0 && shift'
     ' && exec chroot "$R" /usr/bin/env -i "$@"'

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from mqstore.rabbitmq.definitions import raft_log
 from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.khepri import Tree, read_khepri
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
-from mqstore.rabbitmq.erlang.terms import Atom
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
 DEFINITIONS = goldenkit.GOLDEN / "rabbitmq-definitions"
 STATES = ("khepri-logged", "khepri-segments", "khepri-snapshot")
@@ -131,6 +133,46 @@ def test_a_transaction_that_is_not_known_is_reported() -> None:
     function = (Atom("horus_fun"), Atom("horus__rabbit_db_new__-change/1-fun-0-__1"), b"", 0, [], {}, [b"x"], Atom("undefined"))
     tree.apply((Atom("dedup"), 1, 2, (Atom("tx"), function, [])))
     assert tree.unknown == {"rabbit_db_new__-change"}
+
+
+def appended(log: Path, command: Term) -> None:
+    """Add an entry of Khepri's member to a write-ahead log."""
+    found = raft_log.write_ahead_log(log.read_bytes(), LOG).entries
+    newest = max(found, key=lambda entry: entry.index)
+    entry = encode((Atom("$usr"), {}, command, Atom("await_consensus")))
+    body = struct.pack(">QQ", newest.index + 1, newest.term) + entry
+    head = (4_000_000).to_bytes(3, "big") + len(newest.uid).to_bytes(2, "big") + newest.uid  # a number that no other id has
+    with log.open("ab") as file:
+        file.write(head + struct.pack(">II", zlib.adler32(body), len(entry)) + body)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            (Atom("graft"), [Atom("rabbitmq"), Atom("vhosts")], {}),
+            "has a command graft, which is not known; it may have changed definitions",
+        ),
+        ((Atom("dedup"), b"ref", 5, (Atom("prune"), [])), "has a command prune, which is not known"),
+        ((b"put", []), "is not a command"),
+        (Atom("put"), "is not a command"),
+        ((Atom("dedup_ack"), b"ref"), ""),
+    ],
+)
+def test_a_command_of_an_unknown_kind_is_a_finding_and_the_rest_is_read(command: Term, sentence: str, tmp_path: Path) -> None:
+    log = unpacked("khepri-logged", tmp_path) / LOG
+    whole = read_definitions(ReadOnlyDirectory(tmp_path))
+    appended(log, command)
+    appended(log, (Atom("put"), [Atom("rabbitmq"), Atom("vhosts"), b"late"], (Atom("p_data"), (Atom("vhost"), b"late", [], {})), {}))
+    found = read_definitions(ReadOnlyDirectory(tmp_path))
+    assert [item.detail.count(sentence) for item in found.damage] == [1] * bool(sentence)
+    assert set(found.vhosts) == {*whole.vhosts, b"late"}
+    assert [each.name for each in found.queues] == [each.name for each in whole.queues]
+    assert document_but_vhosts(found) == document_but_vhosts(whole)
+
+
+def document_but_vhosts(found: Definitions) -> dict[str, Any]:
+    return {kind: value for kind, value in definitions_document(found).items() if kind != "vhosts"}
 
 
 def test_a_directory_without_khepri_has_no_records(tmp_path: Path) -> None:

@@ -13,6 +13,10 @@ def test_every_release_has_the_rules_of_its_row() -> None:
     assert {version for version, each in found.items() if not each.is_v5} == {version for version in RELEASES if version[0] == "4"}
     assert [version for version, each in found.items() if each.indexes_tags] == ["5.4.0", "5.5.0"]
     assert [version for version, each in found.items() if each.checkpoint_fields == 6] == ["5.5.0"]
+    without = {version for version, each in found.items() if not each.ends_properties}
+    assert without == {version for version in RELEASES if "4.9.1" <= version < "5.2"}
+    assert not {"4.3.0", "4.7.1", "5.3.4", "5.4.0", "5.5.0"} & {version for version, each in found.items() if each.shares_properties}
+    assert {"4.8.0", "4.9.3", "5.1.4", "5.3.3"} <= {version for version, each in found.items() if each.shares_properties}
     assert [version for version, each in found.items() if each.recovered_files == 10] == ["5.4.0", "5.5.0"]
 
 

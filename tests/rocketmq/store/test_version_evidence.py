@@ -9,7 +9,10 @@ import pytest
 from support.golden import case_named, opened, run_cli, unpack
 
 import mqstore
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.checkpoint import Checkpoint, decode, encode
+from mqstore.rocketmq.format.message import Inner, Message, MessageBatch
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 
 SUGGESTED = {
@@ -106,3 +109,43 @@ def test_a_new_store_of_5_5_0_indexes_tags(tmp_path: Path) -> None:
         done = run_cli("put", store, "--create", "--as", version, "-t", "TopicTest", "--body", "b", "-k", "K1", "--tags", "eu")
         assert done.status == 0, done.stderr
         assert sum(file.index_count - 1 for file in mqstore.open(store).index_files()) == number
+
+
+@pytest.mark.parametrize(("version", "listed"), [("5.5.0", True), ("5.4.0", False), ("5.3.3", False)])
+def test_the_checkpoint_of_5_5_0_alone_says_which_record_the_queues_have_last(version: str, listed: bool, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for number in range(2):
+        done = run_cli("put", store, *(("--create",) * (number == 0)), "--as", version, "-t", "TopicTest", "--body", "b")
+        assert done.status == 0, done.stderr
+    rows = run_cli("messages", store, "-o", "jsonl").rows
+    assert mqstore.open(store).checkpoint.logics_physical_offset == (rows[-1]["physical_offset"] if listed else 0)
+
+
+@pytest.mark.parametrize(("version", "ends"), [("4.7.1", True), ("4.9.3", False), ("5.1.4", False), ("5.3.3", True), ("5.5.0", True)])
+def test_properties_that_the_store_writes_itself_end_as_in_that_version(version: str, ends: bool, tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", StoreConfig(version=version, services=False)) as store:
+        put = store.put(Message("orders", b"later", properties={"DELAY": "3"}))
+        record = store.record_at(put.physical_offset)
+    assert record is not None
+    assert record.topic == "SCHEDULE_TOPIC_XXXX"
+    assert record.properties.endswith(b"\x02") is ends
+
+
+@pytest.mark.parametrize(
+    ("version", "stored"),
+    [
+        ("4.7.1", b"KEYS\x01k"),
+        ("4.9.3", b"KEYS\x01k\x02CLUSTER\x01c"),
+        ("5.1.4", b"KEYS\x01k\x02CLUSTER\x01c"),
+        ("5.3.3", b"KEYS\x01k\x02CLUSTER\x01c\x02"),
+        ("5.5.0", b"KEYS\x01k"),
+    ],
+)
+def test_messages_of_a_batch_get_its_properties_where_that_version_stores_them(version: str, stored: bytes, tmp_path: Path) -> None:
+    batch = MessageBatch(Message("orders", b"", properties=b"CLUSTER\x01c\x02"), (Inner(b"one", b"KEYS\x01k"),))
+    with MessageStore.open(tmp_path / "store", StoreConfig(version=version, services=False)) as store:
+        put = store.put_messages(batch)
+        assert put.stored, put.detail
+        record = store.record_at(put.physical_offset)
+    assert record is not None
+    assert record.properties == stored

@@ -8,8 +8,8 @@ r"""Khepri, the store of metadata since 4.2 (optional from 3.13 on): its tree, r
 An entry is {'$usr', Meta, Command, …}. {put, Path, {p_data, Payload}, Options} and {delete, Path, Options} name a path such as
 [rabbitmq, vhosts, VHost, queues, Name]; a component {if_all, [Name, Condition, …]} is a name with conditions. {dedup, _, _, {tx, Fun, _}}
 is a transaction: the code of an Erlang function with the values that it uses. The code is not run; the functions that change
-definitions are recognised by their names, and their values say what they change. A function that is not known is a finding, because
-it may have changed definitions.
+definitions are recognised by their names, and their values say what they change. A function or a command that is not known is a finding,
+because it may have changed definitions.
 
     >>> tree = Tree()
     >>> vhost = (Atom("vhost"), b"/", [], {})
@@ -52,6 +52,20 @@ _UNIMPORTANT = re.compile(
 )
 
 
+# commands that do not change the tree
+_OTHER_COMMANDS = frozenset(
+    (
+        "dedup_ack",
+        "drop_dedups",
+        "register_projection",
+        "unregister_projection",
+        "unregister_projections",
+        "register_trigger",
+        "ack_triggered",
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class KhepriRecords:
     """The records in the tree, of all kinds. there: the node has a log or a snapshot of Khepri. damage: what could not be read."""
@@ -70,6 +84,7 @@ class Tree:
     bindings: dict[Term, Term] = field(default_factory=dict)
     ends: dict[Path, set[Term]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
+    unknown_commands: set[str] = field(default_factory=set)
 
     def payloads(self) -> list[Term]:
         """Return all records, bindings as {route, Binding, const}; bindings of missing exchanges and queues are left out."""
@@ -103,9 +118,9 @@ class Tree:
         self.versions[path] = version if type(version) is int else 1
 
     def apply(self, command: Term) -> None:
-        """Apply a command of the log."""
-        if type(command) is not tuple or not command:
-            return
+        """Apply a command of the log. Raises ValueError for a term that is not a command."""
+        if type(command) is not tuple or not command or not isinstance(command[0], Atom):
+            raise ValueError("a command is a tuple that begins with its name")
         if command[0] == "dedup" and len(command) == 4:
             command = command[3]
         if command[0] == "put" and len(command) >= 3:
@@ -114,6 +129,8 @@ class Tree:
             self._delete(command[1])
         elif command[0] == "tx" and len(command) >= 2:
             self._transaction(command[1])
+        elif command[0] not in _OTHER_COMMANDS:
+            self.unknown_commands.add(str(command[0]))
 
     def _put(self, pattern: Term, payload: Term) -> None:
         path = _literal(pattern)
@@ -344,8 +361,9 @@ def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
             continue
         if type(term) is tuple and len(term) >= 3 and term[0] == "$usr":
             _apply(tree, term[2], path, entry, damage)
-    for name in sorted(tree.unknown):
-        detail = f"The log of Khepri has a transaction {name}, which is not known; it may have changed definitions."
+    strange = (*(f"transaction {name}" for name in sorted(tree.unknown)), *(f"command {name}" for name in sorted(tree.unknown_commands)))
+    for name in strange:
+        detail = f"The log of Khepri has a {name}, which is not known; it may have changed definitions."
         damage.append(Damage(f"{place}/coordination" if place else "coordination", 0, 0, Kind.BAD_SIDE_FILE, detail))
     return KhepriRecords(tuple(tree.payloads()), bool(entries) or index >= 0, tuple(damage))
 

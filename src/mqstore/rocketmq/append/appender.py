@@ -38,6 +38,7 @@ from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, SCHEDULE_TOPIC, par
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
@@ -86,15 +87,19 @@ class Appender:
         self,
         log: LiveLog,
         config: StoreConfig,
-        version: str,
+        release: str,
         next_offset: Mapping[tuple[str, int], int],
         checkpoint: LiveCheckpoint,
     ) -> None:
-        """next_offset: (topic, queue id) -> maximum offset of the queue. checkpoint: lowered before the clock goes backwards."""
+        """next_offset: (topic, queue id) -> maximum offset of the queue. checkpoint: lowered before the clock goes backwards.
+
+        release: for which it writes.
+        """
         self.closed = False
         self.config = config
-        self.version = version
-        self.is_v5 = version != "4.9.3"
+        self._release = profile(release)
+        self.version = self._release.rules
+        self.is_v5 = self._release.is_v5
         self.max_record_size = min(config.max_message_size + (RECORD_MARGIN if self.is_v5 else 0), log.file_size - END_OF_FILE)
         self._log = log
         self._recorded = log.recorded
@@ -122,7 +127,7 @@ class Appender:
             self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
             if self.is_v5 and topic.startswith(LMQ_PREFIX):
                 self.multi_offset[f"{topic}-0"] = offset
-        self.admission = Admission(config, version, self.path, self.next_offset)
+        self.admission = Admission(config, self.version, self.path, self.next_offset)
 
     # puts
 
@@ -136,7 +141,7 @@ class Appender:
         properties = given if type(given) is bytes else message.encoded_properties(self.version)
         if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES:
             try:
-                message = delayed(message, self._levels, self.version)
+                message = delayed(message, self._levels, self._release.version)
             except ValueError as error:
                 return illegal(str(error))
             properties = message.encoded_properties(self.version)
@@ -209,6 +214,10 @@ class Appender:
         refused = self.admission.batch_refusal(known, batch, shared)
         if refused is not None:
             return refused
+        if not self._release.shares_properties:
+            shared = b""
+        elif not self._release.ends_properties:
+            shared = shared.removesuffix(b"\x02")
         texts = [joined_properties(inner, shared) for inner in batch.messages]
         longest = PROPERTIES_LIMIT - (CRC_PROPERTY_SIZE if self._property_crc else 0)
         if any(len(text) > longest for text in texts):
@@ -411,7 +420,7 @@ class Appender:
             return illegal("INNER_NUM must be a number above 0, on a message with the inner batch bits in SYSFLAG")
         with self.lock:
             base = self.next_offset.get((known.raw, message.queue_id))
-            text = reencode(properties, {"INNER_BASE": str(base)}, self.version)
+            text = reencode(properties, {"INNER_BASE": str(base)}, self._release.version)
             return self.put_stored(self._as_record(message, text))
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
@@ -420,7 +429,11 @@ class Appender:
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
             text, keys = multi_dispatch.with_queue_offsets(
-                properties, message.queue_id, lambda key: self.multi_offset.setdefault(key, 0), self.version, self.config.enable_lmq
+                properties,
+                message.queue_id,
+                lambda key: self.multi_offset.setdefault(key, 0),
+                self._release.version,
+                self.config.enable_lmq,
             )
             result = self.put_stored(self._as_record(message, text))
             if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES):

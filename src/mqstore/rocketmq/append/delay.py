@@ -36,6 +36,7 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_addres
 from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message, PutResult
+from mqstore.rocketmq.format.profile import profile
 
 __all__ = ["DelayService", "DueMessage", "asks_for_timer", "delay_level", "delayed", "deliverable"]
 
@@ -80,7 +81,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
     if level <= 0:
         return message
     changes: dict[str, str | None] = {}
-    if version != "4.9.3":
+    if profile(version).is_v5:
         changes.update(dict.fromkeys(_TIMER))
     if level > len(levels):
         level = len(levels)
@@ -140,6 +141,7 @@ class DelayStore(Protocol):
     """What delivery needs of a writable store."""
 
     version: str
+    release: str
     config: StoreConfig
     directory: DurableDirectory
     reading: ReadOnlyDirectory
@@ -280,7 +282,7 @@ class DelayService:
         found = self._store.record_at(physical)
         if found is not None:
             try:
-                message = deliverable(found, self._store.version)
+                message = deliverable(found, self._store.release)
             except ValueError as error:
                 self.failure = str(error)
             else:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqstore.rocketmq.format import java_map
+from mqstore.rocketmq.format.profile import profile
 
 __all__ = ["applies", "queue_key", "with_queue_offsets"]
 
@@ -55,6 +56,7 @@ def with_queue_offsets(
     queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a new queue. A message that
     names no queue is unchanged. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
     """
+    five = profile(version).is_v5
     found = java_map.parsed(properties, version)
     named = found.get(NAMES)
     if named is None or not named.strip():
@@ -65,13 +67,13 @@ def with_queue_offsets(
     keys = []
     offsets = []
     for name in names:
-        if version != "4.9.3" and not (lmq and name.startswith(LMQ_PREFIX)):
+        if five and not (lmq and name.startswith(LMQ_PREFIX)):
             offsets.append("")
             continue
         keys.append(queue_key(name, queue_id, lmq=lmq))
         offsets.append(str(offset_of(keys[-1]) or 0))
     found.put(OFFSETS, ",".join(offsets))
     wait = found.remove("WAIT")
-    if wait is not None and version != "4.9.3":
+    if wait is not None and five:
         found.put("WAIT", wait)  # after the others of its bucket
     return found.encoded(version), tuple(keys)

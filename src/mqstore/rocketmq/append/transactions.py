@@ -66,6 +66,9 @@ class TransactionStore(Protocol):
     def version(self) -> str: ...
 
     @property
+    def release(self) -> str: ...
+
+    @property
     def config(self) -> StoreConfig: ...
 
     @property
@@ -121,7 +124,7 @@ class Transactions:
 
         TRAN_MSG is added if it is missing. A delay is removed, as a producer's client does: the broker would lose the message.
         """
-        version = self._store.version
+        version = self._store.release
         properties = message.encoded_properties(version)
         named = record.decode_properties(properties)
         if named.get("TRAN_MSG") != "true" or "DELAY" in named:
@@ -134,7 +137,7 @@ class Transactions:
         producer_group: if given, must be the group that prepared the message. Raises NotFoundError, RefusedError.
         """
         with self._settling(physical_offset, producer_group) as (found, queue_offset):
-            put = self._store.put(half_message.committed(found, self._store.version))
+            put = self._store.put(half_message.committed(found, self._store.release))
             if put.stored:
                 self._put_op(queue_offset)
             return put
@@ -200,7 +203,7 @@ class Transactions:
             return "settled", None
         if queue_offset in self._underway:
             raise _EndOfCheckError
-        version = self._store.version
+        version = self._store.release
         properties = found.property_map()
         text = properties.get(half_message.CHECK_TIMES)
         times = 0 if text is None else _int_or_minus_1(text)
@@ -266,7 +269,7 @@ class Transactions:
 
     def _put_op(self, queue_offset: int) -> PutResult:
         store = self._store
-        put = store.put(half_message.op_message([queue_offset], store.version, born_host=store.config.store_host))
+        put = store.put(half_message.op_message([queue_offset], store.release, born_host=store.config.store_host))
         if put.stored:
             with self._lock:
                 self._note_op(put.queue_offset, (queue_offset,))

@@ -34,6 +34,7 @@ class DispatchLoop:
 
     lock: held while anything is dispatched, or while queues and index files are removed.
     position: physical offset after the last dispatched record. last_timestamp: its store time, ms; 0 if nothing was dispatched.
+    last_record: physical offset of its first byte; 0 likewise.
     failure: why dispatch has stopped; empty if it has not. interrupted: whether queues and position may disagree.
     """
 
@@ -45,6 +46,7 @@ class DispatchLoop:
         self.lock = threading.Lock()
         self.position = loaded.log.max_offset
         self.last_timestamp = 0
+        self.last_record = 0
         self.failure = ""
         self.interrupted = False
         self._loaded = loaded
@@ -110,6 +112,7 @@ class DispatchLoop:
             walked, after, status = frames.walk(data, start, stop, file.start, True, self._positions)
             if walked:
                 self.last_timestamp = self._recovery.dispatch(data, self._positions[:walked].copy(), self._recovery.rules)
+                self.last_record = file.start + int(self._positions[walked - 1])
                 count += walked
             if status in (frames.STOP, frames.FULL):
                 self.position = file.start + after

@@ -67,8 +67,8 @@ _DEFAULTS = StoreConfig()
 class MessageStore(ReadSide):
     """A store open for writing; `open` returns one. Thread-safe: any thread may put, any thread may read.
 
-    version: whose rules it follows. notes: what loading gave up or skipped, a sentence each. offsets, topics, groups: the tables
-    under config/. delays, transactions: the services on top of puts.
+    version: whose rules it follows, `4.9.3` or `5.3.3`. release: for which it writes. notes: what loading gave up or skipped, a
+    sentence each. offsets, topics, groups: the tables under config/. delays, transactions: the services on top of puts.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
@@ -83,6 +83,7 @@ class MessageStore(ReadSide):
 
     def _assemble(self, loaded: LoadedStore, config: StoreConfig) -> None:
         self.version = loaded.version
+        self.release = loaded.release
         self.config = config
         self.reading = loaded.reading
         self.directory = loaded.directory
@@ -94,7 +95,7 @@ class MessageStore(ReadSide):
         self._open = True
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
         batch_topics = loaded.recovery.rules.batch_topics
-        self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.version, maximums, loaded.checkpoint)
+        self._appender = Appender(self.log, replace(config, batch_topics=batch_topics), self.release, maximums, loaded.checkpoint)
         self._path = self._appender.path
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.commit = GroupCommit(self.log.sync, self._update_paused)
@@ -410,10 +411,11 @@ class MessageStore(ReadSide):
 
     def _sync_files(self) -> None:
         """Bring log and queues to disk, and note how far that is for the checkpoint."""
-        dispatched, dispatched_at = self._dispatch_loop.position, self._dispatch_loop.last_timestamp
+        loop = self._dispatch_loop
+        listed, dispatched, dispatched_at = loop.last_record, loop.position, loop.last_timestamp
         self._sync_log()
         self._loaded.queue_files.sync()
-        self._loaded.checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at)
+        self._loaded.checkpoint.synced(min(dispatched, self.log.flushed), physic=self.log.stored_at, logics=dispatched_at, listed=listed)
 
     def _sync_index(self) -> None:
         index = self._recovery.index

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.profile import profile
 
 __all__ = ["GIVEN_UP_TOPIC", "HALF_TOPIC", "OP_TOPIC", "committed", "given_up", "half", "op_message", "renewed", "settled_by"]
 
@@ -41,7 +42,7 @@ def half(message: Message, version: str) -> Message:
     """Return the half message of a message that is part of a transaction."""
     changes: dict[str, str | None] = {}
     properties = message.encoded_properties(version)
-    if version != "4.9.3":
+    if profile(version).is_v5:
         unique = record.decode_properties(properties).get("UNIQ_KEY")
         if unique:
             changes["__transactionId__"] = unique
@@ -83,13 +84,13 @@ def op_message(queue_offsets: Sequence[int], version: str, *, born_host: str | N
 
     4.9.3 writes one op message for each half message. Raises ValueError for several offsets in 4.9.3.
     """
-    if version == "4.9.3":
+    if not profile(version).is_v5:
         if len(queue_offsets) != 1:
-            raise ValueError(f"an op message of 4.9.3 names one half message, not {len(queue_offsets)}")
+            raise ValueError(f"an op message of {version} names one half message, not {len(queue_offsets)}")
         body = str(queue_offsets[0])
     else:
         body = "".join(f"{offset}," for offset in queue_offsets)
-    properties = record.encode_properties({"WAIT": "true", "TAGS": "d"}, trailing=version != "4.9.3")
+    properties = record.encode_properties({"WAIT": "true", "TAGS": "d"}, trailing=profile(version).ends_properties)
     return Message(OP_TOPIC, body.encode(), properties=properties, born_host=born_host)
 
 

@@ -31,6 +31,7 @@ from functools import lru_cache
 
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_text import java_hash
+from mqstore.rocketmq.format.profile import profile
 
 __all__ = ["JavaMap", "parsed", "reencode"]
 
@@ -88,7 +89,7 @@ class JavaMap:
 
     def encoded(self, version: str) -> bytes:
         """Return the property text that a broker of this version writes."""
-        return record.encode_properties(dict(self.items()), trailing=version != "4.9.3")
+        return record.encode_properties(dict(self.items()), trailing=profile(version).ends_properties)
 
     def _bucket_size(self, name: str) -> int:
         mask = self.capacity - 1
@@ -107,7 +108,7 @@ class JavaMap:
 
 def parsed(properties: bytes, version: str) -> JavaMap:
     """Parse a property text into the map that a broker of this version uses: 16 buckets in 4.9.3, 128 in 5.3.3."""
-    return JavaMap.of(record.decode_properties(properties), 16 if version == "4.9.3" else 128)
+    return JavaMap.of(record.decode_properties(properties), 128 if profile(version).is_v5 else 16)
 
 
 def reencode(properties: bytes, changes: Mapping[str, str | None], version: str) -> bytes:

@@ -27,8 +27,11 @@ RELATIVE = "checkpoint"
 class LiveCheckpoint:
     """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: contents of the file."""
 
-    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int, log_end: int = 0) -> None:
-        """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker. log_end: where the log ends after its recovery."""
+    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int, log_end: int = 0, fields: int = 5) -> None:
+        """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker. log_end: where the log ends after its recovery.
+
+        fields: of the broker's checkpoint; with six it says up to which record the queues are on disk.
+        """
         self._directory = directory
         self._lock = threading.Lock()
         self._begun: list[tuple[int, int]] = []
@@ -37,6 +40,7 @@ class LiveCheckpoint:
         self._confirm = confirm
         # 5.5.0: an offset that was true stays true while the log grows
         self._listed = max(0, min(found.logics_physical_offset, log_end))
+        self._states_listed = fields > 5
         self._rest = found.rest
         self.physic, self.logics, self.index = found.physic, found.logics, found.index
         self.written = found
@@ -48,13 +52,18 @@ class LiveCheckpoint:
             directory.sync(RELATIVE)
             directory.sync_directory()
 
-    def synced(self, physical_offset: int, *, physic: int = 0, logics: int = 0) -> None:
-        """Note that log and queues are on disk up to a physical offset. physic, logics: last store times in them, 0 if unknown."""
+    def synced(self, physical_offset: int, *, physic: int = 0, logics: int = 0, listed: int = 0) -> None:
+        """Note that log and queues are on disk up to a physical offset. physic, logics: last store times in them, 0 if unknown.
+
+        listed: physical offset of the last record that the queues have, 0 if unknown.
+        """
         with self._lock:
             self._safe = max(self._safe, physical_offset)
             self._begun = [(start, time) for start, time in self._begun if start > self._safe]
             self.physic = physic or self.physic
             self.logics = logics or self.logics
+            if self._states_listed:
+                self._listed = max(self._listed, min(listed, physical_offset))
 
     def before_file(self, start: int, stored_at: int) -> None:
         """Note that a log file is about to begin at a physical offset with a record of that store time."""

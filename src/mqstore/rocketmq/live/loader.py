@@ -48,10 +48,11 @@ _ROCKSDB = ("consumequeue/CURRENT", "config/rdb", "config/consumerOffsets", "con
 class LoadedStore:
     """The parts of a store that is ready to be written. full_index: index files filled since they were last checked.
 
-    released: whether the store is being closed.
+    version: whose rules are followed. release: the one that is written for. released: whether the store is being closed.
     """
 
     version: str
+    release: str
     lock: StoreLock
     reading: ReadOnlyDirectory
     directory: DurableDirectory
@@ -201,14 +202,14 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     confirm = 0
     if version != "4.9.3":
         confirm = recovery.last_record if recovery.last_record >= 0 else found.confirm_physical_offset
-    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm, recovery.log_max)
+    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm, recovery.log_max, writer.checkpoint_fields)
     if unclean:
         log.distrust(recovery.recovered_from)
         for queue in recovery.queues.values():
             queue_files.distrust(queue.files)
         create_abort(directory, version, os.getpid())
     store.log.forget_all()
-    return LoadedStore(version, lock, reading, directory, log, recovery, derived, queue_files, checkpoint, full_index)
+    return LoadedStore(version, writer.version, lock, reading, directory, log, recovery, derived, queue_files, checkpoint, full_index)
 
 
 def check_loadable(root: Path, config: StoreConfig) -> None:

@@ -7,15 +7,18 @@ point, and queues and index files as the broker would hold them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from mqstore.files.rocksdb import RocksDatabase
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.profile import Profile, profile
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.rocksdb_queue import listed_until, readers
 from mqstore.rocketmq.query.scanned_index import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery
+from mqstore.rocketmq.recovery.rocksdb_recovery import RocksRecovery
 from mqstore.rocketmq.store.base_view import BaseView
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store_files import StoreFiles
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RecoveredView", "recover"]
 
+PLACE = "consumequeue"  # of the database, where it is all that the broker has
+ROCKSDB = "defaultRocksDB"  # storeType
+
 
 def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | None = None) -> RecoveredView:
     """Return what a broker would have after load and start. version: of the broker; by default what the files suggest.
@@ -34,7 +40,16 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
     unclean: its last exit; by default, whether `abort` exists. Raises UsageError, and RefusedError if the broker would not start.
     """
     found = files.evidence.profile if version is None else profile(version)
-    recovery = Recovery(
+    database = _queue_database(files) if found.recovered_files is not None else None
+    newest = found.recovered_files
+    make: Callable[..., Recovery] = Recovery
+    if database is not None:
+        make = partial(RocksRecovery, readers(files.directory, database)[0], listed_until(database) or 0)
+    elif found.recovered_files is not None and files.queue_database is None and files.config.store_type == ROCKSDB:
+        make = partial(RocksRecovery, (), 0)  # the broker makes a new one
+    elif files.queue_database is not None:
+        newest = None  # what the database lists of older log files is not known: all of the log is listed
+    recovery = make(
         files.directory,
         files.log,
         files.index_files(),
@@ -43,11 +58,23 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
         files.rules(version),
         found.rules,
         unclean=files.unclean if unclean is None else unclean,
-        recovered_files=found.recovered_files,
+        recovered_files=newest,
     )
     recovery.load()
     recovery.start()
+    if files.queue_database is not None and database is None:
+        recovery.notes.append(
+            f"the database of queues ({files.queue_database}) is not used: the queues are those of the whole log, as if it listed all of it"
+        )
     return RecoveredView(files, recovery, found)
+
+
+def _queue_database(files: StoreFiles) -> RocksDatabase | None:
+    """Return the database that the broker's recovery goes on with; None without one, or if it cannot be read as it is."""
+    if files.queue_database != PLACE or files.stored_queues.unread is not None:
+        return None
+    found = files.databases.open(PLACE)
+    return found if found is not None and not found.repaired and not found.faults else None
 
 
 class RecoveredView(BaseView):

@@ -19,6 +19,7 @@ from mqstore.rabbitmq.engine.queue_store import QueueStore
 from mqstore.rocketmq import Message, MessageStore, StoreConfig
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
+from mqstore.table.columns import QueueSelection
 
 
 def unpacked(name: str, place: Path) -> Path:
@@ -110,10 +111,25 @@ def test_a_message_whose_publish_a_later_damaged_one_replaces_is_reported(tmp_pa
     assert {"duplicate", "damaged"} <= {row["verdict"] for row in found}
 
 
-def messages(stores: Path) -> list[dict[str, Any]]:
-    return [
-        row for batch in mqstore.open(stores).to_batches(["msg_id", "store_file", "verdict", "payload_sha256"]) for row in batch.to_pylist()
-    ]
+def test_a_publish_of_the_journal_that_the_segment_has_otherwise_is_reported(tmp_path: Path) -> None:
+    """Two segment files were swapped: publishes of the journal whose sequence ids they hold as well, with other messages, were left out."""
+    stores = unpacked("3.10.8/b2-journal-replayed-twice", tmp_path) / "msg_stores"
+    (journal,) = stores.glob("vhosts/*/queues/*/journal.jif")
+    every = QueueSelection(everything=True)
+    before = {(row["msg_id"], row["payload_sha256"]) for row in messages(stores, every) if row["store_file"].endswith("/journal.jif")}
+    segments = [journal.parent / name for name in ("2.idx", "3.idx")]
+    for path, raw in zip(segments, [path.read_bytes() for path in reversed(segments)], strict=True):
+        path.write_bytes(raw)
+    found = [row for row in messages(stores) if (row["store_file"] or "").endswith("/journal.jif")]
+    assert before
+    assert before <= {(row["msg_id"], row["payload_sha256"]) for row in found}
+    assert {row["verdict"] for row in found} == {"duplicate"}
+    assert any(item.kind is Kind.REPEATED_ENTRY for item in mqstore.open(stores).verify().damage)
+
+
+def messages(stores: Path, selection: QueueSelection = QueueSelection()) -> list[dict[str, Any]]:
+    columns = ["msg_id", "store_file", "verdict", "payload_sha256"]
+    return [row for batch in mqstore.open(stores).to_batches(columns, selection) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("name", ["20991126397019061", "9", "2099112210205"])
@@ -134,3 +150,16 @@ def test_an_index_file_whose_name_is_not_a_moment_is_followed_by_one_with_a_grea
     assert names.index(name) < len(names) - 1
     for key in ("k0", "k29", "k30", "k89"):
         assert run_cli("query", tmp_path / "store", "--topic", "t", "--key", key).status == 0
+
+
+def test_a_queue_file_shorter_than_an_entry_does_not_set_the_size_of_all(tmp_path: Path) -> None:
+    """A lock file of four bytes was copied over a queue's only file: `inspect` took four bytes for the size of queue files."""
+    config = StoreConfig(version="5.3.3", consume_queue_file_size=400, services=False)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        assert store.put(Message("t", b"x")).stored
+        store.dispatch_now()
+    (tmp_path / "store/consumequeue/t/0/00000000000000000000").write_bytes(b"lock")
+    for command in ("inspect", "verify", "diagnose", "messages", "topics"):
+        done = run_cli(command, tmp_path / "store")
+        assert "Traceback" not in done.stderr
+        assert (command, done.status) in {("inspect", 1), ("verify", 1), ("diagnose", 2), ("messages", 0), ("topics", 0)}

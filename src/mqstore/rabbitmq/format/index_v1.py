@@ -179,7 +179,7 @@ class QueueIndexV1:
         entries["from_journal"] = in_journal
         self._fill(entries, np.flatnonzero(~in_journal), file.data, file.at[rels[~in_journal]], False)
         self._fill(entries, np.flatnonzero(in_journal), self.journal.data, complete.at[rels[in_journal]], True)
-        entries = self._with_repeats(entries, number, file)
+        entries = self._with_repeats(entries, number, file, complete.at)
         crashes = (*((file.crash,) if file.crash else ()), *seen.crashes)
         return IndexSegment(
             number,
@@ -253,21 +253,24 @@ class QueueIndexV1:
         place = np.where(columns[4] > 0, IN_JOURNAL if from_journal else IN_SEGMENT, IN_STORE)
         entries["place"][rows] = place
 
-    def _with_repeats(self, entries: NDArray[np.void], number: int, file: Segment) -> NDArray[np.void]:
-        """Return the entries, each followed by other publishes of it that differ: a second in the journal, an earlier in the segment."""
+    def _with_repeats(self, entries: NDArray[np.void], number: int, file: Segment, at: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return the entries, each followed by other publishes of it that differ: a second in the journal, one of the journal that the
+        segment has otherwise, an earlier in the segment. at: position of the journal's publish of each rel."""
         journal = self.journal_all
         low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
         rows = low + np.flatnonzero(journal.repeat[low:high] >= 0)
-        in_journal, in_file = np.arange(len(rows)), len(rows) + np.arange(len(file.earlier))
+        both = np.flatnonzero((file.state & queue_index.P != 0) & (at >= 0))
+        other = both[~self._same(file, at, both)[both]]
+        in_journal, in_file = np.arange(len(rows) + len(other)), len(rows) + len(other) + np.arange(len(file.earlier))
         if not len(in_journal) + len(in_file):
             return entries
         extra = np.zeros(len(in_journal) + len(in_file), ENTRY)
         earlier = np.array(file.earlier, np.int64).reshape(-1, 2)
-        extra["seq"] = np.concatenate([journal.seq[rows], number * self.count + earlier[:, 0]])
+        extra["seq"] = np.concatenate([journal.seq[rows], number * self.count + other, number * self.count + earlier[:, 0]])
         extra["flags"] = REPEATED | HIDDEN
         extra["state"] = SP
         extra["from_journal"][in_journal] = True
-        self._fill(extra, in_journal, self.journal.data, self.journal.at[journal.repeat[rows]], True)
+        self._fill(extra, in_journal, self.journal.data, np.concatenate([self.journal.at[journal.repeat[rows]], at[other]]), True)
         self._fill(extra, in_file, file.data, earlier[:, 1], False)
         merged = np.concatenate([entries, extra])
         return merged[np.argsort(merged["seq"], kind="stable")]

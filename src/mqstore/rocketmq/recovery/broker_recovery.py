@@ -158,7 +158,7 @@ class Recovery:
                 (name, queue_id): mapped_file_queue.load(self._directory, f"{place}/{name}/{queue_id}", size=configured)
                 for name, queue_id in consume_queue.queues(self._directory, place)
             }
-            size = configured or _common_size(found.values()) or 300_000 * kind.row.itemsize
+            size = configured or _common_size(found.values(), kind.row.itemsize) or 300_000 * kind.row.itemsize
             self._queue_sizes[kind.batch] = size
             for (name, queue_id), queue in found.items():
                 if queue.file_size != size and queue.files:
@@ -433,7 +433,7 @@ def _prefetch(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:
             yield run
 
 
-def _common_size(queues: Iterable[FileQueue]) -> int:
-    """Return the file size of most queues; 0 without files."""
-    counts = Counter(queue.file_size for queue in queues if queue.files and queue.file_size)
+def _common_size(queues: Iterable[FileQueue], entry: int) -> int:
+    """Return the file size of most queues among those that hold whole entries of so many bytes; 0 without such files."""
+    counts = Counter(queue.file_size for queue in queues if queue.files and queue.file_size and queue.file_size % entry == 0)
     return counts.most_common(1)[0][0] if counts else 0

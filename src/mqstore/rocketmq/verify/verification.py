@@ -374,11 +374,12 @@ class Verification:
 
     def _missing_entries(self, queue: ConsumeQueueReader, first: tuple[int, int], count: int) -> None:
         where = f"the first at queue offset {first[0]}, physical offset {first[1]}"
+        lacking = f"{count:,} messages of the log have no entry" if count > 1 else "1 message of the log has no entry"
         if isinstance(queue, RocksQueueReader):
-            sentence = f"{count} messages of the log have no entry in queue {queue.queue_id} of topic {queue.topic!r}, {where}"
+            sentence = f"{lacking} in queue {queue.queue_id} of topic {queue.topic!r}, {where}"
             self.damage.append(Damage(queue.place(0)[0], 0, 0, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
             return
-        sentence = f"{count} messages of the log have no entry in this queue, {where}"
+        sentence = f"{lacking} in this queue, {where}"
         self.damage.append(Damage(queue.relative, first[0] * 20, 20 * count, Kind.MISSING_QUEUE_ENTRY, f"{sentence}; {REMEDY}", count))
 
     @cached_property

@@ -9,6 +9,14 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run this process's command line."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command has begun
+        print("mqstore: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "serve":
         from mqstore.cli.serve.fast_start import parse_serve_options, run
 

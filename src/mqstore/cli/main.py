@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from mqstore.cli import demo, guidance
 from mqstore.cli.common.arguments import COLUMNS_HELP, OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP, WIDE_HELP, column_names
@@ -41,12 +42,29 @@ from mqstore.version import __version__
 
 __all__ = ["app", "main", "report_failure", "run"]
 
+_WRITING_NEW = frozenset({"convert", "rescue", "salvage"})  # a new file or directory, which appears when it is complete
 _READING = frozenset(
     {"inspect", "diagnose", "verify", "usage", "messages", "find", "queue", "topics", "timers", "query", "get", "sql", "lookup", "rebuild"}
 )  # they change nothing in the store
 CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
+
+class _InterruptionError(BaseException):
+    """A command was interrupted."""
+
+
+class _Commands(TyperGroup):
+    """The commands. Of a KeyboardInterrupt, Typer would make the status 130 without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _InterruptionError from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
     "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. "
@@ -147,6 +165,8 @@ def _interruption(argv: list[str]) -> str:
     verb = next((word for word in argv if not word.startswith("-")), "")
     if verb == "export":
         return f"{start}; nothing half-written is left; run it again: one that has --resume can be continued"
+    if verb in _WRITING_NEW:
+        return f"{start}; nothing half-written is left; run it again"
     return f"{start}; the store is unchanged; run it again" if verb in _READING else start
 
 
@@ -176,7 +196,7 @@ def run(argv: Sequence[str]) -> int:
     except typer.TyperException as error:
         _print_error(_usage_sentence(error))
         return FAILED
-    except (KeyboardInterrupt, typer.Abort) as error:
+    except (_InterruptionError, KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # Typer takes it for the end of what a person typed, and no command asks for input
             return report_failure(error.__cause__, verbose="-v" in argv or "--verbose" in argv)
         _print_error(_interruption(list(argv)))

@@ -23,6 +23,7 @@ def test_a_line_of_progress_counts_in_the_units_of_the_work(capsys: pytest.Captu
         (["verify", "store"], "; the store is unchanged; run it again"),
         (["export", "store", "--to", "out"], "; nothing half-written is left; run it again: one that has --resume can be continued"),
         (["export", "store", "--to", "out", "--resume"], "; run the same command again, and it continues"),
+        (["convert", "store", "--to", "out"], "; nothing half-written is left; run it again"),
         (["put", "store"], ""),
     ],
 )

@@ -296,7 +296,7 @@ class Output:
             self.errors.print(printable(sentence), markup=False, style="dim")
 
     @contextmanager
-    def progress(self, title: str, unit: str = BYTES) -> Iterator[Report | None]:
+    def progress(self, title: str, unit: str = BYTES) -> Iterator[Report]:
         """Show a progress bar while the block runs. unit: of what is counted, in the plural."""
         quiet = self.settings.quiet
         visible = sys.stderr.isatty() and not quiet

@@ -107,8 +107,8 @@ def interrupted_work() -> str:
 
 
 @contextmanager
-def progress_bar(title: str, *, unit: str = BYTES, wanted: bool, console: Any) -> Iterator[Report | None]:
-    """Yield a function that takes (done, total or 0 if unknown), in units, or None if progress is not shown."""
+def progress_bar(title: str, *, unit: str = BYTES, wanted: bool, console: Any) -> Iterator[Report]:
+    """Yield a function that takes (done, total or 0 if unknown), in units. Nothing is shown without a terminal unless it is wanted."""
     work = _Work(title, unit)
     bar: _Bar | _Lines | None = None
     if console is not None and console.is_terminal:
@@ -122,7 +122,7 @@ def progress_bar(title: str, *, unit: str = BYTES, wanted: bool, console: Any) -
             bar(done, total)
 
     try:
-        yield None if bar is None else report
+        yield report
     except KeyboardInterrupt:
         _interrupted[:] = [work]
         raise

@@ -11,6 +11,7 @@ import typer
 
 from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, option
 from mqstore.cli.common.output import Output
+from mqstore.cli.common.progress import BYTES
 from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 from mqstore.table.formatting import command, count
@@ -44,7 +45,7 @@ class RepairOptions:
 class Repairing:
     """One kind of store. root: its directory; broker: how it is called; plan: returns the steps, in the order of their application.
 
-    completed: returns chosen steps with the changes that they need together.
+    completed: returns chosen steps with the changes that they need together. unit: of what the plan reports as progress.
     """
 
     root: Path
@@ -52,6 +53,7 @@ class Repairing:
     locking: StoreLocking
     plan: Callable[[Callable[[int, int], None] | None], Sequence[Step]]
     completed: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps
+    unit: str = BYTES
 
 
 def check_options(options: RepairOptions) -> None:
@@ -83,7 +85,7 @@ def run_repair(out: Output, store: Path, options: RepairOptions, back: Repairing
             return found
     from mqstore.repair.change import chosen
 
-    with out.progress("planning") as progress:
+    with out.progress("planning", back.unit) as progress:
         steps = list(back.plan(progress))
     if not options.apply:
         return _show(out, back, steps, store)

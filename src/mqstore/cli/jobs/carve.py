@@ -272,7 +272,7 @@ def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
                 groups[group] += number
 
     verdicts = work.options.verdicts or frozenset(Verdict)
-    with work.out.progress("writing") as progress:
+    with work.out.progress("writing", "readings of messages") as progress:
         written = write_carved_rabbitmq_rows(
             work.wreck.found,
             to,
@@ -291,7 +291,7 @@ def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
 def _to_rocketmq_store(work: _Work, to: Path, out: Output) -> tuple[dict[str, Any], Mapping[str, int]]:
     from mqstore.rocketmq.salvage.salvaging import salvage_into_store
 
-    with out.progress("writing") as progress:
+    with out.progress("writing", "records") as progress:
         verdicts = salvage_into_store(work.wreck.placed, to, work.options.for_version, progress)
     return {"to": str(to), "format": "rocketmq", "messages": verdicts[str(Verdict.INTACT)], "groups": []}, verdicts
 
@@ -302,7 +302,7 @@ def _to_rabbitmq_store(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
 
     options = work.options
     store = _carved(work, transient=False)
-    with work.out.progress("writing") as progress:
+    with work.out.progress("writing", "queues") as progress:
         report = salvage_store(
             store.open(),
             work.to,

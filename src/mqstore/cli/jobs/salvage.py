@@ -248,7 +248,7 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
         raise UsageError(
             "a new store takes the ready messages of every queue; --queue and --verdict apply if OUT is a file or an amqp:// address"
         )
-    with out.progress("salvaging") as progress:
+    with out.progress("salvaging", "queues") as progress:
         report: ConvertReport = salvage_store(
             wreck,
             Path(options.to),

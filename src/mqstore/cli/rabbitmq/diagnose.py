@@ -17,6 +17,6 @@ def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
         from mqstore.rabbitmq.diagnosis.diagnosis import diagnose as answer
 
         opened = open_rabbitmq(store, names=options.names)
-        with out.progress("diagnosing") as progress:
+        with out.progress("diagnosing", "index entries") as progress:
             found = answer(opened, options.for_version, progress=progress)
     return show_diagnosis(out, found)

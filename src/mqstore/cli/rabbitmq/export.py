@@ -23,7 +23,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
     since, until = options.filters.times()
     opened = open_rabbitmq(store, now=at_microseconds(options.at), names=options.names)
     check_target(options.to, opened.directory.root)
-    with out.progress("exporting") as progress:
+    with out.progress("exporting", "parts") as progress:
         report = run(
             opened,
             options.to,

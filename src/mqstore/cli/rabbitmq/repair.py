@@ -30,4 +30,4 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
     def together(found: Sequence[Any]) -> Sequence[QueueStep]:
         return completed(opened.directory, found)
 
-    return run_repair(out, store, options, Repairing(opened.directory.root, "node", LOCKING, steps, together))
+    return run_repair(out, store, options, Repairing(opened.directory.root, "node", LOCKING, steps, together, "queues"))

@@ -79,7 +79,7 @@ def rescue(
         return _rescue_in_place(out, data, to, target, threads)
     from mqstore.rabbitmq.convert.rescue import rescue as run
 
-    with out.progress("rescuing") as progress:
+    with out.progress("rescuing", "queues") as progress:
         report = run(data, to, target, users=users, threads=threads, progress=progress)
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(data)})
@@ -107,7 +107,7 @@ def _print(out: Output, report: RescueReport) -> None:
 def _rescue_in_place(out: Output, data: Path, to: Path, target: str, threads: int) -> int:
     from mqstore.rabbitmq.convert.in_place import rescue_in_place
 
-    with out.progress("rescuing") as progress:
+    with out.progress("rescuing", "queues") as progress:
         report = rescue_in_place(data, to, target, threads=threads, progress=progress)
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(data)})

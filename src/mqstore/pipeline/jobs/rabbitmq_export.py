@@ -111,6 +111,7 @@ def export(
 ) -> ExportReport:
     """Write the selected messages of a store to files in the new directory `to`; arguments as for `mqstore.pipeline.jobs.export.export`.
 
+    progress: called with (parts of the store written, parts).
     Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.
     """
     if format not in (*FORMATS, *TABLE_FORMATS):
@@ -167,8 +168,7 @@ class _ExportRun:
     def on(self, runner: Runner) -> ExportReport:
         started = time.perf_counter()
         tasks = self._tasks(runner)
-        total = sum(task.group.bytes for task in tasks)
-        outcomes = self._each(runner, tasks, total) if self.task.selection.limit is None else list(self._limited(tasks))
+        outcomes = self._each(runner, tasks) if self.task.selection.limit is None else list(self._limited(tasks))
         parts = [part for outcome in outcomes for part in outcome.parts]
         if not parts:
             parts = [self._empty_part()]
@@ -181,7 +181,7 @@ class _ExportRun:
         if self.wanted["format"] in TABLE_FORMATS:
             make_table(self.wanted["format"], new.root, self.target.target, report.files)
         if self.progress is not None:
-            self.progress(total, total)
+            self.progress(len(tasks), len(tasks))
         new.write_small(MANIFEST, self._manifest(report, parts))
         self.target.publish()
         return replace(report, seconds=time.perf_counter() - started)
@@ -196,14 +196,14 @@ class _ExportRun:
             self.work.write_plan({**self.wanted, "run_id": self.run_id, "asked_splits": self.splits, "splits": count})
         return [replace(self.task, group=group) for group in task_groups.plan_queues(self.store, count, self.task.selection)]
 
-    def _each(self, runner: Runner, tasks: Sequence[ExportTask], total: int) -> list[TaskOutput]:
+    def _each(self, runner: Runner, tasks: Sequence[ExportTask]) -> list[TaskOutput]:
         """Return the outcomes of all groups; writes only those that are not done yet."""
         known = {task.number: done for task in tasks if (done := self.work.done(task.number)) is not None}
         missing = [task for task in tasks if task.number not in known]
 
         def finish(number: int) -> None:
             if self.progress is not None:
-                self.progress(total * (len(known) + number) // max(1, len(tasks)), total)
+                self.progress(len(known) + number, len(tasks))
 
         fresh = runner.each(missing, partial(export_and_record, export_group), finish)
         written = {task.number: outcome for task, outcome in zip(missing, fresh, strict=True)}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from mqstore.threads import TaskThreads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +64,7 @@ class ThreadRunner:
                     done(number)
             return
         waiting: deque[Future[R]] = deque()
-        with ThreadPoolExecutor(self.width, thread_name_prefix="mqstore") as pool:
+        with TaskThreads(self.width) as pool:
             try:
                 finished = 0
                 for task in tasks:

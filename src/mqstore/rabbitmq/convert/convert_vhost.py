@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +56,7 @@ from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.threads import TaskThreads
 
 __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
 
@@ -310,7 +310,7 @@ def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, 
 
 def _in_threads(tasks: Sequence[QueueTask], options: ConvertOptions) -> list[QueueResult]:
     results = []
-    with ThreadPoolExecutor(max(1, options.threads)) as pool:
+    with TaskThreads(max(1, options.threads)) as pool:
         for result in pool.map(convert_queue, tasks):
             results.append(result)
             if options.progress is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 
@@ -39,6 +39,7 @@ from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
 from mqstore.rocketmq.verify.timeline_proof import TimelineProof
 from mqstore.rocketmq.verify.timer_proof import TimerProof
+from mqstore.threads import TaskThreads
 
 __all__ = ["Verification", "settle_index", "verify"]
 
@@ -197,7 +198,7 @@ class Verification:
         """Yield checked splits in log order; one that did not begin where the split before it ended is checked again from there."""
         waiting: deque[Future[SplitCheck]] = deque()
         met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
-        with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
+        with TaskThreads(threads, "verify") as pool:
             splits = iter(plan(self.log))
             try:
                 while True:

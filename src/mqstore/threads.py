@@ -1,0 +1,63 @@
+"""Threads for the tasks of a job, which end soon after an interruption.
+
+`ThreadPoolExecutor` waits for running tasks, and a task may take minutes: Ctrl-C would seem to do nothing. Here a task that runs
+when the block is left by a KeyboardInterrupt gets the exception `StoppedTask` at its next step, and tasks that wait never begin. The block
+ends when no task runs, so that unfinished files can be removed afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["StoppedTask", "TaskThreads"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class StoppedTask(BaseException):
+    """The job of this task was interrupted."""
+
+
+class TaskThreads(ThreadPoolExecutor):
+    """A pool of threads. After a KeyboardInterrupt in the block, running tasks are stopped."""
+
+    def __init__(self, width: int, name: str = "mqstore") -> None:
+        super().__init__(width, thread_name_prefix=name)
+        self._guard = threading.Lock()
+        self._running: set[int] = set()
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Queue a task."""
+
+        def task() -> Any:
+            own = threading.get_ident()
+            with self._guard:
+                self._running.add(own)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                with self._guard:
+                    self._running.discard(own)
+                    _raise_in(own, None)  # one that came too late must not hit the next task
+
+        return super().submit(task)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.shutdown(wait=False, cancel_futures=True)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            with self._guard:
+                for each in self._running:
+                    _raise_in(each, StoppedTask)
+        self.shutdown(wait=True)
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise an exception in a thread at its next step; None: take back one that was not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))

@@ -206,6 +206,31 @@ def lying_tables(store: Path) -> None:
     path.write_bytes(raw[total:] + raw[:total])
 
 
+def empty_config(store: Path) -> None:
+    """Empty the file with the number of entries of a segment: a node fails on it."""
+    next(store.glob("msg_stores/vhosts/*/.config")).write_bytes(b"")
+
+
+def garbage_config(store: Path) -> None:
+    next(store.glob("msg_stores/vhosts/*/.config")).write_bytes(b"{segment_entry_count, 2\x00\xff8")
+
+
+def lost_index(store: Path) -> None:
+    _largest(store, "queues/*/1.qi").unlink()
+
+
+def lost_index_of_first(store: Path) -> None:
+    _largest(store, "queues/*/0.qi").unlink()
+
+
+def lost_store(store: Path) -> None:
+    _largest(store, "queues/*/1.qs").unlink()
+
+
+def lost_store_of_first(store: Path) -> None:
+    _largest(store, "queues/*/0.qs").unlink()
+
+
 def _bytes_of(path: Path) -> Bytes:
     return np.frombuffer(path.read_bytes(), np.uint8)
 
@@ -245,6 +270,13 @@ STATES = {
     "stray_in_store": State(E, stray_in_store, 0, ("take-out",) * 2),
     "torn_terms": State(A, torn_terms, 0, ("terms",)),
     "lying_terms": State(A, lying_terms, 0, ("terms",)),
+    "empty_config": State(B, empty_config, 0, ("config",)),
+    "empty_config_after_a_clean_stop": State(A, empty_config, 0, ("config",)),
+    "garbage_config": State(B, garbage_config, 0, ("config",)),
+    "lost_index": State(G2, lost_index, 0, ("lost-index",)),
+    "lost_index_after_a_clean_stop": State(G1, lost_index_of_first, -29, ("lost-index",)),
+    "lost_store": State(G2, lost_store, 429, ("unreadable",)),
+    "lost_store_after_a_clean_stop": State(G1, lost_store_of_first, 71, ("unreadable",)),
     "lying_tables": State(D, lying_tables, 0, ("clean-markers",)),
 }
 

@@ -91,7 +91,7 @@ STATES = {
     "missing-delivery": State(_missing_delivery, {Kind.BROKER_CRASH}, [1]),
     "journal-without-segments": State(_journal_without_segments, {Kind.BROKER_CRASH}, [N + 5]),
     "damaged-terms": State(_damaged_terms, {Kind.BAD_SIDE_FILE}, [0, 1, 2]),
-    "no-queue-store": State(_no_queue_store, {Kind.BAD_QUEUE_FILE}, [7], v2=True),
+    "no-queue-store": State(_no_queue_store, {Kind.BAD_QUEUE_FILE, Kind.BROKER_CRASH}, [7], v2=True),
     "deleted-message-file": State(_deleted_message_file, {Kind.MISSING_BODY}, [0, 2, 3, 4]),
     "journal-as-version-2": State(_journal_as_version_2, {Kind.BROKER_LOSES}, list(range(1, 30)), v2=True),
     "cut-index-entry": State(_cut_index_entry, {Kind.TORN_RECORD, Kind.BROKER_CRASH}, [0, 1], v2=True),

@@ -101,10 +101,12 @@ def adopt_in(node: Node, store: Path, queues: Sequence[Declared], *, save: Path 
 
 
 def drain_all(node: Node, queues: Iterable[Declared], result: Adopted) -> None:
+    from pika.exceptions import AMQPError
+
     for queue in queues:
         try:
             result.rows += drain(node, queue)
-        except (RuntimeError, AssertionError, OSError) as error:
+        except (RuntimeError, AssertionError, OSError, AMQPError) as error:
             result.failed[queue.vhost, queue.queue] = f"{type(error).__name__}: {error}"[:600]
 
 

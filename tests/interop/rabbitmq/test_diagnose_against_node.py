@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from interop.rabbitmq.adopting import Declared, adopt
 from support.golden import case_named, opened
+from support.rabbitmq_states import made
 
 from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
 from mqstore.rabbitmq.store.listing import queue_rows
@@ -42,3 +43,19 @@ def test_a_node_delivers_all_but_the_messages_that_diagnose_says_it_loses(damage
         assert len(adopted.rows) == sum(row["messages"] + row["lost"] + row["waiting"] for row in rows) - found.loses
         assert sum(bool(row["redelivered"]) for row in adopted.rows) == found.redelivers
         assert found.loses
+
+
+@pytest.mark.parametrize("name", ["empty_config", "lost_store", "lost_index", "garbage_config"])
+def test_a_missing_part_of_a_queue_or_a_damaged_config_does_to_a_node_what_diagnose_says(name: str, tmp_path: Path) -> None:
+    """A text without a number keeps the node from starting, a .qi without its .qs the queue; the others it passes over without a word."""
+    store = RabbitMQStore(made(name, tmp_path / "store"))
+    found = diagnose(store, "3.10.8")
+    rows = list(queue_rows(store))
+    adopted = adopt(tmp_path / "store" / "msg_stores", [Declared(row["vhost"], row["queue"]) for row in rows], {})
+    assert adopted.booted is found.starts is (name != "empty_config")
+    assert found.next.startswith("mqstore repair")
+    if adopted.booted:
+        assert {queue for _, queue in adopted.failed} == {row["queue"] for row in rows if row["waiting"]}
+        assert bool(adopted.failed) is (name == "lost_store")
+        assert len(adopted.rows) == sum(row["messages"] for row in rows)
+        assert found.loses or found.unknown

@@ -95,11 +95,13 @@ class _Work:
         self.unknown: list[str] = []
         self.harmless = True
         self.loses = 0
+        self.intact = False  # `verify` found no damage
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known without a diagnosis. report: of `verify`; None: stored messages have not been read."""
         self._check_vhosts()
         if report is not None:
+            self.intact = not report.damage
             self._check_steps()
         if self.obstacles:
             return Advice(False, *self._advice(starts=False, loses=0))
@@ -125,7 +127,8 @@ class _Work:
                 self._take_queue(row)
             self._check_containers()
         redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
-        report = self.store.verify(progress)
+        report = self._careful.verify(progress)
+        self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
         self.evidence += [Evidence("note", ".", note) for note in report.notes]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
@@ -242,9 +245,17 @@ class _Work:
     # what to do
 
     @cached_property
+    def _careful(self) -> RabbitMQStore:
+        """The store as `verify` and `repair` read it; they share its scan of the message files."""
+        store = self.store
+        if store.careful:
+            return store
+        return RabbitMQStore(store.path, now=store.now, names=store.names, keep=store, directory=store.directory, careful=True)
+
+    @cached_property
     def _steps(self) -> list[QueueStep]:
         """What `repair` would change."""
-        return [step for step in plan(self.store) if step.possible]
+        return [step for step in plan(self._careful, intact=self.intact) if step.possible]
 
     def _check_steps(self) -> None:
         """Add what keeps the node from starting, or makes a queue fail, and is not in the messages that it loses."""
@@ -255,7 +266,7 @@ class _Work:
                     self.unknown.append(f"which messages the queue of {step.file} delivers: {sentence}")
                 else:
                     self.obstacles.append(Evidence("broker-crash", step.file, sentence))
-            elif step.kind in ("terms", "clean-markers", "unreadable") or "crashes when" in step.otherwise:
+            elif step.kind in ("config", "terms", "clean-markers", "unreadable", "lost-index") or "crashes when" in step.otherwise:
                 self.unknown.append(f"what it makes of {step.file}: {step.why.partition(': ')[0]}, and {step.otherwise}")
 
     def _advice(self, starts: bool, loses: int) -> tuple[str, str]:

@@ -160,6 +160,19 @@ class QueueIndexV2:
     def store_data(self, number: int) -> Bytes:
         return bytes_of(self.directory, self.store_file(number))[0] if number in self._stores else np.empty(0, np.uint8)
 
+    def lacks_store(self, number: int) -> bool:
+        """Whether there is no `.qs` beside a `.qi`."""
+        return number not in self._stores
+
+    def store_range(self, number: int) -> tuple[int, int]:
+        """Return the first sequence id and M of a `.qs`, by its header, if that is one for its number."""
+        head = self.store_data(number)[: queue_store.HEADER_SIZE].tobytes()
+        if len(head) == queue_store.HEADER_SIZE:
+            magic, version, low, high, _ = _HEADER.unpack(head)
+            if magic == b"RCQS" and version == 2 and 0 < high - low <= _MAX_COUNT and low == number * (high - low):
+                return int(low), int(high - low)
+        return number * self.count, self.count
+
     def segment(self, number: int, *, dirty: bool) -> IndexSegment:
         """Return the entries of a file. dirty: `seen` excludes entries that the broker discards after a crash because of this file.
 
@@ -198,11 +211,14 @@ class QueueIndexV2:
             *self._entry_damage(number, rows, places, live[places] & ~valid & (((rows["flags"] & 1) != 0) | (not dirty))),
         ]
         seen = live[places] & (rows["status"] == 1)
+        seen_in_store = seen & in_store
         if dirty:
             seen &= valid & ((entries["flags"] & PERSISTENT) != 0) & index.valid_header
         entries["seen"] = np.where(seen, SP, 0)
         entries["flags"] |= np.where(valid, 0, HIDDEN).astype(np.uint8)
-        crashes = (index.crash,) if dirty and index.crash else ()
+        crashes: tuple[str, ...] = (index.crash,) if dirty and index.crash else ()
+        if dirty and self.lacks_store(number) and (seen_in_store & ((rows["flags"] & 1) != 0)).any():
+            crashes += (f"{number}.qs is missing, and {name} has messages in it; the broker's queue process crashes on it at every start",)
         empty = np.empty(0, np.uint8)
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
 

@@ -4,7 +4,8 @@ r"""`.config` of a vhost: the number of entries in a segment of its queues.
     {segment_entry_count, 2048}.
 
 The number is fixed for the life of the vhost: by default 2048 for vhosts created by 3.8.17 or newer. If the file is missing or unreadable
-it is 16384, the most that the bits of a segment entry allow. It does not apply to queues of version 2.
+it is 16384, the most that the bits of a segment entry allow. It does not apply to queues of version 2. A file that can be read and does
+not state a number, such as an empty one, is worse than none: the broker fails when it starts the vhost.
 
     >>> segment_entry_count(config_file(2048))
     2048
@@ -19,7 +20,7 @@ from __future__ import annotations
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text
 from mqstore.rabbitmq.erlang.terms import Atom
 
-__all__ = ["DEFAULT_ENTRIES", "ENTRIES_WITHOUT_CONFIG", "config_file", "segment_entry_count", "stated_entry_count"]
+__all__ = ["DEFAULT_ENTRIES", "ENTRIES_WITHOUT_CONFIG", "config_file", "lacks_number", "segment_entry_count", "stated_entry_count"]
 
 ENTRIES_WITHOUT_CONFIG = 16384
 DEFAULT_ENTRIES = 2048
@@ -41,6 +42,20 @@ def stated_entry_count(content: bytes) -> int | str:
                 return count
             return f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
     return "it has no segment_entry_count"
+
+
+def lacks_number(content: bytes) -> bool:
+    """Return whether the file can be read and states no number: the broker fails on it.
+
+    >>> lacks_number(b""), lacks_number(b"{segment_entry_count, many}."), lacks_number(b"{segment_entry_count, }"), lacks_number(b"{a, 1}.")
+    (True, True, False, True)
+    """
+    try:
+        terms = read_text(content)
+    except ErlangTextError:
+        return False
+    stated = [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]
+    return not stated or not isinstance(stated[-1], int)
 
 
 def segment_entry_count(content: bytes | None) -> int:

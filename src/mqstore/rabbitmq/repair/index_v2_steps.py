@@ -4,7 +4,8 @@
     an incomplete entry at the end                 completed from the .qs if it says where its message is; else cut off
     a status that is neither 0 nor 1               1, if the entry leads to a message
     an entry of a .qs whose frame is damaged       size and checksum are written again, if the message and the index agree
-    an entry of a message that cannot be read      cleared
+    an entry of a message that cannot be read      cleared; so are the entries of messages in a .qs that is missing
+    a .qs without its .qi                          an index of all its persistent messages, of which some may have been acknowledged
 
 Format: docs/formats/rabbitmq.md, sections 12.1 to 12.4.
 """
@@ -30,7 +31,7 @@ from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change
 from mqstore.table.formatting import count
 
-__all__ = ["index_v2_steps"]
+__all__ = ["index_v2_steps", "lost_index_steps"]
 
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
 
@@ -40,6 +41,43 @@ def index_v2_steps(queue: Queue, vhost: Vhost, content: QueueContent) -> Iterato
     for version, number in queue.segments():
         if version == 2:
             yield from _File(queue, vhost, number).steps(content)
+    yield from lost_index_steps(queue, vhost, content)
+
+
+def lost_index_steps(queue: Queue, vhost: Vhost, content: QueueContent) -> Iterator[QueueStep]:
+    """Yield the steps for each `.qs` without its `.qi`. Adds their messages to content."""
+    for number in queue.index_v2.orphan_stores:
+        yield from _lost_index(queue, vhost, number, content)
+
+
+def _lost_index(queue: Queue, vhost: Vhost, number: int, content: QueueContent) -> Iterator[QueueStep]:
+    """Yield the step that makes the index of a `.qs` from its messages, in their order."""
+    name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
+    first, width = queue.index_v2.store_range(number)
+    at, size = queue.index_v2.orphans(number)
+    valid = queue_store.valid_entries(data, at, size)
+    rows: list[bytes] = []
+    bodies = 0
+    for place, length in zip(at[valid].tolist(), size[valid].tolist(), strict=True):
+        try:
+            message = read_message(data[place + ENTRY_HEADER : place + ENTRY_HEADER + length].tobytes())
+        except EtfError:
+            continue
+        if message.persistent and len(rows) < width:
+            rows.append(index_v2.stored_entry(place, length, size=message.stated_size or 0))
+            bodies += message.stated_size or 0
+    if not rows:
+        return
+    content.add(number, len(rows), bodies, first + len(rows) - 1)
+    index = queue.index_v2.index_file(number)
+    why = f"its index {number}.qi is missing: one is made of its {count(len(rows), 'persistent message')}"
+    loss = (
+        "what only the index knew: which of them were acknowledged, so that these come back, and larger messages, which are in "
+        "msg_store_persistent: `mqstore salvage` saves them"
+    )
+    change = Change("put", index, content=index_v2.header(first, width) + b"".join(rows))
+    otherwise = "it does not look at the file, and delivers none of its messages"
+    yield QueueStep("lost-index", name, 0, len(data), why, otherwise, loss, (change,), vhost.place.place)
 
 
 class _File:
@@ -70,13 +108,31 @@ class _File:
             why = f"{count(len(known), 'entry')} with a status that there is not; each leads to a message, and becomes 1"
             yield self._step("status", changes[0].offset, 1, why, "it does not deliver these messages", "", *changes)
         yield from self._frames(content)
-        if len(mine.fatal):
-            found = self.queue.entry_table(2, self.number).entries
-            places = sorted(int(found["record"][row]) for row in mine.fatal)
+        lost = self._without_store()
+        yield from self._cleared_without_store(lost)
+        found = self.queue.entry_table(2, self.number).entries if len(mine.fatal) else mine.entries
+        places = sorted({int(found["record"][row]) for row in mine.fatal} - set(lost))
+        if places:
             changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
             why = f"the bytes of {count(len(places), 'message')} are not a message: the entries are cleared"
             otherwise = "the queue process crashes when it comes to them, at every attempt"
             yield self._step("unreadable", places[0], ENTRY_SIZE, why, otherwise, "nothing that is readable", *changes)
+
+    def _without_store(self) -> list[int]:
+        """Return the places of the entries of messages that were in a `.qs` that is missing."""
+        rows = self.index.rows
+        if not self.queue.index_v2.lacks_store(self.number):
+            return []
+        found = np.flatnonzero((rows["status"] == 1) & (rows["location"] == QUEUE_STORE))
+        return [HEADER_SIZE + row * ENTRY_SIZE for row in found.tolist()]
+
+    def _cleared_without_store(self, places: list[int]) -> Iterator[QueueStep]:
+        if places:
+            changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
+            why = f"{self.number}.qs is missing, and had {count(len(places), 'message')}: their entries are cleared"
+            otherwise = "the queue process crashes when it comes to them, after an unclean stop at every start"
+            loss = "nothing that is readable; if the file is anywhere, put it back instead"
+            yield self._step("unreadable", places[0], ENTRY_SIZE, why, otherwise, loss, *changes)
 
     def _header(self, messages: int) -> Iterator[QueueStep]:
         width = self.queue.index_v2.count

@@ -1,7 +1,8 @@
 """The plan of a repair of a RabbitMQ store: the steps after which a node starts on it and delivers everything that is intact.
 
-Vhost by vhost: names that do not belong there, left-overs of merges, the index of each queue, records that a scan misses, the files of a
-clean stop. What a node deals with itself and without loss is not in the plan, except for a torn end of a journal.
+Vhost by vhost: the number of entries of a segment, names that do not belong there, left-overs of merges, the index of each queue, records
+that a scan misses, the files of a clean stop. What a node deals with itself and without loss is not in the plan, except for a torn end of
+a journal.
 
 What depends on the node and not on the files (its version, its name, its metadata) is not repaired: `diagnose` says it.
 """
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.repair.clean_stop_steps import corrected_terms, marker_steps, terms_steps
+from mqstore.rabbitmq.repair.config_step import config_steps
 from mqstore.rabbitmq.repair.index_v1_steps import index_v1_step
-from mqstore.rabbitmq.repair.index_v2_steps import index_v2_steps
+from mqstore.rabbitmq.repair.index_v2_steps import index_v2_steps, lost_index_steps
 from mqstore.rabbitmq.repair.node_lock import NodeLock
 from mqstore.rabbitmq.repair.queue_content import QueueContent
 from mqstore.rabbitmq.repair.queue_step import QueueStep
@@ -34,10 +36,13 @@ __all__ = ["LOCKING", "plan"]
 LOCKING = StoreLocking(NodeLock)
 
 
-def plan(store: RabbitMQStore, *, progress: Callable[[int, int], None] | None = None) -> list[QueueStep]:
-    """Return the steps, in the order in which they are applied. Reads only. progress: called with (queues done, 0)."""
+def plan(store: RabbitMQStore, *, intact: bool = False, progress: Callable[[int, int], None] | None = None) -> list[QueueStep]:
+    """Return the steps, in the order in which they are applied. Reads only. progress: called with (queues done, 0).
+
+    intact: `verify` has found no damage, so that the index of a queue without terms of a clean stop is not read again.
+    """
     careful = store if store.careful else RabbitMQStore(store.path, names=store.names, keep=store, directory=store.directory, careful=True)
-    steps = [step for vhost in careful.vhosts for step in _vhost_steps(vhost, progress)]
+    steps = [step for vhost in careful.vhosts for step in _vhost_steps(vhost, intact, progress)]
     taken = {change.file for step in steps for change in step.changes} | {step.file for step in steps}
     for item in careful.unread:
         if item.file not in taken:
@@ -46,8 +51,8 @@ def plan(store: RabbitMQStore, *, progress: Callable[[int, int], None] | None = 
     return steps
 
 
-def _vhost_steps(vhost: Vhost, progress: Callable[[int, int], None] | None) -> Iterator[QueueStep]:
-    steps = [*stray_steps(vhost.root, vhost.place), *left_over_steps(vhost)]
+def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None] | None) -> Iterator[QueueStep]:
+    steps = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place), *left_over_steps(vhost)]
     wrong: dict[str, tuple[QueueTerms, str]] = {}
     unseen, needed = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for number, listed in enumerate(vhost.queues, 1):
@@ -55,6 +60,9 @@ def _vhost_steps(vhost: Vhost, progress: Callable[[int, int], None] | None) -> I
         stores = (vhost.persistent, vhost.transient)
         queue = Queue(vhost.root, listed.place, vhost.entry_count, stores, vhost.start(listed.directory))
         content = QueueContent()
+        if intact and not vhost.clean and queue.directory not in vhost.terms:
+            steps += lost_index_steps(queue, vhost, content)
+            continue
         first = index_v1_step(queue, vhost, content)
         mine = [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)]
         unseen += content.unseen

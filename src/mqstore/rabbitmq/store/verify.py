@@ -129,7 +129,8 @@ def _notes(vhost: Vhost) -> Iterator[str]:
         yield f"vhost {name}: the broker would not start it: {vhost.refusals[0]}"
     if not vhost.config_stated:
         config = "no .config that can be read" if vhost.config_there else "no .config"
-        yield f"vhost {name}: it has {config}, so a segment has {vhost.entry_count} entries"
+        shown = "" if vhost.inferred_count is None else ", as the segments show"
+        yield f"vhost {name}: it has {config}, so a segment has {vhost.entry_count} entries{shown}"
     for queue in vhost.queues:
         fates = queue.counts.fates
         if not queue.place.named:

@@ -23,6 +23,7 @@ from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, no
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.disk_log import table_is_complete
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
+from mqstore.rabbitmq.format.inferred_count import InferredCount, inferred_entry_count
 from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.store.message_store import MessageStore
@@ -61,6 +62,7 @@ class Vhost:
         self.now = now
         self._names = tuple(names)
         self._more_names = more_names
+        self._careful = careful
         named = (lambda: self._named_ids) if careful else None
         self.persistent, self.transient = stores or (
             MessageStore(directory, self.place.below("msg_store_persistent"), named=named),
@@ -78,28 +80,60 @@ class Vhost:
 
     @cached_property
     def _config(self) -> tuple[int, tuple[Damage, ...]]:
-        name = self.place.below(".config")
+        name = self.config_file
         content = self._small(name)
         stated = vhost_config.ENTRIES_WITHOUT_CONFIG if content is None else vhost_config.stated_entry_count(content)
         if isinstance(stated, int):
             return stated, ()
-        detail = f"{stated}; the broker then uses {vhost_config.ENTRIES_WITHOUT_CONFIG} entries a segment"
+        if vhost_config.lacks_number(content or b""):
+            detail = f"{stated}; the broker does not start after an unclean stop"
+        else:
+            detail = f"{stated}; the broker then uses {vhost_config.ENTRIES_WITHOUT_CONFIG} entries a segment"
         return vhost_config.ENTRIES_WITHOUT_CONFIG, (Damage(name, 0, len(content or b""), Kind.BAD_CONFIG, detail),)
 
     @property
+    def config_file(self) -> str:
+        """The name of the file with the segment entry count."""
+        return self.place.below(".config")
+
+    @cached_property
     def entry_count(self) -> int:
-        """N: entries of a version 1 segment."""
-        return self._config[0]
+        """N: entries of a version 1 segment, as the broker takes it; read carefully, as the segments show it if the file does not say."""
+        inferred = self.inferred_count if self._careful else None
+        return self._config[0] if inferred is None else inferred.entries
+
+    @cached_property
+    def inferred_count(self) -> InferredCount | None:
+        """N as the segments show it, if `.config` does not state it; None if it does, or if they fit what the broker takes."""
+        if self.config_stated and not self._config[1]:
+            return None
+        found = inferred_entry_count(self.root, (queue.place for queue in self._places))
+        if found is None or (not self._config[1] and (not found.proved or found.entries == self._config[0])):
+            return None
+        return found
+
+    @cached_property
+    def config_crash(self) -> str | None:
+        """Why the broker fails on `.config` after an unclean stop; None if it does not."""
+        content = self._small(self.config_file)
+        if content is None or not vhost_config.lacks_number(content):
+            return None
+        return f"{self.config_file} can be read, and does not state the number of entries of a segment"
+
+    @property
+    def config_findings(self) -> tuple[Damage, ...]:
+        """What is wrong with `.config`."""
+        return self._config[1]
 
     @property
     def config_stated(self) -> bool:
         """Whether `.config` could be read: vhosts created before 3.8.17 have none."""
-        return self._small(self.place.below(".config")) is not None
+        return self._small(self.config_file) is not None
 
     @property
     def config_there(self) -> bool:
         """Whether `.config` exists, or something in its place that cannot be read."""
-        return self.root.has_entry(self.place.below(".config"))
+        return self.root.has_entry(self.config_file)
 
     def _small(self, name: str) -> bytes | None:
         try:
@@ -178,6 +212,7 @@ class Vhost:
             return self._refusals
         found = list(self.persistent.crashes)
         if not self.clean:
+            found += [] if self.config_crash is None else [self.config_crash]
             for queue in self.queues:
                 found += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
         return tuple(found)

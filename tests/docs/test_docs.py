@@ -186,3 +186,26 @@ def test_no_file_names_a_package_registry_or_a_place_on_somebodys_machine() -> N
             continue
         told.extend(f"{path.relative_to(ROOT)}: {match.group()}" for match in (*registry.finditer(text), *place.finditer(text)))
     assert not told
+
+
+MATRIX_COLUMNS = 5
+VERSIONS = ("4.3.0", "4.7.1", "4.9.3", "5.1.4", "5.3.3", "5.5.0", "3.8.9", "3.10.8", "4.0.5", "4.3.6")
+
+
+def test_each_cell_of_the_matrix_names_tests_that_exist_or_the_page_that_says_no() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("\n| version | read |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert tuple(row[0].split()[-1] for row in rows) == VERSIONS
+    for name, *cells in rows:
+        assert len(cells) == MATRIX_COLUMNS, name
+        for cell in cells:
+            if cell == "[no](docs/guide/versions.md#brokers)":
+                assert "## Brokers" in (DOCS / "guide" / "versions.md").read_text(encoding="utf-8")
+                continue
+            named = re.findall(r"`([^`]+)`", cell)
+            assert ", ".join(f"`{each}`" for each in named) == cell, (name, cell)
+            for each in named:
+                path = ROOT / "tests" / each
+                assert path.name.startswith("test_"), each
+                assert "def test_" in path.read_text(encoding="utf-8"), each

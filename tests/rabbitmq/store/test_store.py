@@ -523,6 +523,13 @@ def test_golden_stores_are_verified(case):
     assert {item.kind for item in report.damage} == ({lost} if lost else set())
 
 
+@pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
+def test_what_a_node_of_another_version_left_is_sound(case):
+    report = mqstore.open(opened_node(case)).verify()
+    assert (report.ok, report.damage) == (True, ())
+    assert report.as_dict()["checked"]["queue_entries"] >= len(expected(case))
+
+
 def test_verify_reports_a_message_that_does_not_match_its_entry(tmp_path):
     raw = journal.publish(5, message_id(5), term(message_id(5), b"body"), size=9)
     report = mqstore.open(store_of(tmp_path, {"q": {"journal.jif": raw}})).verify()

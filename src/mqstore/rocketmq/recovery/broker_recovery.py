@@ -434,6 +434,6 @@ def _prefetch(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:
 
 
 def _common_size(queues: Iterable[FileQueue], entry: int) -> int:
-    """Return the file size of most queues among those that hold whole entries of so many bytes; 0 without such files."""
+    """Return the file size of most queues among those that hold whole entries of this many bytes; 0 without such files."""
     counts = Counter(queue.file_size for queue in queues if queue.files and queue.file_size and queue.file_size % entry == 0)
     return counts.most_common(1)[0][0] if counts else 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from support.golden import case_named, opened, run_cli
+from support.golden import case_named, opened, run_cli, unpack
 
 ROCKSDB = case_named("5.5.0/c-rocksdb-queues-clean")
 CONFIG = case_named("5.5.0/e-rocksdb-config-v1")
@@ -59,3 +61,22 @@ def test_consumer_offsets_in_a_database_are_not_said_to_be_missing() -> None:
     found = run_cli("groups", opened(CONFIG), "--view", "recovered", "-o", "json")
     assert (found.status, found.stdout) == (2, "")
     assert "(config/consumerOffsets), which is not read: `pip install 'mqstore[rocksdb]'`" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, False),
+        (b'{"empty":true,"queueOffsetMap":{}}', False),
+        (b'{"queueOffsetMap":{"TopicTest_0":10}}', True),
+        (b'{"queueOffsetMap', True),
+        (b"[]", True),
+    ],
+)
+def test_compaction_topics_are_named_where_there_are_any(content: bytes | None, named: bool, tmp_path: Path) -> None:
+    store = unpack(case_named("5.5.0/f-timer-wheel"), tmp_path / "store")
+    checkpoint = store / "compaction" / "position-checkpoint"
+    assert b'"queueOffsetMap":{}' in checkpoint.read_bytes()  # as every broker of 5.5.0 leaves it
+    checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
+    document = run_cli("inspect", store, "-o", "json").document
+    assert ("compaction topics" in document["unsupported"]) is named

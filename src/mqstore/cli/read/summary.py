@@ -29,7 +29,7 @@ _PLACES = (
     ("config", "topics, groups, consumer offsets"),
     ("timerwheel", "timer messages: the wheel"),
     ("timerlog", "timer messages: the log"),
-    ("compaction", "compacted topics"),
+    ("compaction", "compacted topics, if there are any"),
     ("consumequeue_rocksdb", "positions of the messages of each queue, in RocksDB"),
     ("rocksdbstore", "index, timer messages and transactions in RocksDB, where the broker is set to keep them there"),
 )

@@ -25,11 +25,14 @@ The JVM's output goes to an unnamed file, from which the cause is quoted if the 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -108,11 +111,38 @@ def running(
     if found is not None:
         yield found
         return
-    started = session(master, app_name=app_name, config=config)
+    with _plain_interrupts() as restore:
+        started = session(master, app_name=app_name, config=config)
+        restore()
+        try:
+            yield started
+        finally:
+            stop()
+
+
+@contextlib.contextmanager
+def _plain_interrupts() -> Iterator[Callable[[], None]]:
+    """Yield a function that gives SIGINT back to the handler that Spark has replaced; py4j's log records are dropped in the block.
+
+    Spark's own handler calls the JVM to cancel jobs, in the middle of another call if one is under way, and py4j logs the errors that come
+    of it as tracebacks. A session that ends with its block needs no such call: its end cancels the jobs.
+    """
+    root, own = logging.getLogger(), threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if own else None
+
+    def restore() -> None:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+    root.addFilter(_is_not_from_py4j)
     try:
-        yield started
+        yield restore
     finally:
-        stop()
+        root.removeFilter(_is_not_from_py4j)
+
+
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 def stop() -> None:

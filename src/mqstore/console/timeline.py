@@ -4,7 +4,7 @@ Messages are appended, so a time corresponds to a position in the log: the store
 the log into periods, and the queue entries that point into a period are its messages. A store of any size is drawn at once:
 
     up to `COUNTED` queue entries     every entry is counted
-    more                              the edges of each period are found in each queue by bisection
+    more                              the edges of each period are found in each queue by bisection: exact only if the queues are valid
     no queues that can be read        records of the log: all of them if it is small, otherwise a sample of places, scaled up
 
 >>> width_of(3_540_000), width_of(90), width_of(40 * 86_400_000)
@@ -110,21 +110,37 @@ def _entries(queue: QueueView, log_range: tuple[int, int]) -> tuple[NDArray[np.i
 def _from_long_queues(view: View, queues: Sequence[QueueView]) -> Timeline:
     longest = sorted(queues, key=lambda queue: queue.min_offset - queue.max_offset)[:QUEUES]
     each = max(2, LANDMARKS // 16 // len(longest))
-    offsets = [(queue, int(at)) for queue in longest for at in np.linspace(queue.min_offset, queue.max_offset - 1, each)]
-    found = [int(entry["physical_offset"][0]) for queue, at in offsets if len(entry := queue.entries(at, at + 1))]
+    samples = [_sample(queue, each) for queue in longest]
     low, high = view.log_range()
-    landmarks = np.unique(np.array([place for place in found if low <= place < high], np.int64))
+    found = np.unique(np.concatenate([physical for _, physical in samples]))
+    landmarks = found[(found >= low) & (found < high)]
     if not len(landmarks):
         return _from_log(view, (low, high))
     starts, bounds = _bounds(view, landmarks, exact=False)
     counts: Counter[tuple[int, str]] = Counter()
-    for queue in longest:
-        edges = [first_entry(queue, low), *(first_entry(queue, int(bound)) for bound in bounds[1:-1]), first_entry(queue, high)]
+    for queue, sample in zip(longest, samples, strict=True):
+        edges = [_edge(queue, sample, int(bound)) for bound in (low, *bounds[1:-1], high)]
         for period, (start, stop) in enumerate(pairwise(edges)):
             counts[period, queue.topic] += max(0, stop - start)
+    source = "sampled: of the consume queues, only the entries at the edges of each period were looked up, by bisection"
     left = len(queues) - len(longest)
-    source = "the edges of each period were found in the consume queues by bisection; the log was not read"
-    return _result(starts, counts, exact=not left, source=f"{source}; {count(left, 'shorter queue')} left out" if left else source)
+    return _result(starts, counts, exact=False, source=f"{source}; {count(left, 'shorter queue')} left out" if left else source)
+
+
+def _sample(queue: QueueView, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return evenly spaced queue offsets of a queue, and the physical offset of each."""
+    offsets = np.unique(np.linspace(queue.min_offset, queue.max_offset - 1, number).astype(np.int64))
+    units = [queue.entries(at, at + 1) for at in offsets.tolist()]
+    held = np.array([len(unit) > 0 for unit in units])
+    return offsets[held], np.array([int(unit["physical_offset"][0]) for unit in units if len(unit)], np.int64)
+
+
+def _edge(queue: QueueView, sample: tuple[NDArray[np.int64], NDArray[np.int64]], physical_offset: int) -> int:
+    """Return the queue offset of the first entry that points at or after a position, from what a sample says of where it is."""
+    offsets, physical = sample
+    at = int(np.searchsorted(physical, physical_offset))
+    low = int(offsets[at - 1]) if at else None
+    return first_entry(queue, physical_offset, low, int(offsets[at]) if at < len(offsets) else None)
 
 
 def _time_at(view: View, landmarks: NDArray[np.int64], at: int, step: int = 1) -> int | None:

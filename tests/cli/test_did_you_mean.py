@@ -38,3 +38,13 @@ def test_a_name_like_no_other_gets_no_suggestion() -> None:
 def test_a_known_topic_without_a_match_gets_no_suggestion() -> None:
     done = run_cli("messages", opened(case_named(KILLED)), "--topic", "orders", "--key", "nobody-has-this")
     assert done.stdout == "no message matches\n"
+
+
+def test_a_misspelt_key_gets_a_suggestion_and_one_with_another_number_none() -> None:
+    def answer(key: str) -> str:
+        return " ".join(run_cli("query", opened(case_named(KILLED)), "-t", "late", "-k", key).stdout.split())
+
+    assert "did you mean 'OrderID38'?" in answer("OrdrID38")
+    assert "did you mean 'OrderID38'?" in answer("orderid38")
+    assert "key-never-seen" in answer("OrderID38999")
+    assert "did you mean" not in answer("OrderID38999")

@@ -40,6 +40,7 @@ def test_help_of_what_is_not_a_command_is_one_sentence() -> None:
     outcome = run_cli("help", "checks")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert outcome.stderr == "mqstore: there is no command 'checks'; `mqstore help` lists the commands\n"
+    assert run_cli("help", "inspct").stderr == "mqstore: there is no command 'inspct'; did you mean 'inspect'?\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

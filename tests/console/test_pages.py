@@ -285,6 +285,27 @@ def test_an_archive_is_shown_like_a_store() -> None:
         assert "By topic" in words(visitor.get("/stores/0/usage"))
 
 
+def test_one_file_of_a_log_is_shown_as_that_and_its_queues_are_not_called_missing() -> None:
+    file = sorted((Path(golden(STORES[KILLED])) / "commitlog").iterdir())[1]
+    rows_of_file = rows("messages", file)
+    with visiting(file) as visitor:
+        home, summary = words(visitor.get("/")), words(visitor.get("/stores/0"))
+        for text in (home, summary):
+            assert "One file of a RocketMQ log" in text
+            assert re.search(r"\b(clean|unclean|0 keys|0 consumer groups|RocketMQ 4\.9)\b", text) is None
+        assert "messages not counted: its queues are not known" in home
+        assert "Queues, index, groups, shutdown not known; give the directory of the store" in summary
+        for page, what in (("topics", "consume queues"), ("groups", "consumer offsets"), ("messages", "consume queues")):
+            text = words(visitor.get(f"/stores/0/{page}"))
+            assert f"is one file of a log: the {what} of its store are not known" in text
+            assert re.search(r"There are no queues|None|No group has committed", text) is None
+        refused = visitor.get("/stores/0/messages?topic=late")
+        assert refused.status_code == 422
+        assert "the consume queues of its store are not known" in words(refused)
+        walked = visitor.get("/stores/0/messages?source=log")
+        assert tables(walked)["Records of the log"][0]["Bytes"] == str(rows_of_file[0]["size"])
+
+
 def test_stores_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store = storekit.Store(tmp_path / name / "store")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.errors import UsageError
+from mqstore.table.spelling import did_you_mean
 
 __all__ = ["VARIABLE", "complete", "register"]
 
@@ -44,7 +45,8 @@ def register(app: typer.Typer) -> None:
             return
         found = above.command.get_command(above, command)
         if found is None:
-            raise UsageError(f"there is no command {command!r}; `mqstore help` lists the commands")
+            meant = did_you_mean(command, above.command.list_commands(above))
+            raise UsageError(f"there is no command {command!r}{meant or '; `mqstore help` lists the commands'}")
         with type(context)(found, info_name=command, parent=above) as its:
             print(found.get_help(its))
 

@@ -178,3 +178,9 @@ def test_it_shows_what_it_is() -> None:
     shown = repr(mqstore.open(second_file()))
     assert "RocketMQ log file" in shown
     assert "not known" in shown
+
+
+def test_a_view_of_one_file_says_that_its_queues_are_not_known() -> None:
+    store = mqstore.open(second_file())
+    assert repr(store.view()) == f"<disk view of RocketMQ log file {str(second_file())!r}: queues not known>"
+    assert "not known" in store.view()._repr_html_()  # type: ignore[attr-defined]

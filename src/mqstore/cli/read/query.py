@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,7 @@ __all__ = ["END_OF_TIME", "ask", "print_answer", "register"]
 END_OF_TIME = 2**63 - 1
 MAX_RESULTS = 64
 STEPS_SHOWN = 40
+KEYS_READ = 16 << 20  # bytes at the end of the log with whose keys a misspelt one is compared
 
 _NO_KEYS = "it has no key index; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
@@ -152,17 +154,28 @@ def print_answer(out: Output, store: RocketMQStore, view: View, answer: KeyAnswe
         _print_search(out, store, view, answer)
     if answer.advice:
         out.line()
-        out.line(f"Next: {answer.advice}{_meant(store, answer)}.".replace("?.", "?"))
+        out.line(f"Next: {answer.advice}{_meant(store, view, answer)}.".replace("?.", "?"))
         for verb, rest in (("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ())):
             if f"`mqstore {verb}`" in answer.advice:
                 out.line(f"      {command('mqstore', verb, store.path, *rest)}", whole=True)
 
 
-def _meant(store: RocketMQStore, answer: KeyAnswer) -> str:
+def _meant(store: RocketMQStore, view: View, answer: KeyAnswer) -> str:
     from mqstore.rocketmq.lookup.reason import Reason
 
+    if answer.reason == Reason.KEY_NEVER_SEEN:
+        return did_you_mean(answer.key, _keys_like(view, answer.topic, answer.key))
     known = {*store.topics.names, *(queue.topic for queue in store.view().queues())}
     return did_you_mean(answer.topic, known) if answer.reason == Reason.TOPIC_NEVER_SEEN else ""
+
+
+def _keys_like(view: View, topic: str, key: str) -> set[str]:
+    """Return keys of the newest messages of a topic that may have been meant: with other digits, a key is that of another order."""
+    low, high = view.log_range()
+    newest = Selection(topics=frozenset({topic}), from_offset=max(low, high - KEYS_READ))
+    known = {each for batch in view.batches(("keys",), newest) for keys in batch.column(0).to_pylist() for each in keys or ()}
+    digits = re.sub(r"\D", "", key)
+    return {each for each in known if abs(len(each) - len(key)) <= 2 and re.sub(r"\D", "", each) == digits}
 
 
 def _print_verdict(out: Output, answer: KeyAnswer) -> None:

@@ -29,7 +29,8 @@ __all__ = ["ROUTES", "Health", "StoreLine", "last_report", "look", "queue_rows",
 class Health:
     """Summary of a store, without reading bodies.
 
-    messages: None if that is not known, as the queues or the log are not read. warnings: sentences; facts: (name, value) pairs.
+    shutdown: `clean` or `unclean`; empty if it is not known. messages: None if that is not known, as the queues or the log are not read.
+    warnings: sentences; facts: (name, value) pairs.
     """
 
     family: str
@@ -64,6 +65,20 @@ def _rocketmq(store: RocketMQStore) -> Health:
     view = store.view("disk")
     low, high = view.log_range()
     queues = view.queues()
+    if store.log_only:
+        return Health(
+            store.family,
+            "One file of a RocketMQ log",
+            "",
+            None,
+            _store_size(store),
+            (),
+            (
+                ("Log", f"physical offsets {low:,} to {high:,}"),
+                ("Queues, index, groups, shutdown", "not known; give the directory of the store"),
+            ),
+            tuple(store.findings),
+        )
     version = store.version_hint
     warnings = [f"not read by mqstore: {name}" for name in store.unsupported]
     if store.unclean:

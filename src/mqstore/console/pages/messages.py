@@ -11,6 +11,7 @@ from mqstore.console.listing import Cursor
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.queue_messages import by_queue
 from mqstore.console.pages.route import PageRoute
+from mqstore.console.pages.topics import unread_queues
 from mqstore.errors import NotFoundError
 from mqstore.table.columns import Selection
 
@@ -31,6 +32,7 @@ def by_time(request: PageRequest) -> Response:
         "section": "messages",
         "tab": "time",
         "topics": topics,
+        "unread": unread_queues(view),
         "topic": topic,
         "listed": None,
         "walked": None,
@@ -47,6 +49,7 @@ def by_time(request: PageRequest) -> Response:
         return request.show("messages.html", **values | {"walked": listing.from_log(view, selection, request.number("begin"))})
     if not topic:
         return request.show("messages.html", **values)
+    view.require_queues()
     queues = [queue for queue in view.queues() if queue.topic == topic and queue_id in (None, queue.queue_id)]
     if not queues:
         which = f"topic {topic!r} has no queue {queue_id}" if topic in topics else f"there is no consume queue of topic {topic!r}"

@@ -9,10 +9,12 @@ from starlette.responses import Response
 
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
+from mqstore.console.stores import OpenStore
+from mqstore.errors import UnsupportedError
 from mqstore.rocketmq.store.queue_totals import messages_of
-from mqstore.rocketmq.store.view import ConsumerOffset, QueueView
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
-__all__ = ["ROUTES", "SYSTEM_TOPICS"]
+__all__ = ["ROUTES", "SYSTEM_TOPICS", "unread_queues"]
 
 SHOWN = 200
 
@@ -51,6 +53,21 @@ class Topic:
         return "system" if self.name in SYSTEM_TOPICS or self.name.lower().startswith("rmq_sys_") else ""
 
 
+def unread_queues(view: View) -> str:
+    """Return the sentence for queues of a view that are not read, or not known; empty if they are read."""
+    try:
+        view.require_queues()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def unread_offsets(opened: OpenStore) -> str:
+    """Return the sentence for consumer offsets that are not read, or not known; empty if they are read."""
+    place = opened.rocketmq.unread_offsets
+    return "" if place is None else opened.rocketmq.unread_sentence("consumer offsets", place)
+
+
 def topics(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
@@ -68,6 +85,7 @@ def topics(request: PageRequest) -> Response:
         store=opened,
         section="topics",
         found=found,
+        unread=unread_queues(view),
         start=start,
         total=len(names),
         size=SHOWN,
@@ -106,6 +124,7 @@ def groups(request: PageRequest) -> Response:
         section="groups",
         found=found[start : start + SHOWN],
         start=start,
+        unread=unread_offsets(opened),
         total=len(found),
         size=SHOWN,
     )

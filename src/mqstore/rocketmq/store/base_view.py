@@ -27,9 +27,13 @@ class BaseView(ABC, Shown):
         self.log = files.log
 
     def _title(self) -> str:
-        return f"{self.name} view of RocketMQ store {str(self._files.path)!r}"
+        of = "log file" if self._files.log_only else "store"
+        return f"{self.name} view of RocketMQ {of} {str(self._files.path)!r}"
 
     def _facts(self) -> Iterator[tuple[str, object]]:
+        if self.name == "disk" and self._files.unread_queues is not None:
+            yield "queues", "not known" if self._files.log_only else "not read"
+            return
         queues = self.queues()
         yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"
         yield "messages", f"{sum(queue.max_offset - queue.min_offset for queue in queues):,}"

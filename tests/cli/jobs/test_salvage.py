@@ -37,7 +37,6 @@ def test_missing_messages_give_status_1(tmp_path: Path) -> None:
         "unreachable": 3,
         "damaged": 0,
         "duplicate": 0,
-        "unknown": 0,
     }
     assert done.document["messages"] == pq.read_table(tmp_path / "e2.parquet").num_rows == 222
 

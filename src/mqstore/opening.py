@@ -15,6 +15,7 @@ from mqstore.files.remote import open_directory
 from mqstore.kernels import warn_if_uncompiled
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.format.log_file import open_place
+from mqstore.rocketmq.format.tiered_segment import is_tier
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
@@ -99,6 +100,11 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
         return UnsupportedError(
             f"{path} has parts of a RabbitMQ message store, but no vhost; give the msg_stores directory or the directory of a vhost"
+        )
+    if is_tier(names):
+        return UnsupportedError(
+            f"{path} is tiered storage of a broker, which is not read as one store; give one segment in COMMIT_LOG/, which is a log, "
+            f"or `mqstore salvage {path} --to OUT.jsonl` for the messages of all"
         )
     if any(name.isdigit() and len(name) == 20 for name in names):
         return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")

@@ -130,7 +130,8 @@ def test_inspect_says_when_a_broker_would_refuse_to_start(store: Path) -> None:
 
 def test_inspect_names_what_it_does_not_read(store: Path) -> None:
     (store / "kvStore").mkdir()
-    assert "state kept in RocksDB (kvStore)" in text("inspect", store)
+    (store / "kvStore" / "000009.sst").write_bytes(b"\x01")
+    assert "messages that pop consumers have in hand, in RocksDB (kvStore)" in text("inspect", store)
 
 
 def test_configured_sizes_are_shown_as_given(store: Path, tmp_path: Path) -> None:

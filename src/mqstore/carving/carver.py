@@ -29,6 +29,7 @@ MARGIN = 64  # bytes before a position that may belong to a frame that begins th
 HEAD = 128  # the fixed part of a record, and more
 BLANK_HEAD = 8  # size and magic of the record that fills the end of a log file
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
+TIMED_BLANK = 16  # size of the one at the end of a segment of tiered storage, which has a time as well
 EFFORT = 16  # bytes that failed attempts may take, for each byte of the range
 LEAST_EFFORT = 1 << 20
 LARGEST_MESSAGE = 1 << 30
@@ -254,8 +255,10 @@ class _Carver:
     def _end_run(self) -> None:
         if self.base is not None and self.parts:
             end = self.mark
-            head = self._read(end, end + BLANK_HEAD)
-            self.mark += BLANK_HEAD if head[4:] == BLANK_MAGIC else 0
+            head = self._read(end, end + TIMED_BLANK)
+            if head[4:BLANK_HEAD] == BLANK_MAGIC:
+                timed = len(head) == TIMED_BLANK and int.from_bytes(head[:4], "big") == TIMED_BLANK
+                self.mark += TIMED_BLANK if timed else BLANK_HEAD
             self.found.runs.append(Run(self.base, np.concatenate(self.parts), end, self.mark))
         self.base = None
         self.parts = []

@@ -388,10 +388,32 @@ def test_a_real_store_is_opened_with_its_configuration() -> None:
 def test_parts_that_are_not_read_are_named(tmp_path: Path) -> None:
     small(tmp_path)
     (tmp_path / "tiered_index_file").mkdir()
+    (tmp_path / "tiered_index_file" / "1795425569295").write_bytes(b"\x01")
     (tmp_path / "kvStore").mkdir()
+    (tmp_path / "kvStore" / "000009.sst").write_bytes(b"\x01")
     named = mqstore.open(tmp_path).unsupported
-    assert len(named) == 2
-    assert all(isinstance(item, str) and item for item in named)
+    assert [item.partition(" ")[0] for item in named] == ["tiered", "messages"]
+
+
+def test_parts_that_hold_nothing_are_not_named(tmp_path: Path) -> None:
+    small(tmp_path)
+    (tmp_path / "tiered_index_file" / "compacting").mkdir(parents=True)
+    (tmp_path / "kvStore").mkdir()
+    (tmp_path / "kvStore" / "000004.log").write_bytes(b"")
+    (tmp_path / "kvStore" / "MANIFEST-000005").write_bytes(b"\x01")
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "tieredStoreMetadata.json").write_text(
+        '{"commitLogFileSegmentTable":{"broker-a/orders/0":{0:{"path":"broker-a/orders/0","type":0,"baseOffset":0,"size":0}}}}'
+    )
+    assert mqstore.open(tmp_path).unsupported == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"commitLogFileSegmentTable":[1]}', '{"commitLogFileSegmentTable":{"q":[0],"r":{0:7}}}'])
+def test_a_list_of_tiered_segments_that_cannot_be_read_is_no_failure(tmp_path: Path, text: str) -> None:
+    small(tmp_path)
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "tieredStoreMetadata.json").write_text(text)
+    assert len(mqstore.open(tmp_path).unsupported) == (not text.startswith('{"'))
 
 
 def test_damage_can_be_written_as_json() -> None:

@@ -30,6 +30,7 @@ _PLACES = (
     ("timerwheel", "timer messages: the wheel"),
     ("timerlog", "timer messages: the log"),
     ("compaction", "compacted topics, if there are any"),
+    ("tiered_index_file", "index of messages in tiered storage, before it is moved there"),
     ("consumequeue_rocksdb", "positions of the messages of each queue, in RocksDB"),
     ("rocksdbstore", "index, timer messages and transactions in RocksDB, where the broker is set to keep them there"),
 )

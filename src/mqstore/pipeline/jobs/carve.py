@@ -28,6 +28,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
+from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 
@@ -188,7 +189,7 @@ def running_on(*, threads: int | None = None, master: str | None = None, spark: 
 
 
 def source_files(source: Path) -> list[SourceFile]:
-    """Return the files to search at or below a path. Of a store, those of its derived directories are left out. Raises CannotOpenError."""
+    """Return the files to search at or below a path, without the derived files of stores and of tiered storage. Raises CannotOpenError."""
     if not source.is_dir():
         with Image(source) as image:
             return [SourceFile(str(source.absolute()), source.name, image.size, os.stat(source).st_mtime_ns)]
@@ -199,7 +200,7 @@ def source_files(source: Path) -> list[SourceFile]:
         below[:] = sorted(each for each in below if not (is_store and place == source and each in DERIVED))
         for name in sorted(names):
             path = place / name
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not path.is_file() or segment_kind(path) in DERIVED_KINDS:
                 continue
             status = path.stat()
             shown = path.relative_to(source).as_posix().encode("utf-8", "backslashreplace").decode()

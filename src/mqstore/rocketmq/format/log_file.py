@@ -6,6 +6,7 @@ the store are *unknown*, which is not the same as missing: `StoreFiles.log_only`
 
     commitlog/00000000001073741824      by its name and its records
     copy.bin                            by its records
+    COMMIT_LOG/cfcd2084000…             a log segment of tiered storage, by its records
     consumequeue/orders/0/000…          refused: it says where messages are, and holds none
 """
 
@@ -21,6 +22,7 @@ from mqstore.files.remote import open_directory
 from mqstore.files.single_file import SingleFile
 from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
+from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
 
 __all__ = ["named_start", "open_place"]
 
@@ -90,6 +92,11 @@ def _not_a_log(path: Path, mapped: MappedFile) -> NotAStoreError | UnsupportedEr
         )
     if _is_ledger(path, mapped):
         return UnsupportedError(f"{path} is a file of a DLedger log; give the store, the directory that contains dledger-…/")
+    kind = segment_kind(path)
+    if kind in DERIVED_KINDS:
+        return NotAStoreError(
+            f"{path} is a segment of the {DERIVED_KINDS[kind]} in tiered storage and holds no messages; give a segment in COMMIT_LOG/"
+        )
     derived = _derived(path)
     if derived is not None:
         return NotAStoreError(

@@ -5,6 +5,9 @@
         found.append(f"the log of a DLedger group beside the commit log ({ledger})")
     consumequeue/CURRENT      consume queues in RocksDB, if the database is not read
     compaction/compactionLog  compaction topics; every 5.5.0 broker has compaction/position-checkpoint, be it for none
+    kvStore                   messages that pop consumers have in hand, in RocksDB; 5.5.0 makes the database, be it for none
+    config/tieredStoreMetadata.json, tiered_index_file
+                              tiered storage, which is elsewhere; 5.x makes both, be it for none
 
 What is not read is never called damaged, and never said to be missing.
 """
@@ -13,19 +16,19 @@ from __future__ import annotations
 
 import json
 
+from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
+from mqstore.table.formatting import count
 
 __all__ = ["unread_parts"]
 
-_PLACES = (
-    ("compaction/compactionLog", "compaction topics"),
-    ("tiered_index_file", "tiered storage"),
-    ("config/tieredStoreMetadata.json", "tiered storage"),
-    ("kvStore", "state kept in RocksDB (kvStore)"),
-)
+_TIERED = "config/tieredStoreMetadata.json"
+_TIERED_INDEX = "tiered_index_file"
+_POP = "kvStore"
 _DATABASES = (
     *((place, "consume queues in RocksDB (storeType=defaultRocksDB)") for place in QUEUE_PLACES),
     (TOPICS, "topics kept in RocksDB"),
@@ -47,11 +50,51 @@ def _has_compacted_queues(directory: ReadOnlyDirectory) -> bool:
     return not isinstance(found, dict) or bool(found.get("queueOffsetMap"))
 
 
+def _holds(directory: ReadOnlyDirectory, place: str, *endings: str) -> bool:
+    """Return whether a directory has a file that ends like one of these and is not empty, or cannot be listed."""
+    try:
+        return any(entry.size and entry.name.endswith(endings) for entry in directory.entries(place) if not entry.is_directory)
+    except CannotOpenError:
+        return True
+
+
+def _tiered(directory: ReadOnlyDirectory) -> str | None:
+    """Return what is in tiered storage, and how to read it; None if nothing is."""
+    listed = fastjson.load(directory, _TIERED)
+    if listed.used is None and listed.findings:
+        return f"tiered storage: what it holds is not known, {_TIERED} cannot be read"
+    queues = segments = size = 0
+    logs = listed.value.get("commitLogFileSegmentTable")
+    for queue in logs.values() if isinstance(logs, dict) else ():
+        lengths = [_length(segment) for segment in queue.values()] if isinstance(queue, dict) else []
+        held = [length for length in lengths if length]
+        queues += bool(held)
+        segments += len(held)
+        size += sum(held)
+    if segments:
+        return (
+            f"tiered storage: {size:,} bytes in {count(segments, 'log segment')} of {count(queues, 'queue')}, "
+            "in the directory tieredStoreFilePath; "
+            "`mqstore messages` reads a segment in COMMIT_LOG/, `mqstore salvage DIRECTORY --to OUT` reads all"
+        )
+    return f"tiered storage: its index ({_TIERED_INDEX})" if _holds(directory, _TIERED_INDEX, "") else None
+
+
+def _length(segment: object) -> int:
+    size = segment.get("size") if isinstance(segment, dict) else None
+    return size if isinstance(size, int) and size > 0 else 0
+
+
 def unread_parts(directory: ReadOnlyDirectory, databases: Databases) -> list[str]:
     """Return the parts that a store has, by name."""
-    found = [name for place, name in _PLACES if directory.exists(place)]
-    if _has_compacted_queues(directory):
+    found = []
+    if directory.exists("compaction/compactionLog") or _has_compacted_queues(directory):
         found.append("compaction topics")
+    tiered = _tiered(directory)
+    if tiered is not None:
+        found.append(tiered)
+    if _holds(directory, _POP, ".sst", ".log"):
+        found.append(f"messages that pop consumers have in hand, in RocksDB ({_POP})")
     ledger = second_log(directory)
     if ledger is not None:
         found.append(f"the log of a DLedger group beside the commit log ({ledger})")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
-from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, expected, has, opened, queries, unpack
+from support.golden import FURTHER, PLAIN, GoldenCase, boot, case_id, case_named, expected, has, opened, queries, unpack
 
 from mqstore.pipeline.jobs.rebuild import rebuild
 
@@ -174,6 +174,24 @@ def test_queues_and_answers_are_those_of_a_store_that_dispatched_the_log_itself(
         names = ("topic", "queue_id", "max_offset", "entries")
         assert [[queue[name] for name in names] for queue in queues] == [[queue[name] for name in names] for queue in reference.queues]
     assert found.answers == reference.answers
+
+
+@pytest.mark.parametrize("case", [case for case in FURTHER if case.version in ("4.3.0", "4.7.1", "5.1.4")], ids=case_id)
+def test_a_store_of_a_further_version_is_rebuilt_and_opens_in_its_version(case: GoldenCase, tmp_path: Path) -> None:
+    if reason := why_not(case.version):
+        pytest.skip(reason)
+    rebuild(opened(case), tmp_path / "rebuilt", in_process_threads=2, config=case.config, version=case.version)
+    done = run(case.version, [_report(case, tmp_path / "rebuilt", tmp_path / "out", case.id)], tmp_path / "work")
+    assert done[case.id].error is None
+    found, said = report_of(tmp_path / "out"), boot(case)
+    assert found.boot["load_ok"] is True
+    assert found.boot["walk_stopped_at"] is None
+    assert (found.boot["min_phy_offset"], found.boot["max_phy_offset"]) == (said["min_phy_offset"], said["max_phy_offset"])
+    assert len(found.messages) == said["messages"]
+    assert found.boot["after"]["index"] == found.boot["before"]["index"], "an intact index is neither dropped nor grown"
+    asked = queries(case)
+    assert [row["index_offsets"] for row in found.answers] == [row["index_offsets"] for row in asked]
+    assert any(row["index_offsets"] for row in asked)
 
 
 @pytest.mark.parametrize("identity", ["4.9.3/d-rolled", "5.3.3/k-rolled"])

@@ -96,7 +96,7 @@ def test_a_damaged_segment_is_damaged_and_the_rest_of_it_is_read(directories: tu
 
 
 def test_inspect_of_the_store_says_what_is_in_tiered_storage_and_how_to_read_it(directories: tuple[Path, Path]) -> None:
-    told = run_cli("inspect", directories[0]).stdout
+    told = " ".join(run_cli("inspect", directories[0]).stdout.split())
     size = sum(path.stat().st_size for path in segments(directories[1]))
     assert f"tiered storage: {size:,} bytes in 7 log segments of 4 queues" in told
     assert "mqstore salvage" in told

@@ -139,6 +139,7 @@ def test_what_needs_the_whole_store_says_so(tmp_path: Path, command: list[str]) 
     assert done.status in (2, 3)
     assert "one file of" in done.stderr
     assert "give the directory of the store" in done.stderr
+    assert done.stderr.count("is one file of") == 1
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 

@@ -88,6 +88,8 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     chosen = options.filters.selection()
     opened = open_store(store, options.config)
     view = open_view(out, opened, options.view, options.as_version)
+    if opened.log_only:
+        out.note(f"{opened.unread_sentence('consume queues', '')}; each verdict is that of the record alone")
     unread = [item for item in opened.log.findings if item.kind is Kind.UNREADABLE]
     if not out.is_text:
         shown = options.body or BodyDisplay.SHA256

@@ -36,6 +36,7 @@ PACKAGES = (
 )
 # what people come to do, in the order in which they ask
 TASKS = (
+    "install",
     "start",
     "salvage",
     "rabbitmq",

@@ -70,6 +70,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # importing readline sets both, in pytest and in all that it starts; a test that reads a wrapped line sets its own width
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     # how long one example takes depends on what else the machine does
     hypothesis.settings.register_profile("mqstore", deadline=None)
     hypothesis.settings.load_profile("mqstore")

@@ -32,6 +32,14 @@ def test_a_rabbitmq_store_its_queues_and_reports_show_themselves_in_a_line() -> 
     assert repr(store.verify()).startswith(f"<report on '{root}': verdict ")
 
 
+def test_completion_offers_public_names_only() -> None:
+    for case, name in (("4.9.3/a-clean-small", "view"), ("3.10.8/f-mixed-features", "queues")):
+        store = mqstore.open(opened(case_named(case)))
+        for shown in (store, store.messages(), store.verify()):
+            assert not [each for each in dir(shown) if each.startswith("_")]
+        assert {"messages", "to_arrow", "sql", "verify", "path", name} <= set(dir(store))
+
+
 def test_a_notebook_gets_a_table_in_which_names_of_the_store_are_text() -> None:
     class Named(Shown):
         def _title(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore.errors import MqstoreError, NotAStoreError, UnsupportedError
+from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_packed
 from mqstore.files.location import Location, Url, as_location
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open_rocketmq", "open_store"]
 
+_LEVELS = 3
+_MOST_DIRECTORIES = 300
+_MOST_NAMED = 3
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
@@ -110,4 +115,30 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError
         return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")
     if not names:
         return NotAStoreError(f"{path} is empty; give the directory that contains commitlog/ or msg_stores/")
-    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; give the directory that does")
+    below = _stores_below(path) if isinstance(path, Path) and path.is_dir() else []
+    if below:
+        places = ", ".join(str(place) for place in below[:_MOST_NAMED])
+        advice = f"{'a store is' if len(below) == 1 else 'stores are'} at {places}{' and elsewhere' if len(below) > _MOST_NAMED else ''}"
+    else:
+        advice = "give the directory that does"
+    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; {advice}")
+
+
+def _stores_below(root: Path) -> list[Path]:
+    """Return the stores in the directories at most `_LEVELS` below root; of very many directories, only the first are looked at."""
+    from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
+
+    found: list[Path] = []
+    level = [root]
+    for _ in range(_LEVELS):
+        inner: list[Path] = []
+        for place in level:
+            with contextlib.suppress(OSError), os.scandir(place) as scan:
+                inner += sorted(Path(entry) for entry in islice(scan, _MOST_DIRECTORIES) if entry.is_dir(follow_symlinks=False))
+        level = []
+        for place in inner[:_MOST_DIRECTORIES]:
+            with contextlib.suppress(CannotOpenError):
+                directory = ReadOnlyDirectory(place)
+                is_store = looks_like_rocketmq(directory) or looks_like_rabbitmq(directory)
+                (found if is_store else level).append(place)
+    return found

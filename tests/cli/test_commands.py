@@ -17,12 +17,6 @@ from support.stores import BEGIN, Store, message
 KILLED = case_named("4.9.3/b3-kill9-torn")
 
 
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove COLUMNS: lines are wrapped only for a terminal or if COLUMNS is set."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Create a store of six messages in two topics, five of them in the queues and four in the index."""
@@ -182,7 +176,13 @@ def test_filters_of_messages(store: Path) -> None:
     assert offsets("--grep", r"^body [34]$") == [3, 4]
     assert offsets("--grep", r"\x00\x01") == [0]  # the message of topic `late`
     assert offsets("--since", BEGIN + 1, "--until", BEGIN + 3) == [1, 2]
-    assert offsets("--between", BEGIN + 1, BEGIN + 3) == [1, 2]
+    for between in (
+        ("--between", BEGIN + 1, BEGIN + 3),
+        ("--between", f"{BEGIN + 1}..{BEGIN + 3}"),
+        (f"--between={BEGIN + 1},{BEGIN + 3}",),
+        ("--between", "2022-01-01T00:00:00.001Z..2022-01-01T00:00:00.003Z"),
+    ):
+        assert offsets(*between) == [1, 2], between
     assert offsets("--since", "1h") == []
     assert offsets("--since", "2022-01-01T00:00:00.004Z", "--topic", "orders") == [4]
 

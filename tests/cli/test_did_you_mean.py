@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.golden import case_named, opened, run_cli
 
 KILLED = "4.9.3/b-kill9"
 GROUPS = "4.9.3/f-broker-offsets"
 NODE = "3.10.8/f-mixed-features"
+VHOST_MEANT = "did you mean 'тест-β/%2F 2'?"
 
 
 @pytest.mark.parametrize(
@@ -21,10 +24,40 @@ NODE = "3.10.8/f-mixed-features"
         (GROUPS, ["groups", "--topic", "s62_bill"], "no committed offset of topic 's62_bill'; did you mean 's62_bills'?"),
         (NODE, ["queue", "/", "prioq"], "vhost '/' has no queue 'prioq'; did you mean 'prio.q'?"),
         (NODE, ["messages", "--queue", "ttlq"], "the store has no directory of a queue 'ttlq'; did you mean 'ttl.q'?"),
+        (
+            KILLED,
+            ["export", "--to", "OUT", "--threads", "1", "--topic", "orderz"],
+            "neither a queue nor a configuration; did you mean 'orders'?",
+        ),
+        (
+            KILLED,
+            ["replay", "--to", "OUT", "--topic", "orderz"],
+            "topic 'orderz' has neither a queue nor a configuration; did you mean 'orders'?",
+        ),
+        (NODE, ["queue", "тест-b/%2F 2", "prio.q"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (NODE, ["messages", "--vhost", "тест-b/%2F 2"], f"no message matches: the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (NODE, ["topics", "--vhost", "тест-b/%2F 2"], f"no queue matches: the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (NODE, ["get", "--vhost", "тест-b/%2F 2", "-q", "prio.q", "--at", "0"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (
+            NODE,
+            ["export", "--to", "OUT", "--threads", "1", "--vhost", "тест-b/%2F 2"],
+            f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}",
+        ),
+        (NODE, ["replay", "--to", "OUT", "--vhost", "тест-b/%2F 2"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (NODE, ["salvage", "--to", "OUT.jsonl", "--vhost", "тест-b/%2F 2"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (
+            NODE,
+            ["convert", "--to", "OUT", "--queue-version", "2", "--vhost", "тест-b/%2F 2", "--queue", "prio.q"],
+            f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}",
+        ),
+        (NODE, ["queue", "nothing", "prio.q"], "the store has no vhost 'nothing'; it has '/' and 'тест-β/%2F 2'"),
+        (NODE, ["get", "-q", "ttlq", "--at", "0"], "no vhost has a queue 'ttlq'; did you mean 'ttl.q'?"),
+        (NODE, ["topics", "--queue", "ttlq"], "the store has no directory of a queue 'ttlq'; did you mean 'ttl.q'?"),
     ],
 )
-def test_the_name_that_was_meant_is_named(case: str, command: list[str], meant: str) -> None:
-    done = run_cli(command[0], opened(case_named(case)), *command[1:])
+def test_the_name_that_was_meant_is_named(case: str, command: list[str], meant: str, tmp_path: Path) -> None:
+    words = [word.replace("OUT", str(tmp_path / "out")) for word in command]
+    done = run_cli(words[0], opened(case_named(case)), *words[1:])
     assert meant in " ".join((done.stdout + done.stderr).split())
 
 

@@ -44,9 +44,12 @@ COMMANDS = [
     (ROCKETMQ, ["usage", "--threads", "2"], "counting", UNCHANGED),
     (ROCKETMQ, ["find", "order", "--threads", "2"], "searching", UNCHANGED),
     (ROCKETMQ, ["diagnose"], "diagnosing", UNCHANGED),
-    (ROCKETMQ, ["rebuild", "--to", "OUT", "--threads", "2"], "rebuilding", UNCHANGED),
+    (ROCKETMQ, ["rebuild", "--to", "OUT", "--threads", "2"], "rebuilding", NOTHING_LEFT),
     (ROCKETMQ, ["export", "--to", "OUT", "--threads", "2", "--splits", "8"], "exporting", NOTHING_LEFT),
     (ROCKETMQ, ["salvage", "--to", "OUT.jsonl", "--as", "rocketmq"], "carving", NOTHING_LEFT),
+    (ROCKETMQ, ["salvage", "--to", "OUT.parquet"], "salvaging", NOTHING_LEFT),
+    (ROCKETMQ, ["lookup", "--keys", "KEYS", "--to", "OUT.jsonl"], "looking up", NOTHING_LEFT),
+    (RABBITMQ, ["salvage", "--to", "OUT.jsonl"], "salvaging", NOTHING_LEFT),
     (RABBITMQ, ["verify"], "verifying", UNCHANGED),
     (RABBITMQ, ["diagnose"], "diagnosing", UNCHANGED),
     (RABBITMQ, ["find", "order", "--threads", "2"], "searching", UNCHANGED),
@@ -66,7 +69,8 @@ CASES = [
 def test_an_interrupted_command_says_what_it_did_and_leaves_nothing(
     tmp_path: Path, store: str, command: list[str], doing: str, ends: str
 ) -> None:
-    words = [word.replace("OUT", str(tmp_path / "out")) for word in command]
+    (keys := tmp_path / "keys.txt").write_text("orders\tk1\n")
+    words = [word.replace("OUT", str(tmp_path / "out")).replace("KEYS", str(keys)) for word in command]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, words[0], str(opened(case_named(store))), *words[1:]],
         capture_output=True, text=True, check=False, timeout=120,
@@ -76,7 +80,7 @@ def test_an_interrupted_command_says_what_it_did_and_leaves_nothing(
     assert last.startswith(f"mqstore: interrupted while {doing}")
     assert ends in last
     assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [keys]
 
 
 def test_an_interruption_from_outside_while_a_reader_waits() -> None:
@@ -93,3 +97,44 @@ def test_an_interruption_from_outside_while_a_reader_waits() -> None:
     os.close(reading)
     assert child.returncode == 130
     assert said == f"mqstore: interrupted; {UNCHANGED}\n"
+
+
+def python(code: str, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=False, timeout=120)
+
+
+INTERRUPT = "import os, signal\ndef interrupt():\n    os.kill(os.getpid(), signal.SIGINT)\n"
+
+
+@pytest.mark.parametrize("where", ["_filtered", "_read"])
+def test_a_query_that_is_interrupted_while_duckdb_reads_a_table_prints_no_traceback(where: str) -> None:
+    made = {"_filtered": "interrupt() or original(*given)", "_read": "(interrupt() or batch for batch in original(*given))"}[where]
+    owner = "duck._Scan" if where == "_filtered" else "duck"
+    done = python(
+        f"{INTERRUPT}from mqstore.pipeline.queries import duck\noriginal = {owner}.{where}\n"
+        f"{owner}.{where} = lambda *given: {made}\nfrom mqstore.cli import entry\nentry.main()",
+        "sql", opened(case_named(ROCKETMQ)), "select topic, count(*) from messages where size > 3 group by all",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, f"mqstore: interrupted while running the query; {UNCHANGED}\n")
+
+
+def test_an_interruption_while_the_options_are_parsed_is_not_silent() -> None:
+    done = python(
+        f"{INTERRUPT}from mqstore.cli.common import arguments\narguments.join_ranges = lambda words: interrupt() or words\n"
+        "from mqstore.cli import entry\nentry.main()",
+        "topics", opened(case_named(ROCKETMQ)),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, f"mqstore: interrupted; {UNCHANGED}\n")
+
+
+def test_an_interruption_after_the_work_changes_nothing() -> None:
+    code = f"{INTERRUPT}import atexit\nfrom mqstore.cli import entry\natexit.register(interrupt)\nentry.main()"
+    done = python(code, "topics", opened(case_named(ROCKETMQ)))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_an_interruption_of_the_imports_has_the_status_130_and_a_sentence() -> None:
+    """An interrupted `exec`, as for each dataclass, makes Python end by the signal unless it is forgotten."""
+    done = python(f"{INTERRUPT}from mqstore.cli import entry\nentry._run = lambda: exec('interrupt()', globals())\nentry.main()")
+    assert (done.returncode, done.stderr) == (130, "mqstore: interrupted before it began; nothing was done\n")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide" / "console.md"
 STORES = ("4.9.3/b-kill9", "4.9.3/m-damaged/16-everything", "3.10.8/f-mixed-features")
 NOTES = ("its page says so until it does", "--tls-cert and --tls-key encrypt them")
-START = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
+START = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; sys.exit(main())"
 
 
 def test_every_address_of_the_guide_is_answered() -> None:

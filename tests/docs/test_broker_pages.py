@@ -21,6 +21,7 @@ from support.broker import Wire, records
 from support.ports import free_port
 
 from mqstore.broker.protocol.codes import RequestCode
+from mqstore.rocketmq import MessageStore
 from mqstore.testing.client import Client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,50 @@ def test_the_commands_of_the_broker_page_serve_and_tell_metrics(tmp_path: Path) 
         errors = serving.communicate(timeout=300)[1]
     assert serving.returncode == 0, errors
     assert not (tmp_path / "orders" / "abort").exists()
+
+
+def shown(page: Path, kind: str) -> str:
+    """Return the block of a kind; a page that has several of it fails."""
+    (block,) = re.findall(rf"^```{kind}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+PROGRAMS = {**ENVIRONMENT, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+
+
+def test_the_ready_line_has_the_fields_that_the_page_shows(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "mqstore", "serve", "orders", "--listen", "127.0.0.1:0", "--print-ready", "-q"]
+    with subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        line = serving.stdout.readline()
+        serving.terminate()
+    example = json.loads(shown(GUIDE / "broker.md", "json ready"))
+    found = json.loads(line)
+    assert list(found) == list(example)
+    assert found == example | {name: found[name] for name in ("address", "port", "pid")}
+    assert list(map(type, found.values())) == list(map(type, example.values()))
+
+
+def test_the_shell_lines_wait_for_the_broker_and_end_it(tmp_path: Path) -> None:
+    script = shown(GUIDE / "broker.md", "sh ready")
+    done = subprocess.run(["bash", "-uc", script], cwd=tmp_path, env=PROGRAMS, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with MessageStore.open(tmp_path / "orders") as store:
+        assert [record.body for record in store.query("orders", "o-17").records] == [b"paid"]
+    (tmp_path / "ready").unlink()
+    busy = script.replace("--listen 127.0.0.1:0", "--listen nowhere")
+    failed = subprocess.run(["bash", "-uc", busy], cwd=tmp_path, env=PROGRAMS, capture_output=True, text=True, timeout=300, check=False)
+    assert failed.returncode == 1
+    assert "cannot listen on 'nowhere'" in (tmp_path / "broker.log").read_text()
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="there is no Java compiler")
+def test_the_program_in_java_reads_the_address_and_ends_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "OrdersTest.java").write_text(shown(GUIDE / "broker.md", "java"), encoding="utf-8")
+    command = ["java", "OrdersTest.java"]
+    done = subprocess.run(command, cwd=tmp_path, env=PROGRAMS, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r'producer\.setNamesrvAddr\("127\.0\.0\.1:\d+"\)\nstatus 0\n', done.stdout)
 
 
 def python_blocks(page: Path) -> str:
@@ -100,7 +145,7 @@ def _accounts_and_certificates(place: Path) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("page", "command", "line"), shown_serving(), ids=lambda text: text.split()[0] if text else "none")
 def test_what_a_page_shows_running_says_so(page: str, command: str, line: str) -> None:
-    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; main()"
+    start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; sys.exit(main())"
     with transcripts.stores() as place:
         if page == "who-may-connect.md":
             _accounts_and_certificates(place)

@@ -44,7 +44,7 @@ def test_every_command_and_every_public_name_has_a_place(site: ModuleType) -> No
     page = site.commands()
     for command in ("inspect", "messages", "diagnose", "repair", "rescue", "salvage", "replay", "find", "serve", "console"):
         assert f"## `{command}`" in page
-    assert "| `--between FROM TO` | The same as --since FROM --until TO. |" in page
+    assert "| `--between FROM..TO` | The same as --since FROM --until TO; also as two words: --between FROM TO. |" in page
     names = set(re.findall(r"^::: mqstore\.\S+\.(\w+)$", site.api("mqstore.rocketmq"), re.MULTILINE))
     assert {"MessageStore", "Message", "PutResult", "RocketMQStore", "StoreConfig"} <= names
 

@@ -31,6 +31,10 @@ RUN_BY = {
     ("README.md", "python"): SHOWN_TESTS,
     ("README.md", "serving"): SERVING,
     ("broker.md", "doctest"): "tests/docs/test_broker_pages.py::test_the_examples_of_the_broker_page_are_true",
+    ("broker.md", "java"): "tests/docs/test_broker_pages.py::test_the_program_in_java_reads_the_address_and_ends_the_broker",
+    ("broker.md", "json ready"): "tests/docs/test_broker_pages.py::test_the_ready_line_has_the_fields_that_the_page_shows",
+    ("broker.md", "sh container"): "tests/docs/test_containerfile.py::test_the_command_of_the_image_serves_clients",
+    ("broker.md", "sh ready"): "tests/docs/test_broker_pages.py::test_the_shell_lines_wait_for_the_broker_and_end_it",
     ("broker.md", "sh serve"): BROKER,
     ("cluster.md", "properties"): CLUSTER,
     ("cluster.md", "python"): CLUSTER,
@@ -45,6 +49,7 @@ RUN_BY = {
     ("embed-queues.md", "doctest"): "tests/docs/test_docs.py::test_the_examples_of_the_page_on_embedded_queues_are_true",
     ("embed.md", "doctest"): "tests/docs/test_docs.py::test_the_examples_of_the_embedding_page_are_true",
     ("pytest.md", "python"): SHOWN_TESTS,
+    ("pytest.md", "python unittest"): "tests/testing/test_unittest_case.py::test_the_tests_of_the_page_pass_and_leave_nothing",
     ("rabbitmq.md", "text check"): "tests/interop/rabbitmq/test_rescue_into_new_node.py::"
     "test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them",
     ("replay.md", "json rows"): "tests/replay/test_rows.py::test_the_rows_of_the_guide_are_messages",

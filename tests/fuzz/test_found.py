@@ -132,6 +132,37 @@ def messages(stores: Path, selection: QueueSelection = QueueSelection()) -> list
     return [row for batch in mqstore.open(stores).to_batches(columns, selection) for row in batch.to_pylist()]
 
 
+def test_log_files_that_are_all_a_byte_too_long_are_all_read(tmp_path: Path) -> None:
+    """The files seemed to overlap, and after a surplus byte most records of the second one contradicted its name: it was not read."""
+    root = unpacked("4.9.3/a-clean-small", tmp_path)
+    first, second, *others = sorted((root / "commitlog").iterdir())
+    before = offsets(root)
+    for other in others:
+        other.unlink()
+    start = int(second.name)
+    raw = second.read_bytes()
+    surplus = min(at for at in before if at > start + 5000) - start
+    second.write_bytes(raw[:surplus] + b"x" + raw[surplus:])
+    with open(first, "ab") as file:
+        file.write(b"\0")
+    assert set(offsets(root)) >= {at for at in before if at < start + surplus}
+    damaged = {item.file for item in verify(RocketMQStore(root)).damage if item.kind == Kind.WRONG_SIZE}
+    assert damaged == {f"commitlog/{first.name}", f"commitlog/{second.name}"}
+
+
+def test_a_delayed_message_stored_at_the_end_of_time_has_a_delivery_time_that_wraps(tmp_path: Path) -> None:
+    """Its delivery time does not fit into the queue entry: `verify` ended with "int too large to convert"; a broker wraps it."""
+    root = unpacked("4.9.3/e-delay-transaction-batch", tmp_path)
+    rows = [row for batch in mqstore.open(root).to_batches(("topic", "physical_offset")) for row in batch.to_pylist()]
+    at = next(row["physical_offset"] for row in rows if row["topic"] == "SCHEDULE_TOPIC_XXXX")
+    with open(root / "commitlog" / f"{0:020}", "r+b") as log:
+        log.seek(at + 56)
+        log.write((2**63 - 1).to_bytes(8, "big"))
+    assert Kind.QUEUE_ENTRY_MISMATCH in [item.kind for item in verify(RocketMQStore(root)).damage]
+    assert run_cli("rebuild", root, "--to", tmp_path / "rebuilt").status == 0
+    assert not verify(RocketMQStore(tmp_path / "rebuilt")).damage
+
+
 @pytest.mark.parametrize("name", ["20991126397019061", "9", "2099112210205"])
 def test_an_index_file_whose_name_is_not_a_moment_is_followed_by_one_with_a_greater_name(name: str, tmp_path: Path) -> None:
     """The engine took the name of the newest index file for a date, and a put that began the next file ended with a ValueError."""

@@ -62,3 +62,20 @@ def test_a_command_of_an_uncompiled_package_prints_the_warning_as_a_sentence(unc
     done = run(uncompiled, "-m", "mqstore", "inspect", str(opened(case_named("3.10.8/f-mixed-features"))))
     assert done.returncode == 0
     assert [line for line in done.stderr.splitlines() if not line.startswith(f"mqstore: warning: {WARNING}")] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "numbers"), [("rocketmq", [30220, 30936, *range(40)]), ("rabbitmq", [*range(8)])])
+def test_an_uncompiled_package_reports_damage_as_a_compiled_one_does(
+    uncompiled: Path, family: str, numbers: list[int], tmp_path: Path
+) -> None:
+    """Images 30220 and 30936 made `inspect` and `verify` end with "Object of type int64 is not JSON serializable"."""
+    script = (
+        f"import sys, warnings; sys.path.append({str(ROOT / 'tests')!r}); warnings.simplefilter('ignore'); "
+        "from pathlib import Path; from fuzz.images import Images; "
+        "images = Images(sys.argv[1], Path(sys.argv[2])); "
+        "print(sum(images.check(images.image(int(number))) is None for number in sys.argv[3:]))"
+    )
+    done = run(uncompiled, "-c", script, family, str(tmp_path), *map(str, numbers))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split()[-1] == str(len(numbers))

@@ -30,13 +30,15 @@ def test_a_time_is_milliseconds_or_iso_in_utc(text: str, milliseconds: int) -> N
     assert parse_time(text, "--since") == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "12:30", "2022-13-01", "1.5"])
+@pytest.mark.parametrize("text", ["", "tomorrow", "12:30", "2022-13-01", "1.5"])
 def test_text_that_is_not_a_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"--since .* is not a time; give milliseconds"):
         parse_time(text, "--since")
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("90m", 5400), ("2h", 7200), ("3d", 259_200), ("1w", 604_800), ("2 H", 7200)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("45s", 45), ("90m", 5400), ("2h", 7200), ("3d", 259_200), ("1w", 604_800), ("2 H", 7200), ("2h3m", 7380)]
+)
 def test_a_span_is_a_time_before_now(text: str, seconds: int) -> None:
     now = 1_700_000_000_000
     assert parse_time(text, "--since", now=now) == now - 1000 * seconds
@@ -44,7 +46,21 @@ def test_a_span_is_a_time_before_now(text: str, seconds: int) -> None:
     assert before - seconds - 0.01 <= found <= after - seconds
 
 
-@pytest.mark.parametrize("text", ["h", "2y", "1.5h", "-2h", "2h3m", "12345678h"])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("now", "2023-11-14T22:13:20"),
+        ("today", "2023-11-14"),
+        ("Yesterday", "2023-11-13"),
+        ("2 hours ago", "2023-11-14T20:13:20"),
+        ("1 day 2h 30 min", "2023-11-13T19:43:20"),
+    ],
+)
+def test_times_as_people_write_them(text: str, found: str) -> None:
+    assert parse_time(text, "--since", now=1_700_000_000_000) == parse_time(found, "--since")
+
+
+@pytest.mark.parametrize("text", ["h", "2y", "1.5h", "-2h", "2h3", "ago", "2h, 3m", "12345678h"])
 def test_what_only_looks_like_a_span_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="a span before now such as 2h or 3d"):
         parse_time(text, "--since")

@@ -1,7 +1,7 @@
 """`demo`: a guided tour on two stores included in the package.
 
 `data/killed-broker.tar.xz`:
-RocketMQ 4.9.3's own store wrote it and was halted (no shutdown hook ran) with the last 260 messages not dispatched; then the
+RocketMQ 4.9.3's own store wrote it and was halted (no shutdown hook ran) with the last 80 messages not dispatched; then the
 second half of its last record was overwritten with zeros, as a power loss leaves it. `data/killed-node.tar.xz`: a RabbitMQ 3.10.8 node with
 queues of version 1, killed while it merged two message files. Every step runs the function of
 the command line printed above its output.
@@ -124,7 +124,7 @@ def demo(
         story.show(words, lambda: export(out, store, ExportOptions(to=table, master=master)))
         rows = _run_sql(out, spark, table, SQL)
         out.table(
-            (Column("topic"), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
+            (Column("topic", flexible=True), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
             ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
         )
         _show_rabbitmq(out, story, place, spark, master)

@@ -10,6 +10,7 @@ status   0  done, nothing wrong
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -42,11 +43,15 @@ from mqstore.version import __version__
 
 __all__ = ["app", "main", "report_failure", "run"]
 
-_WRITING_NEW = frozenset({"convert", "rescue", "salvage"})  # a new file or directory, which appears when it is complete
+# these write a new file or directory, which appears when it is complete
+_WRITING_NEW = frozenset({"convert", "rescue", "salvage", "rebuild", "lookup"})
 _READING = frozenset(
-    {"inspect", "diagnose", "verify", "usage", "messages", "find", "queue", "topics", "timers", "query", "get", "sql", "lookup", "rebuild"}
+    {"inspect", "diagnose", "verify", "usage", "messages", "find", "queue", "topics", "timers", "query", "get", "sql"}
 )  # they change nothing in the store
 CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+_NOT_A_NUMBER = re.compile(r"Input should be a valid (integer|number), .*")
 
 
 class _InterruptionError(BaseException):
@@ -55,6 +60,12 @@ class _InterruptionError(BaseException):
 
 class _Commands(TyperGroup):
     """The commands. Of a KeyboardInterrupt, Typer would make the status 130 without a word."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise _InterruptionError from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -173,6 +184,7 @@ def _interruption(argv: list[str]) -> str:
 def _usage_sentence(error: typer.TyperException) -> str:
     """Format an error of the parser as one sentence that refers to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
+    message = _NOT_A_NUMBER.sub(lambda found: f"it takes a {'whole ' if found[1] == 'integer' else ''}number", message)
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` lists the options"
@@ -243,7 +255,7 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> None:
-    """Run this process's command line."""
+def main() -> int:
+    """Run this process's command line and return the exit status."""
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(run(sys.argv[1:]))
+    return run(sys.argv[1:])

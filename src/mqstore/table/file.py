@@ -67,14 +67,15 @@ def write_rows(
     format: str,  # noqa: A002
     verdicts: frozenset[str],
     complete: Complete | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> RowCounts:
     """Write the rows with these verdicts to a new file. schema: of the batches. complete: called before the file is published.
 
-    Raises TargetError.
+    progress: takes the number of messages read so far, and 0 for their total. Raises TargetError.
     """
     counts = RowCounts()
     with NewFile(to) as new:
-        rows = filter_by_verdict(batches, verdicts, counts)
+        rows = filter_by_verdict(batches if progress is None else _counted(batches, progress), verdicts, counts)
         if format == "jsonl":
             for batch in rows:
                 new.file.write("".join(f"{row}\n" for row in json_rows(batch, "base64")).encode("utf-8", "backslashreplace"))
@@ -85,6 +86,14 @@ def write_rows(
             complete(new, counts)
         new.publish()
     return counts
+
+
+def _counted(batches: Iterable[pa.RecordBatch], progress: Callable[[int, int], None]) -> Iterator[pa.RecordBatch]:
+    read = 0
+    for batch in batches:
+        yield batch
+        read += batch.num_rows
+        progress(read, 0)
 
 
 def _write_parquet(rows: Iterable[pa.RecordBatch], schema: pa.Schema, sink: Any) -> None:

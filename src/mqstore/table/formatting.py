@@ -17,8 +17,11 @@ __all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", 
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SPAN = re.compile(r"([0-9]{1,6}) ?([smhdw])", re.IGNORECASE)
+_PART = r"([0-9]{1,6}) ?(seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d|weeks?|w)"
+_SPAN = re.compile(rf"{_PART}(?: ?{_PART})*(?: ago)?", re.IGNORECASE)
+_PARTS = re.compile(_PART, re.IGNORECASE)
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_DAYS = {"today": 0, "yesterday": 1}
 # terminals act on control characters, which a store may contain; lone surrogates cannot be encoded
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -103,19 +106,25 @@ def command(*words: object) -> str:
 def parse_time(text: str, option: str, *, now: int | None = None) -> int:
     """Parse a time into milliseconds since the epoch. Raises UsageError.
 
-    A time is a number, an ISO 8601 time, in UTC if it has no zone, or a span before now: 45s, 90m, 2h, 3d, 1w. now: in milliseconds.
+    A time is a number; an ISO 8601 time, in UTC if it has no zone; a span before now: 45s, 1h30m, 3 days, 1w ago; `now`; `today` and
+    `yesterday`, which begin at midnight UTC. now: in milliseconds.
 
     >>> parse_time("2022-01-01T00:00:00.123Z", "--since"), parse_time("2022-01-01 01:00+01:00", "--since"), parse_time("5", "--since")
     (1640995200123, 1640995200000, 5)
-    >>> parse_time("2h", "--since", now=10_000_000)
-    2800000
+    >>> parse_time("2h", "--since", now=10_000_000), parse_time("1h 30 minutes ago", "--since", now=10_000_000)
+    (2800000, 4600000)
     """
     stripped = text.strip()
     if stripped.removeprefix("-").isdecimal():
         return int(stripped)
-    span = _SPAN.fullmatch(stripped)
-    if span is not None:
-        return (time.time_ns() // 1_000_000 if now is None else now) - int(span[1]) * _MILLISECONDS[span[2].lower()]
+    now = time.time_ns() // 1_000_000 if now is None else now
+    word = stripped.lower()
+    if word == "now":
+        return now
+    if word in _DAYS:
+        return now - now % _MILLISECONDS["d"] - _DAYS[word] * _MILLISECONDS["d"]
+    if _SPAN.fullmatch(stripped) is not None:
+        return now - sum(int(number) * _MILLISECONDS[unit[0].lower()] for number, unit in _PARTS.findall(stripped))
     try:
         found = datetime.fromisoformat(stripped)
     except ValueError:

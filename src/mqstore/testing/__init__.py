@@ -1,6 +1,7 @@
 """The test kit: a broker in the process of a test, crash replay, and injected I/O faults.
 
     with RunningBroker(path) as rocketmq: ...        # a broker, and helpers that send and receive; as a pytest fixture: `rocketmq`
+    class OrderTest(RocketMQTestCase): ...           # the same for unittest: `self.rocketmq`
 
     recorded = RecordedWrites()                      # the recorder of a store or a DurableDirectory
     ... the run, with recorded.mark("acknowledged", x) for each promise ...
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mqstore.testing.faults import FailingDisk, Fault, FaultCheckError, FaultRun, every_fault
     from mqstore.testing.losses import LossKind
     from mqstore.testing.running_broker import RunningBroker
+    from mqstore.testing.unittest_case import RocketMQTestCase
 
 __all__ = [
     "Client",
@@ -38,6 +40,7 @@ __all__ = [
     "Mark",
     "ReceivedMessage",
     "RecordedWrites",
+    "RocketMQTestCase",
     "RunningBroker",
     "SendReceipt",
     "every_fault",
@@ -60,6 +63,7 @@ _MODULES = {
     "Mark": "mqstore.files.recorder",
     "ReceivedMessage": "mqstore.testing.client",
     "RecordedWrites": "mqstore.files.recorder",
+    "RocketMQTestCase": "mqstore.testing.unittest_case",
     "RunningBroker": "mqstore.testing.running_broker",
     "SendReceipt": "mqstore.testing.client",
     "every_fault": "mqstore.testing.faults",

@@ -38,12 +38,13 @@ _QUICK = Settings(transaction_check_interval=1000, transaction_timeout=500, prop
 class RunningBroker:
     """A broker over a directory, with helpers to send and receive. By default, messages to new topics create them.
 
-    options: those of `mqstore.broker.Broker`. By default, half messages older than half a second are checked each second.
+    options: those of `mqstore.broker.Broker`. By default, half messages older than half a second are checked each second, and a new
+    store is a `SMALL` one; one that has files of other sizes keeps them.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = Path(path)
-        self._options: dict[str, Any] = {"auto_create_topics": True, "config": SMALL, "settings": _QUICK} | options
+        self._options: dict[str, Any] = {"auto_create_topics": True, "config": _sizes(self.path), "settings": _QUICK} | options
         self._broker: Broker | None = None
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,3 +174,12 @@ class RunningBroker:
     ) -> list[ReceivedMessage]:
         """Return the next messages of a topic for a group, see `Client.consume`."""
         return self.client.consume(topic, count, group=group, tags=tags, timeout=timeout, commit=commit)
+
+
+def _sizes(path: Path) -> StoreConfig:
+    """Return the sizes of a small store, or, if the log there has files of another size, the defaults, which give way to the files."""
+    try:
+        sizes = {entry.stat().st_size for entry in os.scandir(path / "commitlog")}
+    except OSError:
+        sizes = set()
+    return SMALL if sizes <= {SMALL.commit_log_file_size} else StoreConfig()

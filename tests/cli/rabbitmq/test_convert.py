@@ -97,7 +97,9 @@ def test_one_queue_of_a_vhost_is_converted(tmp_path: Path) -> None:
         (["--for", "3.7"], "'3.7' is not a version of RabbitMQ that can be converted for; they are 3.8, 3.9, 3.10,"),
         (["--for", "x"], "'x' is not a version of RabbitMQ"),
         (["--for", "4.3.6", "--queue-version", "1"], "RabbitMQ 4.3 does not read queues of version 1"),
-        (["--queue-version", "2", "--vhost", "other", "--queue", "fan.1"], "vhost 'other' has no queue"),
+        (["--queue-version", "2", "--vhost", "other", "--queue", "fan.1"], "the store has no vhost 'other'; it has '/'"),
+        (["--queue-version", "2", "--vhost", "/"], "--vhost names the vhost of --queue; name the queues, or omit it"),
+        (["--queue-version", "2", "--queue", "fan1"], "vhost '/' has no queue 'fan1'; did you mean 'fan.1'"),
     ],
 )
 def test_an_impossible_request_gives_a_one_sentence_error(words: list[str], said: str, tmp_path: Path) -> None:

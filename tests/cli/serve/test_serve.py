@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,64 @@ def test_a_store_served_read_only_is_not_changed(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait() == 0
     assert tree_checksum(path) == before
+
+
+@contextmanager
+def serving_with_a_ready_line(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "mqstore", "serve", "--listen", "127.0.0.1:0", "--print-ready", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # after its end this does nothing
+
+
+@pytest.mark.parametrize("options", [(), ("-q",), ("-o", "json"), ("-o", "csv", "--verbose"), ("--no-color",)], ids=" ".join)
+def test_the_ready_line_is_all_that_is_printed_whatever_the_format(tmp_path: Path, options: tuple[str, ...]) -> None:
+    store = tmp_path / "store"
+    with serving_with_a_ready_line(store, "--auto-create-topics", *options) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with Client(ready["address"]) as client:  # at once: the line is printed when clients can connect
+            client.produce("orders", "paid")
+            assert client.consume("orders")[0].text == "paid"
+        process.terminate()
+        assert process.communicate(timeout=300)[0] == ""
+    assert process.returncode == 0
+    assert not (store / "abort").exists()
+    assert ready == {
+        "ready": True,
+        "address": f"127.0.0.1:{ready['port']}",
+        "port": ready["port"],
+        "store": str(store),
+        "version": "4.9.3",
+        "read_only": False,
+        "pid": process.pid,
+    }
+
+
+def test_the_ready_line_has_the_advertised_address_and_the_port_that_is_listened_on() -> None:
+    path = opened(case_named("5.3.3/h-kill9"))
+    with serving_with_a_ready_line(path, "--read-only", "--address", "192.0.2.7:19876", "-q") as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", ready["port"]), timeout=300):
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=300)
+    assert process.returncode == 0
+    assert (ready["address"], ready["version"], ready["read_only"]) == ("192.0.2.7:19876", "5.3.3", True)
+    assert ready["port"] != 19876
+
+
+def test_a_broker_that_cannot_start_prints_no_ready_line(tmp_path: Path) -> None:
+    with serving(tmp_path / "store", "-q") as (running, ready):
+        taken = [sys.executable, "-m", "mqstore", "serve", str(tmp_path / "third"), "--listen", str(ready["address"]), "--print-ready"]
+        ended = subprocess.run(taken, capture_output=True, text=True, timeout=300, check=False)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert f"cannot listen on {ready['address']}" in ended.stderr
+        running.terminate()
+        running.communicate(timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,9 @@ def test_3_10_boots_from_stores_of_4_x_and_delivers_every_message(tmp_path: Path
             adopted = adopt_in(node, merged(stores, tmp_path / "all" / names[0]), [queue for case in cases for queue in declared(case)])
             assert adopted.sound, adopted
             want = [wanted(row) for case in cases for row in goldenkit.expected(case) if not has_expired(row)]
-            # 4.3 marks single messages as redelivered, 3.10 all up to one
-            assert differences(adopted.rows, want, ["redelivered"]) == []
+            # 4.3 marks single messages as redelivered, 3.10 all up to one; where a message has expired, those after it move up
+            moved = ["pos"] if len(want) < sum(len(goldenkit.expected(case)) for case in cases) else []
+            assert differences(adopted.rows, want, ["redelivered", *moved]) == []
             marked = {(row["vhost"], row["queue"], row["priority_level"], row["seq_id"]) for row in adopted.rows if row["redelivered"]}
             assert marked >= {(row["vhost"], row["queue"], row["priority_level"], row["seq_id"]) for row in want if row["redelivered"]}
             assert not [line for line in adopted.log if "[error]" in line or "crash" in line]

@@ -64,6 +64,17 @@ def queues_of(outs: Iterable[Path]) -> list[tuple[str, str]]:
     return sorted({(queue["vhost"], queue["name"]) for document in documents for queue in document["queues"]})
 
 
+def unmarked(item: Message) -> Message:
+    """Return a message without the mark of an earlier delivery."""
+    return (*item[:2], {name: value for name, value in item[2].items() if name != "redelivered"})
+
+
+def in_time(found: Iterable[Message], rows: Iterable[Row]) -> list[Message]:
+    """Return delivered messages without those of `rows` that have expired: a node still delivers one that expired behind others."""
+    late = [unmarked(message(row["vhost"], row["queue"], row)) for row in rows if row["recovered"] and has_expired(row)]
+    return [item for item in found if unmarked(item) not in late]
+
+
 def delivered(node: OtherNode | Node, queues: Iterable[tuple[str, str]]) -> list[Message]:
     """Get all messages of queues, in order, without acknowledging; they return to their queues, marked as redelivered."""
     found: list[Message] = []
@@ -180,8 +191,9 @@ def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
         shutil.move(every, first / "msg_stores")
         node.run_steps((first / "STEPS.md").read_text())
         queues = queues_of(outs.values())
-        want = wanted([*expected(OLD), *(row for name in names for row in delivered_by_the_old_node(name))])
-        assert delivered(node, queues) == want
+        sent = [*expected(OLD), *(row for name in names for row in delivered_by_the_old_node(name))]
+        want = wanted(sent)
+        assert in_time(delivered(node, queues), sent) == want
         assert len(want) > 800
 
         # publish, acknowledge, kill -9, restart: what was not acknowledged is there, and what was confirmed
@@ -205,11 +217,13 @@ def test_a_new_node_has_every_message_of_older_ones_and_works_on_with_them(
         node.stop()
         shutil.rmtree(node.data / "msg_stores")
         shutil.move(together(torn_outs.values(), node.base / "torn"), node.data / "msg_stores")
-        want = wanted(row for out in torn_outs.values() for row in stored(out))
+        promised = [row for out in torn_outs.values() for row in stored(out)]
+        want = wanted(promised)
         node.start()
-        assert delivered(node, queues) == want
+        got = delivered(node, queues)
+        assert in_time(got, promised) == want
     for name, data in torn.items():
-        check_promise(name, data, want)
+        check_promise(name, data, got)
 
 
 def publish(channel: Any, queue: str, body: bytes, number: int) -> None:
@@ -223,9 +237,11 @@ def check_promise(name: str, data: Path, found: list[Message]) -> None:
     had = wanted(delivered_by_the_old_node(name.removesuffix("-damaged")))
     here = [item for item in found if item[:2] in {each[:2] for each in had}]
     lost = {(row["vhost"], row["queue"]): row["lost"] for row in rows if row["lost"]}
-    assert len(here) == sum(row["messages"] + row["waiting"] for row in rows)
+    every = run_cli("messages", data, "--body", "sha256", "-o", "jsonl").rows
+    expired = sum(map(has_expired, every))  # of which a node still delivers some that are behind others
+    assert 0 <= sum(row["messages"] + row["waiting"] for row in rows) - len(here) <= expired
     if said.starts:
-        assert len(here) == sum(row["messages"] + row["lost"] + row["waiting"] for row in rows) - said.loses
+        assert 0 <= sum(row["messages"] + row["lost"] + row["waiting"] for row in rows) - said.loses - len(here) <= expired
     left = [json.dumps(item[2] | {"redelivered": True}) for item in here]
     gone = [item for item in had if json.dumps(item[2] | {"redelivered": True}) not in left]
     assert Counter(item[:2] for item in gone) == lost

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from mqstore.cli.common.option_classes import back_end_arguments, command_parameters
 from mqstore.cli.common.output import CommonOptions, Format, Output
 from mqstore.cli.common.store_kind import BackEnd, back_end_for
+from mqstore.cli.common.time_range import join_ranges
 from mqstore.errors import UsageError
 from mqstore.table.formatting import parse_time
 
@@ -194,6 +196,13 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
     return names
 
 
+class _Command(TyperCommand):
+    """A command that takes a range of times as two words, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, join_ranges(args))
+
+
 _GLOBAL = "Output"
 
 
@@ -296,6 +305,7 @@ def verb(
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(
             name,
+            cls=_Command,
             epilog=f"Example: mqstore {example}",
             rich_help_panel=panel,
             hidden=hidden,

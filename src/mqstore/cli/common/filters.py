@@ -10,6 +10,7 @@ import typer
 
 from mqstore.cli.common.arguments import GrepOption, ViewName, option
 from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
+from mqstore.cli.common.time_range import time_range
 from mqstore.errors import UsageError
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import parse_time
@@ -41,11 +42,13 @@ Since = Annotated[
         "--since",
         metavar="TIME",
         help="Only messages stored at or after this time: milliseconds since the epoch, ISO 8601 (UTC if it has no zone), or a span before "
-        "now: 90m, 2h, 3d.",
+        "now: 90m, 1h30m, 3 days ago, yesterday.",
     ),
 ]
 Until = Annotated[str | None, option("--until", metavar="TIME", help="Only messages stored before this time.")]
-Between = Annotated[tuple[str, str] | None, option("--between", metavar="FROM TO", help="The same as --since FROM --until TO.")]
+Between = Annotated[
+    str | None, option("--between", metavar="FROM..TO", help="The same as --since FROM --until TO; also as two words: --between FROM TO.")
+]
 Limit = Annotated[int | None, option("--limit", "-n", min=0, help="Maximum number of rows.")]
 Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
 FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: start at this sequence id.")]
@@ -129,8 +132,7 @@ class MessageFilters:
         if self.between is not None:
             if self.since is not None or self.until is not None:
                 raise UsageError("--between gives both ends; omit --since and --until")
-            begin, end = (parse_time(text, "--between") for text in self.between)
-            return begin, end
+            return time_range(self.between)
         since = None if self.since is None else parse_time(self.since, "--since")
         return since, None if self.until is None else parse_time(self.until, "--until")
 

@@ -5,14 +5,18 @@
                   0  orders      2
                 277  late        0
 
-In a file or a pipe everything is printed in full. On a terminal the table is made to fit, in this order: text is shortened, titles take
-two lines, columns that say the least are left out, names are shortened in their middle, each row is printed as lines of title and value.
+In a file or a pipe everything is printed in full. On a terminal the table is made to fit without cutting a word: titles take two lines,
+paths are shortened in the middle of their directories, flexible text takes several lines, and columns that say the least are left out
+where that saves lines. Where even that is not enough, each row is printed as lines of title and value.
 """
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from unicodedata import east_asian_width
 
 from mqstore.table.formatting import printable
@@ -21,16 +25,20 @@ __all__ = ["Column", "Grid", "display_width"]
 
 GAP = "  "
 SAMPLE = 400
+PLANNED = 100  # rows by which columns and widths are chosen where not all fits
 NARROWEST = 6
-TEXT = 14  # text is not shortened below this before columns are left out
+WORD = 16  # text is not made narrower than its words, up to this
+TEXT = 12  # text is not made narrower than this
+SPARED = 0.9  # a column is left out if that saves a tenth of the lines
+_BREAK = re.compile(r"[-_./:,;|%=@&+]")  # text without a blank is broken after these
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of text. right: numbers. flexible: may be shortened to make the table fit.
+    """A column of text. right: numbers. flexible: may take several lines to make the table fit.
 
-    path: is shortened at its start. name: is shortened in its middle, and after columns were left out. drop: the first columns to be left
-    out have the highest number, and 0 is for those that never are. style: returns a cell's SGR number.
+    path: is shortened in the middle of its directories first. drop: the first columns to be left out have the highest number, and 0 is for
+    those that never are. style: returns a cell's SGR number.
     """
 
     title: str
@@ -38,24 +46,12 @@ class Column:
     flexible: bool = False
     style: Callable[[str], str] | None = None
     path: bool = False
-    name: bool = False
     drop: int = 0
 
 
 def display_width(text: str) -> int:
     """Return the number of terminal columns that the text takes."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
-def _fit(text: str, width: int, column: Column) -> str:
-    if display_width(text) <= width:
-        return text
-    if column.path:
-        return "…" + _start(text[::-1], width - 1)[::-1]
-    if column.name:
-        end = _start(text[::-1], (width - 1) // 2)[::-1]
-        return _start(text, width - 1 - display_width(end)) + "…" + end
-    return _start(text, width - 1) + "…"
 
 
 def _start(text: str, width: int) -> str:
@@ -67,14 +63,40 @@ def _start(text: str, width: int) -> str:
     return text
 
 
-def _pieces(text: str, width: int) -> Iterator[str]:
-    """Yield a text in pieces that fit a width; an empty text is one piece."""
-    while True:
+def _fold(text: str, width: int) -> list[str]:
+    """Return a text in lines that fit a width, broken at a blank, else after a separator, else anywhere."""
+    lines = []
+    while display_width(text) > width:
         piece = _start(text, width) or text[:1]
-        yield piece
-        text = text[len(piece) :]
-        if not text:
-            return
+        end = len(piece)
+        if text[end] != " ":
+            blank = piece.rfind(" ")
+            marks = [found.end() for found in _BREAK.finditer(piece)]
+            mark = max((piece.rfind("/") + 1, *marks[-1:]), key=lambda place: (2 * place >= end, piece[:place].endswith("/")))
+            end = blank if blank > 0 else mark if 2 * mark >= end else end
+        lines.append(text[:end])
+        text = text[end:].removeprefix(" ")
+    return [*lines, text]
+
+
+def _short_path(path: str, width: int, last: int) -> str:
+    """Return a path without directories from its middle, so that it fits a width. last: how many names at its end stay."""
+    names = path.split("/")
+    if display_width(path) <= width or len(names) < last + 2:
+        return path
+    for kept in range(len(names) - 1, last, -1):
+        for start in range(min(kept // 2, kept - last), 0, -1):
+            short = "/".join((*names[:start], "…", *names[len(names) - kept + start :]))
+            if display_width(short) <= width:
+                return short
+    return "/".join(("…", *names[-last:]))
+
+
+def _last_names(paths: Iterable[str]) -> int:
+    """Return how many names at their ends keep these paths apart; at least two."""
+    different = {tuple(path.split("/")) for path in paths}
+    most = max(map(len, different), default=2)
+    return next((last for last in range(2, most) if len({names[-last:] for names in different}) == len(different)), max(2, most))
 
 
 def _in_two_lines(title: str) -> tuple[str, str]:
@@ -99,7 +121,6 @@ class Grid:
         *,
         width: int | None,
         colour: bool,
-        limit: int = 48,
         chosen: Sequence[int] | None = None,
     ) -> None:
         self._chosen = chosen
@@ -107,10 +128,10 @@ class Grid:
         self._write = write
         self._width = width
         self._colour = colour
-        self._limit = limit
         self._waiting: list[Sequence[str]] = []
         self._widths: list[int] | None = None
         self._shown: list[int] = []
+        self._last_names: dict[int, int] = {}
         self._upright = False
         self.rows = 0
         self.left_out: tuple[str, ...] = ()
@@ -132,15 +153,16 @@ class Grid:
         if self._waiting and self._columns:
             self._flush()
         if self.left_out:
-            text = f"not shown at this width: {', '.join(self.left_out)} (--wide)"
-            self._write(f"\x1b[2m{text}\x1b[0m\n" if self._colour else f"{text}\n")
+            text = f"not shown at this width: {', '.join(self.left_out)} (--wide; --columns chooses)"
+            for line in textwrap.wrap(text, max(NARROWEST, self._width or 0), break_on_hyphens=False):
+                self._write(f"\x1b[2m{line}\x1b[0m\n" if self._colour else f"{line}\n")
 
     def _flush(self) -> None:
         lines: list[str] = []
         if self._widths is None:
             lines.extend(self._head())
         for row in self._waiting:
-            lines += self._block(row) if self._upright else [self._line(row)]
+            lines += self._block(row) if self._upright else self._lines(row)
         self._waiting.clear()
         self._write("".join(lines))
 
@@ -149,32 +171,36 @@ class Grid:
         titles = [("", column.title) for column in self._columns]
         self._shown = list(range(len(titles)))
         self._widths = self._natural_widths(titles)
-        if self._width is not None:
-            self._shorten(self._texts(), [max(TEXT, display_width(title)) for _, title in titles])
         if self._width is not None and self._excess() > 0:
             titles = [
-                _in_two_lines(column.title) if self._values_of(k) < self._widths[k] else ("", column.title)
+                _in_two_lines(column.title) if column.flexible or self._values_of(k) < self._widths[k] else ("", column.title)
                 for k, column in enumerate(self._columns)
             ]
-            self._widths = self._natural_widths(titles)
-            self._narrow(titles)
-        if self._width is not None and self._excess() > 0 and len(self._columns) > 1:
-            self._upright, self.left_out = True, ()
-            return
+            if not self._narrow(titles):
+                self._upright, self.left_out = len(self._columns) > 1, ()
+                if self._upright:
+                    return
+            titles = self._titles_that_fit(titles)
         for line in (0, 1):
             if any(titles[k][line] for k in self._shown):
-                yield self._line([title[line] for title in titles], lambda _: "1")
-        yield self._line(["─" * width for width in self._widths], lambda _: "2")
+                yield from self._lines([title[line] for title in titles], lambda _: "1")
+        yield from self._lines(["─" * width for width in self._widths], lambda _: "2")
+
+    def _titles_that_fit(self, titles: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the titles in one line each if there is room for all of them, else where the column is wide enough."""
+        widths = self._widths or []
+        wider = {k: display_width(self._columns[k].title) for k in self._shown}
+        if sum(max(0, width - widths[k]) for k, width in wider.items()) <= -self._excess():
+            for k, width in wider.items():
+                widths[k] = max(widths[k], width)
+        return [
+            title if display_width(column.title) > width else ("", column.title)
+            for title, column, width in zip(titles, self._columns, widths, strict=True)
+        ]
 
     def _natural_widths(self, titles: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the widths of the first rows and of the titles; on a terminal, flexible columns have a limit."""
-        widths = []
-        for k, (column, title) in enumerate(zip(self._columns, titles, strict=True)):
-            least = max(map(display_width, title))
-            widest = self._values_of(k)
-            limited = column.flexible and self._width is not None
-            widths.append(max(least, min(widest, self._limit) if limited else widest))
-        return widths
+        """Return the widths of the first rows and of the titles."""
+        return [max(self._values_of(k), *map(display_width, title)) for k, title in enumerate(titles)]
 
     def _values_of(self, column: int) -> int:
         """Return the width of the widest value of a column in the first rows."""
@@ -185,29 +211,30 @@ class Grid:
         widths = self._widths or []
         return sum(widths[k] for k in self._shown) + len(GAP) * (len(self._shown) - 1) - (self._width or 0)
 
-    def _texts(self) -> list[int]:
-        return [k for k, column in enumerate(self._columns) if column.flexible and not column.name]
-
-    def _narrow(self, titles: Sequence[tuple[str, str]]) -> None:
-        least = [max(NARROWEST, *map(display_width, title)) for title in titles]
-        self._shorten(self._texts(), [max(TEXT, width) for width in least])
-        for k in sorted(self._shown, key=lambda k: -self._columns[k].drop):
-            if self._excess() <= 0 or not self._columns[k].drop:
-                break
-            self._shown.remove(k)
+    def _narrow(self, titles: Sequence[tuple[str, str]]) -> bool:
+        """Choose the shown columns and their widths. Returns whether they fit, in fewer lines than one for each value."""
+        natural = self._natural_widths(titles)
+        self._last_names = {k: _last_names(row[k] for row in self._waiting) for k, column in enumerate(self._columns) if column.path}
+        ways = []
+        self._shown = list(range(len(self._columns)))
+        ranks = sorted((k for k in self._shown if self._columns[k].drop), key=lambda k: -self._columns[k].drop)
+        for dropped in (None, *ranks):
+            if dropped is not None:
+                self._shown.remove(dropped)
+            self._widths = list(natural)
+            folding = _Folding(self._fold_cell, self._waiting[:PLANNED], self._flexible(titles), self._widths)
+            while (excess := self._excess()) > 0 and folding.narrow(excess):
+                pass
+            if excess <= 0:
+                ways.append((folding.lines, list(self._shown), self._widths))
+                if folding.lines == len(self._waiting[:PLANNED]):
+                    break
+        if not ways:
+            return False
+        fewest = min(lines for lines, _, _ in ways)
+        lines, self._shown, self._widths = next(way for way in ways if way[0] * SPARED <= fewest)
         self.left_out = tuple(column.title for k, column in enumerate(self._columns) if k not in self._shown)
-        self._widths = self._natural_widths(titles)
-        self._shorten(self._texts(), least)
-        self._shorten([k for k, column in enumerate(self._columns) if column.flexible], [NARROWEST] * len(titles))
-
-    def _shorten(self, columns: Sequence[int], least: Sequence[int]) -> None:
-        """Narrow the widest of these columns until the table fits, none below its least width."""
-        widths = self._widths or []
-        while self._excess() > 0:
-            wide = [k for k in columns if k in self._shown and widths[k] > least[k]]
-            if not wide:
-                break
-            widths[max(wide, key=lambda k: widths[k])] -= 1
+        return lines <= len(self._waiting[:PLANNED]) * len(self._columns)
 
     def _block(self, row: Sequence[str]) -> Iterator[str]:
         """Yield a row as lines of title and value, for a terminal that is too narrow for the table."""
@@ -216,21 +243,88 @@ class Grid:
         for column, text in zip(self._columns, row, strict=True):
             title = column.title + " " * (margin - display_width(column.title))
             code = column.style(text) if self._colour and column.style is not None and text else ""
-            for number, piece in enumerate(_pieces(text, room)):
+            for number, piece in enumerate(_fold(text, room)):
                 shown = f"\x1b[{code}m{piece}\x1b[0m" if code else piece
                 yield f"{' ' * margin if number else title}{shown}".rstrip() + "\n"
         yield "\n"
 
-    def _line(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> str:
+    def _lines(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> Iterator[str]:
+        """Yield the lines of a row: as many as its longest cell takes."""
         widths = self._widths or []
-        cells = []
+        needed = sum(max(widths[k], display_width(row[k])) + len(GAP) for k in self._shown) - len(GAP)
+        whole = self._width is not None and needed <= self._width  # wider than the first rows, and there is room
+        folded = {k: [row[k]] if whole else self._fold_cell(k, row[k], widths[k]) for k in self._shown}
+        for number in range(max(map(len, folded.values()))):
+            cells = []
+            for k, pieces in folded.items():
+                column, text = self._columns[k], pieces[number] if number < len(pieces) else ""
+                room = " " * max(0, widths[k] - display_width(text))
+                chosen = style or column.style
+                code = chosen(row[k]) if self._colour and chosen is not None and text else ""
+                coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text
+                cells.append(room + coloured if column.right else coloured + room)
+            yield GAP.join(cells).rstrip() + "\n"
+
+    def _fold_cell(self, column: int, text: str, width: int) -> list[str]:
+        """Return the lines of a cell."""
+        if self._width is None or not self._columns[column].flexible:
+            return [text]
+        last = self._last_names.get(column)
+        return _fold(text if last is None else _short_path(text, width, last), width)
+
+    def _flexible(self, titles: Sequence[tuple[str, str]]) -> dict[int, int]:
+        """Return the least widths of the flexible columns that are shown."""
+        least = {}
         for k in self._shown:
-            column, width, text = self._columns[k], widths[k], row[k]
-            if column.flexible and self._width is not None:
-                text = _fit(text, width, column)
-            room = " " * max(0, width - display_width(text))
-            chosen = style or column.style
-            code = chosen(text) if self._colour and chosen is not None and text else ""
-            coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text
-            cells.append(room + coloured if column.right else coloured if k == self._shown[-1] else coloured + room)
-        return GAP.join(cells).rstrip() + "\n"
+            if self._columns[k].flexible:
+                words = max(display_width(word) for row in self._waiting for word in row[k].split(" "))
+                narrow = min(words if words <= WORD else TEXT, self._values_of(k))
+                least[k] = max(NARROWEST, narrow, *map(display_width, titles[k]))
+        return least
+
+
+class _Folding:
+    """Makes flexible columns narrower, each time the one that costs the fewest lines for the room it gives. Changes the widths."""
+
+    def __init__(
+        self,
+        fold: Callable[[int, str, int], list[str]],
+        rows: Sequence[Sequence[str]],
+        least: dict[int, int],
+        widths: list[int],
+    ) -> None:
+        self._fold = fold
+        self._rows = rows
+        self._widths = widths
+        self._least = least
+        self._lines = {k: [1] * len(rows) for k in least}
+
+    @property
+    def lines(self) -> int:
+        """The number of lines that the rows take."""
+        return sum(max(each) for each in zip([1] * len(self._rows), *self._lines.values(), strict=True))
+
+    def narrow(self, excess: int) -> bool:
+        """Make one column narrower, by at most the excess. Returns whether that was possible."""
+        best: tuple[float, int, int, list[int]] | None = None
+        for k, least in self._least.items():
+            if self._widths[k] <= least:
+                continue
+            width = max(
+                least, self._widths[k] - excess, next(wanted for part in count(2) if (wanted := self._part(k, part)) < self._widths[k])
+            )
+            lines = [len(self._fold(k, row[k], width)) for row in self._rows]
+            others = [1] * len(self._rows), *(each for other, each in self._lines.items() if other != k)
+            cost = sum(max(each) for each in zip(lines, *others, strict=True)) - self.lines
+            rank = cost / (self._widths[k] - width)
+            if best is None or rank < best[0]:
+                best = rank, k, width, lines
+        if best is None:
+            return False
+        _, k, self._widths[k], self._lines[k] = best
+        return True
+
+    def _part(self, column: int, part: int) -> int:
+        """Return a width in which the longest text takes about this many lines."""
+        longest = max(display_width(row[column]) for row in self._rows)
+        return -(-longest // part) + (1 if part < 4 else 0)

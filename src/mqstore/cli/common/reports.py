@@ -74,6 +74,6 @@ def group_damage(found: Iterable[Damage]) -> list[list[Damage]]:
 def print_shares(out: Output, parts: Iterable[tuple[str, int]], total: int) -> None:
     """Print names with bytes, and their share of a total."""
     out.table(
-        (Column("what"), Column("bytes", right=True), Column("", right=True), Column("share", right=True)),
+        (Column("what", flexible=True), Column("bytes", right=True, drop=1), Column("", right=True), Column("share", right=True)),
         ([name, f"{amount:,}", size(amount), f"{100 * amount / total:.1f} %" if total else "-"] for name, amount in parts),
     )

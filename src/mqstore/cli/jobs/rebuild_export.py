@@ -124,6 +124,8 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
             config=options.config,
             progress=progress,
         )
+    if not report.messages and (unknown := opened.unknown_topic(chosen.topics)):
+        out.note(f"no message matches: {unknown}")
     if out.is_text:
         print_exported(out, report)
     else:

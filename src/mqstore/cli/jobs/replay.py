@@ -15,7 +15,7 @@ import typer
 from mqstore.cli.common.arguments import QueueNames, ViewName, option, path, verb
 from mqstore.cli.common.filters import MessageFilters
 from mqstore.cli.common.output import Output
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.findings import Verdict
 from mqstore.table.formatting import clock, count, shorten, size
 
@@ -175,9 +175,13 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
 
             opened = open_rabbitmq(store, names=options.names)
         chosen = options.filters.queue_selection(ViewName.DISK)
+        if sentence := opened.unknown_name(chosen.vhosts, chosen.queues):
+            raise NotFoundError(sentence)
         found = sources.rabbitmq_messages(opened, chosen, verdicts or sources.RABBITMQ_VERDICTS, skipped)
         return islice(found, options.filters.limit)
     selection = options.filters.selection()
+    if sentence := opened.unknown_topic(selection.topics):
+        raise NotFoundError(sentence)
     left = None if options.not_consumed_by is None else sources.NotConsumed.by(opened.view(), options.not_consumed_by)
     limit, selection = selection.limit, _unlimited(selection)
     return islice(sources.rocketmq_messages(opened, selection, verdicts or sources.DEFAULT_VERDICTS, left, skipped), limit)

@@ -162,14 +162,18 @@ def _rabbitmq_to_file(out: Output, store: Path, wreck: RabbitMQStore, options: S
 
     if options.into is not None:
         raise UsageError("--into names a queue, which a file does not have; use it with --as rabbitmq or an amqp:// address")
-    report = run(
-        wreck,
-        Path(options.to),
-        format=options.format,
-        verdicts=WRITTEN if options.verdicts is None else options.verdicts,
-        vhosts=None if options.vhost is None else frozenset({options.vhost}),
-        queues=None if options.queue is None else frozenset(options.queue),
-    )
+    with out.progress("salvaging", "messages") as progress:
+        report = run(
+            wreck,
+            Path(options.to),
+            format=options.format,
+            verdicts=WRITTEN if options.verdicts is None else options.verdicts,
+            vhosts=None if options.vhost is None else frozenset({options.vhost}),
+            queues=None if options.queue is None else frozenset(options.queue),
+            progress=progress,
+        )
+    if not report.messages and (unknown := wreck.unknown_name(options.vhost and [options.vhost], options.queue)):
+        out.note(f"no message matches: {unknown}")
     document = report.as_dict() | {"store": str(store)}
     return _print_salvaged(out, document, report.verdicts, report.findings, ok=report.ok)
 
@@ -210,7 +214,9 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
     chosen = format_of(to, options.format)
     as_text = chosen == "jsonl"
     batches = opened.to_batches(columns_for("base64"), milliseconds=True) if as_text else opened.to_batches(ROCKETMQ_COLUMNS)
-    written = write_rows(batches, rocketmq_schema(ROCKETMQ_COLUMNS), to, chosen, options.verdicts or frozenset(Verdict))
+    verdicts = options.verdicts or frozenset(Verdict)
+    with out.progress("salvaging", "messages") as progress:
+        written = write_rows(batches, rocketmq_schema(ROCKETMQ_COLUMNS), to, chosen, verdicts, progress=progress)
     document: dict[str, Any] = {
         "to": options.to,
         "format": chosen,

@@ -41,7 +41,7 @@ def convert(
     target: Target = None,
     queue_version: Version = None,
     queue: Queues = None,
-    vhost: Annotated[str, option("--vhost", metavar="NAME", help="The vhost of --queue.")] = "/",
+    vhost: Annotated[str | None, option("--vhost", metavar="NAME", help="The vhost of --queue; default: /.")] = None,
     entries: Annotated[
         int | None, option("--segment-entries", min=1, help="Entries per version 2 segment, if not 4096 on the node.")
     ] = None,
@@ -69,13 +69,15 @@ def convert(
         raise UsageError("say which version of RabbitMQ will read the new directory, for example --for 4.3; or give --queue-version 1 or 2")
     if queue_version not in (1, 2, None):
         raise UsageError(f"there is no queue version {queue_version}; give --queue-version 1 or 2")
+    if vhost is not None and not queue:
+        raise UsageError("--vhost names the vhost of --queue; name the queues, or omit it to convert those of all vhosts")
     if at is not None and not drop_expired:
         raise UsageError("--at is the time for --drop-expired; give both")
     with out.progress("converting", "queues") as progress:
         given: dict[str, Any] = {
             "target": target,
             "now": None if not drop_expired else time.time_ns() // 1000 if at is None else at_microseconds(at),
-            "queues": None if queue is None else [(vhost, name) for name in queue],
+            "queues": None if queue is None else [("/" if vhost is None else vhost, name) for name in queue],
             "entries_v2": entries or ENTRY_COUNT,
             "link": link,
             "progress": progress,
@@ -103,7 +105,7 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
     out.line(f"It took {clock(report.seconds)}.")
     out.line()
-    columns = [Column("vhost"), Column("queue", flexible=True, name=True), Column("version")]
+    columns = [Column("vhost", flexible=True), Column("queue", flexible=True), Column("version")]
     columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]
     shown = out.first(sorted(report.queues, key=lambda each: -each.messages), SHOWN)
     out.table(

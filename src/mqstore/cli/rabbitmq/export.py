@@ -39,6 +39,8 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
             resume=options.resume,
             progress=progress,
         )
+    if not report.messages and (unknown := opened.unknown_name(chosen.vhosts, chosen.queues)):
+        out.note(f"no message matches: {unknown}")
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(store), "to": str(options.to)})
         return 0 if report.ok else 1

@@ -78,13 +78,13 @@ def _print(out: Output, text: str, report: FindInQueuesReport, shown: BodyDispla
     out.line(f"{what} with {text!r}.", style="bold green" if found.hits else "bold yellow")
     if rows:
         columns = [
-            Column("vhost", flexible=True, name=True),
-            Column("queue", flexible=True, name=True),
+            Column("vhost", flexible=True),
+            Column("queue", flexible=True),
             Column("seq id", right=True),
-            Column("found in"),
+            Column("found in", flexible=True),
             Column("state"),
             Column("verdict"),
-            Column("stored in", flexible=True, drop=1),
+            Column("stored in", flexible=True, path=True, drop=1),
         ]
         if shown is not BodyDisplay.NONE:
             columns.append(Column("payload", flexible=True))

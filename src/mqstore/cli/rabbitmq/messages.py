@@ -22,7 +22,6 @@ from mqstore.cli.rabbitmq.store import note_findings, only_vhost, open_rabbitmq,
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, moment, shorten
-from mqstore.table.spelling import did_you_mean
 from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
@@ -107,19 +106,14 @@ def _verdict_style(verdict: str) -> str:
 def _nothing_found(store: RabbitMQStore, chosen: QueueSelection, *, timed: bool) -> str:
     if not timed and chosen == QueueSelection():
         return "no messages: the queues of this store are empty"
-    vhosts = {queue.vhost or "" for queue in store.queues}
-    for vhost in sorted((chosen.vhosts or frozenset()) - vhosts):
-        return f"no message matches: the store has no vhost {vhost!r}{did_you_mean(vhost, vhosts)}"
-    names = {queue.name for queue in store.queues}
-    for queue in sorted((chosen.queues or frozenset()) - names):
-        return f"no message matches: the store has no directory of a queue {queue!r}{did_you_mean(queue, names)}"
-    return "no message matches"
+    unknown = store.unknown_name(chosen.vhosts, chosen.queues)
+    return f"no message matches: {unknown}" if unknown else "no message matches"
 
 
 def _print_grid(out: Output, batches: Iterator[pa.RecordBatch], shown: BodyDisplay, *, expired: bool) -> int:
     columns = [
-        Column("vhost", flexible=True, name=True),
-        Column("queue", flexible=True, name=True),
+        Column("vhost", flexible=True),
+        Column("queue", flexible=True),
         Column("pos", right=True, drop=4),
         Column("seq id", right=True),
         Column("size", right=True, drop=1),

@@ -44,8 +44,8 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
         out.records(QUEUE_NAMES, shown)
         return 1 if note_damage(out, found) or bad else 0
     columns = (
-        Column("vhost", flexible=True, name=True),
-        Column("queue", flexible=True, name=True),
+        Column("vhost", flexible=True),
+        Column("queue", flexible=True),
         Column("version", right=True, drop=3),
         Column("messages", right=True),
         Column("bytes", right=True, drop=1),
@@ -55,8 +55,9 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
     )
     out.table(columns, (_topic_cells(row, before) for row, before in zip(shown, [None, *shown], strict=False)))
     if not shown:
-        filtered = options.vhost or options.queue
-        out.line("no queue matches; without filters all are listed" if filtered else "no queues: this store has no queue directory")
+        unknown = opened.unknown_name(options.vhost, options.queue)
+        filtered = f"no queue matches: {unknown}" if unknown else "no queue matches; without filters all are listed"
+        out.line(filtered if options.vhost or options.queue else "no queues: this store has no queue directory")
         return 1 if note_damage(out, found) else 0
     vhosts, others = len({row["vhost"] for row in shown}), sum(row["start"] == NOT_READ for row in shown)
     more = f"; {count(others, 'queue')} of other types, not read" if others else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.table.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
@@ -48,7 +49,8 @@ def only_vhost(store: RabbitMQStore, vhost: str | None, queue: str) -> str:
         return vhost
     having = sorted({each.vhost or "" for each in store.queues if each.name == queue})
     if not having:
-        raise NotFoundError(f"no vhost has a queue {queue!r}; `mqstore topics` lists all queues")
+        meant = did_you_mean(queue, {each.name for each in store.queues})
+        raise NotFoundError(f"no vhost has a queue {queue!r}{meant or '; `mqstore topics` lists all queues'}")
     if len(having) > 1:
         raise UsageError(f"{', '.join(having)} have a queue {queue!r}; add --vhost")
     return having[0]

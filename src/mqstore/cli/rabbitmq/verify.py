@@ -101,14 +101,17 @@ def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
     if by == "file":
         titles: tuple[str, ...] = ("records", "live", "bytes", "live bytes", "garbage bytes", "unreadable")
         names: tuple[str, ...] = ("records", "live_records", "bytes", "live_bytes", "garbage_bytes", "unreadable_bytes")
-        columns = (Column("message file", flexible=True), *(Column(title, right=True) for title in titles))
+        columns = (
+            Column("message file", flexible=True, path=True),
+            *(Column(title, right=True, drop=rank) for title, rank in zip(titles, (3, 2, 1, 0, 0, 0), strict=True)),
+        )
         table = [[row["file"], *(f"{row[name]:,}" for name in names)] for row in shown]
     else:
         titles = ("messages", "bytes", "in the index", "in message files", "index files")
         names = ("messages", "bytes", "embedded_bytes", "shared_bytes", "index_bytes")
         columns = (
-            Column("vhost", flexible=True, name=True),
-            Column("queue", flexible=True, name=True),
+            Column("vhost", flexible=True),
+            Column("queue", flexible=True),
             *(Column(title, right=True) for title in titles),
         )
         table = [[row["vhost"] or "?", row["queue"], *(f"{row[name]:,}" for name in names)] for row in shown]

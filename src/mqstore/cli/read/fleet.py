@@ -192,8 +192,8 @@ def _print_rows(out: Output, rows: _Tally) -> None:
         Column("version"),
         Column("shutdown"),
         Column("messages", right=True),
-        Column("files", right=True),
-        Column("size", right=True),
+        Column("files", right=True, drop=2),
+        Column("size", right=True, drop=1),
         Column("findings", right=True),
     )
     out.table(columns, (_cells(row) for row in rows if row.error is None))

@@ -20,7 +20,6 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.findings import Kind
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count, moment, shorten
-from mqstore.table.spelling import did_you_mean
 from mqstore.table.text import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:
@@ -40,12 +39,12 @@ def _verdict_style(verdict: str) -> str:
 
 
 GRID = (
-    Column("physical offset", right=True),
-    Column("topic", flexible=True, name=True),
+    Column("physical offset", right=True, drop=1),
+    Column("topic", flexible=True),
     Column("queue", right=True),
     Column("offset", right=True),
-    Column("stored (UTC)"),
-    Column("size", right=True, drop=1),
+    Column("stored (UTC)", flexible=True),
+    Column("size", right=True, drop=3),
     Column("tags", flexible=True, drop=2),
     Column("keys", flexible=True),
     Column("verdict", style=_verdict_style),
@@ -101,19 +100,17 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
     lost = []
     total = _print_grid(out, view, chosen, shown, lost)
     if not total:
-        out.line(_nothing_found(opened, view, chosen))
+        out.line(_nothing_found(opened, chosen))
     return _note_unreadable(out, [*unread, *lost])
 
 
-def _nothing_found(store: RocketMQStore, view: View, chosen: Selection) -> str:
+def _nothing_found(store: RocketMQStore, chosen: Selection) -> str:
     if chosen == Selection():
         return f"no messages: the {'file' if store.log_only else 'log'} holds no valid record"
     if store.log_only:
         return "no message matches in this file"
-    known = {queue.topic for queue in view.queues()} | set(store.topics.names)
-    for topic in sorted((chosen.topics or frozenset()) - known):
-        return f"no message matches: topic {topic!r} has neither a queue nor a configuration{did_you_mean(topic, known)}"
-    return "no message matches"
+    unknown = store.unknown_topic(chosen.topics)
+    return f"no message matches: {unknown}" if unknown else "no message matches"
 
 
 def _note_unreadable(out: Output, lost: Sequence[Damage]) -> int:

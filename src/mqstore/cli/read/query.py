@@ -198,7 +198,7 @@ def _print_verdict(out: Output, answer: KeyAnswer) -> None:
 
 
 def _print_messages(out: Output, view: View, offsets: tuple[int, ...]) -> None:
-    grid = out.grid(GRID, indent=2)
+    grid = out.grid((Column("physical offset", right=True), *GRID[1:]), indent=2)
     for offset in offsets:
         for batch in view.batches(GRID_COLUMNS, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
             grid.add(grid_rows(batch))

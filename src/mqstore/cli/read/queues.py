@@ -254,7 +254,7 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
         return _note_unread_files(out, opened, options.topic)
     shown = list(rows)
     columns = (
-        Column("topic", flexible=True, name=True),
+        Column("topic", flexible=True),
         Column("queue", right=True),
         Column("min", right=True, drop=3),
         Column("max", right=True, drop=2),
@@ -374,8 +374,8 @@ def groups(
         out.records(GROUP_NAMES, rows)
         return status
     columns = (
-        Column("group", flexible=True, name=True),
-        Column("topic", flexible=True, name=True),
+        Column("group", flexible=True),
+        Column("topic", flexible=True),
         Column("queue", right=True),
         Column("offset", right=True),
         Column("min", right=True, drop=2),

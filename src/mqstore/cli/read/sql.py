@@ -75,9 +75,10 @@ def _place(opened: RocketMQStore | RabbitMQStore) -> Any:
 
 
 def _in_duckdb(out: Output, opened: RocketMQStore | RabbitMQStore, query: str, columns: Sequence[str] | None, config: Path | None) -> None:
-    from mqstore.pipeline.queries.duck import StoreTables
+    with out.progress("loading DuckDB"):
+        from mqstore.pipeline.queries.duck import StoreTables
 
-    with StoreTables(_place(opened), columns=columns, config=config, family=opened.family) as tables, out.progress("running the query"):
+    with out.progress("running the query"), StoreTables(_place(opened), columns=columns, config=config, family=opened.family) as tables:
         result = tables.query(query)
         _print(out, result.names, result.numeric, result.rows)
 

@@ -55,11 +55,11 @@ def timers(
     if out.is_text:
         columns = (
             Column("due (UTC)"),
-            Column("topic", flexible=True, name=True),
+            Column("topic", flexible=True),
             Column("queue", right=True),
             Column("physical offset", right=True),
             Column("size", right=True, drop=2),
-            Column("unique key", flexible=True, name=True, drop=1),
+            Column("unique key", flexible=True, drop=1),
             Column("state", style=lambda text: "33" if text == "unknown" else "2" if text in ("delivered", "recalled") else ""),
         )
         out.table(columns, (_cells(row) for row in rows()))

@@ -83,7 +83,7 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
     if others and by is None:
         out.line()
         out.line(f"Besides the log: {', '.join(others)}, by file length.")
-    out.line(f"{pace(report.log_bytes, seconds)}.", style="dim")
+    out.line(f"{pace(report.log_bytes - report.unwritten_bytes, seconds)}.", style="dim")
     for note in report.notes:
         out.line(f"Note: {note}.")
     if report.damage:
@@ -95,13 +95,13 @@ def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
     shown = out.first(rows, SHOWN)
     if by == "retained":
         columns: tuple[Column, ...] = (
-            Column("log file"),
-            Column("topic", flexible=True, name=True),
+            Column("log file", drop=1),
+            Column("topic", flexible=True),
             Column("queue", right=True),
             Column("messages", right=True),
             Column("bytes", right=True),
-            Column("oldest"),
-            Column("not consumed by"),
+            Column("oldest", flexible=True, drop=2),
+            Column("not consumed by", flexible=True),
         )
         cells = [
             [

@@ -69,6 +69,10 @@ def serve(
         bool, typer.Option("--insecure-listen", help="Allow listening beyond loopback without --acl and without enforced TLS.")
     ] = False,
     config: Config = None,
+    print_ready: Annotated[
+        bool,
+        typer.Option("--print-ready", help="Print one line of JSON, and nothing else, on standard output when clients can connect."),
+    ] = False,
 ) -> int:
     """Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C.
 
@@ -77,6 +81,8 @@ def serve(
     A store that cannot be written, or that a broker would not start on, is served read-only: pulls and queries, but no messages.
 
     One line on standard output announces that clients can connect; events go to standard error as JSON lines (-q: none, -v: all).
+
+    With --print-ready that line is JSON, whatever -o and -q say; it has the address and, with --listen HOST:0, the port that was chosen.
 
     On Ctrl-C or SIGTERM, requests in progress are answered and the store is closed cleanly; a real broker can then use it.
     """
@@ -99,6 +105,7 @@ def serve(
             tls_client_ca=tls_client_ca,
             insecure_listen=insecure_listen,
             config=None if config is None else str(config),
+            print_ready=print_ready,
             output=out.format.value,
             quiet=out.settings.quiet,
             verbose=out.settings.verbose,

@@ -56,6 +56,7 @@ class ServeOptions:
     tls_client_ca: str | None = None
     insecure_listen: bool = False
     config: str | None = None
+    print_ready: bool = False
     output: str = "text"
     quiet: bool = False
     verbose: bool = False
@@ -161,6 +162,18 @@ async def _serve(broker: Broker, options: ServeOptions) -> None:
 def _print_ready(broker: Broker, options: ServeOptions) -> None:
     """Print the line that announces that clients can connect."""
     context = broker.context
+    if options.print_ready:
+        line = {
+            "ready": True,
+            "address": broker.address,
+            "port": broker.port,
+            "store": options.store,
+            "version": context.profile.version,
+            "read_only": not context.writable,
+            "pid": os.getpid(),
+        }
+        print(json.dumps(line), flush=True)
+        return
     ready = {
         "address": broker.address,
         "store": options.store,

@@ -351,7 +351,7 @@ def walk(
                 break
             first = n
             n = hop(b, p, stop, base, positions, n, lanes, scratch)
-            p = lanes[AT]
+            p = cython.cast(cython.Py_ssize_t, lanes[AT])
             k = first
             while k < n:
                 if k + 8 < n:
@@ -360,7 +360,7 @@ def walk(
                     prefetch(b, positions[k + 8] - 2 * LINE)
                 status = check(source, positions[k], limit, base, strict)
                 if status != VALID:
-                    p = positions[k]
+                    p = cython.cast(cython.Py_ssize_t, positions[k])
                     n = k
                     break
                 k += 1

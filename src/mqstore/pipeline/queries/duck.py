@@ -46,6 +46,7 @@ __all__ = ["Result", "StoreTables", "conditions_in"]
 
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
+_INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C
 _KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 _FORMATS = {
     "queues": "rocketmq-queue",
@@ -134,7 +135,7 @@ class StoreTables:
             if [each.type for each in statements] not in ([kind.SELECT], [kind.EXPLAIN]):
                 raise UsageError("give one statement that reads, such as SELECT … FROM messages")
             return self._connection.execute(statements[0]).fetch_record_batch(ROWS)
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError) as error:
             raise self._cause(error) from error
 
     def _rows(self, reader: Any) -> Iterator[tuple[Any, ...]]:
@@ -144,8 +145,10 @@ class StoreTables:
         except Exception as error:
             raise self._cause(error) from error
 
-    def _cause(self, error: Exception) -> Exception:
-        """Return the error of a table that made DuckDB fail, else what DuckDB reports, in one sentence."""
+    def _cause(self, error: Exception) -> BaseException:
+        """Return the interruption or the error of a table that made DuckDB fail, else what DuckDB reports, in one sentence."""
+        if _INTERRUPTED.search(str(error)):
+            return KeyboardInterrupt()
         failed = next((table.error for table in self._tables.values() if table.error is not None), None)
         if failed is not None:
             return failed

@@ -32,6 +32,7 @@ from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.connect import SCHEME, is_connect
 from mqstore.pipeline.spark.failures import error_sentence, is_late_worker
+from mqstore.pipeline.spark.java import find_java
 from mqstore.pipeline.spark.session import failures, running
 from mqstore.pipeline.spark.source_api import require_streams
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
@@ -155,6 +156,8 @@ def follow(
     local_target(to)
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     store.require_commit_log("following a log")
+    if spark is None:
+        find_java()  # before anything is written
     asked = threading.Event() if stop is None else stop
     with FollowOutput(store, Path(os.path.abspath(to)), form, chosen) as target, contextlib.ExitStack() as open_:
         copy = open_.enter_context(LogCopy(target.path, target.geometry, store)) if form == "store" else None

@@ -56,6 +56,7 @@ from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.table.spelling import did_you_mean, no_vhost
 from mqstore.threads import TaskThreads
 
 __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
@@ -304,7 +305,12 @@ def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, 
             found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
     missing = sorted((chosen or set()) - seen)
     if missing:
-        raise UsageError(f"vhost {missing[0][0]!r} has no queue {missing[0][1]!r}; `mqstore topics` lists its queues")
+        of, unknown = missing[0]
+        vhosts = {each for each, _ in seen}
+        if of not in vhosts:
+            raise UsageError(no_vhost(of, vhosts))
+        meant = did_you_mean(unknown, (each for among, each in seen if among == of))
+        raise UsageError(f"vhost {of!r} has no queue {unknown!r}{meant or '; `mqstore topics` lists its queues'}")
     return found
 
 

@@ -127,6 +127,7 @@ def salvage(
     verdicts: Iterable[str] = WRITTEN,
     vhosts: frozenset[str] | None = None,
     queues: frozenset[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> SalvageReport:
     """Write every message with these verdicts to a new file. format: `jsonl` or `parquet`; None: by the suffix.
 
@@ -139,7 +140,7 @@ def salvage(
         batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in rows)
     else:
         batches = messages_of(store, RABBITMQ_COLUMNS, vhosts, queues)
-    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts))
+    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts), progress=progress)
     return SalvageReport(str(to), chosen, written.rows, written.bytes, written.verdicts, originals(store), time.monotonic() - started)
 
 

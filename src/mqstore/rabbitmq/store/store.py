@@ -31,7 +31,7 @@ from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.spelling import did_you_mean
+from mqstore.table.spelling import did_you_mean, no_vhost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +111,21 @@ class RabbitMQStore(Shown):
         """Every queue directory, by vhost, queue and priority level, the highest level first."""
         return [queue for vhost in self.vhosts for queue in vhost.queues]
 
+    @cached_property
+    def vhost_names(self) -> frozenset[str]:
+        """The names of the vhosts, those without a queue and those of the node's definitions among them."""
+        defined = (name.decode("utf-8", "replace") for name in self.definitions.vhosts)
+        return frozenset((*(vhost.name or "" for vhost in self.vhosts), *(queue.vhost or "" for queue in self.queues), *defined))
+
+    def unknown_name(self, vhosts: Iterable[str] | None, queues: Iterable[str] | None) -> str:
+        """Return a sentence on the first of these vhosts and queues that the store does not have; empty if it has all."""
+        for vhost in sorted(set(vhosts or ()) - self.vhost_names):
+            return no_vhost(vhost, self.vhost_names)
+        names = {queue.name for queue in self.queues}
+        for queue in sorted(set(queues or ()) - names):
+            return f"the store has no directory of a queue {queue!r}{did_you_mean(queue, names)}"
+        return ""
+
     @property
     def findings(self) -> tuple[Damage, ...]:
         """All findings; reads all indexes and message stores."""
@@ -133,6 +148,8 @@ class RabbitMQStore(Shown):
                         else f"is a {queue_type(defined.type)} queue, which is not read"
                     )
                     raise NotFoundError(f"queue {queue!r} of vhost {vhost!r} {what}; `mqstore topics` lists all queues")
+            if vhost not in self.vhost_names:
+                raise NotFoundError(no_vhost(vhost, self.vhost_names))
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.kernels.rocketmq import dispatch, entry_layout
+from mqstore.rocketmq.dispatch.base_queue_image import java_long
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
@@ -115,7 +116,7 @@ def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRe
     if message.topic == SCHEDULE_TOPIC and rules.delays:
         level = min(_int_or_none(properties.get("DELAY")) or 0, len(rules.delays))
         if level > 0:
-            tags_code = message.store_timestamp + rules.delays[level - 1]
+            tags_code = java_long(message.store_timestamp + rules.delays[level - 1])
     keys: list[str] = []
     if message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
         if "UNIQ_KEY" in properties:

@@ -139,8 +139,11 @@ def group_ranges(mapped: MappedFile, base: int, positions: NDArray[np.int64]) ->
         low = high
 
 
-def start_in(mapped: MappedFile) -> int | None:
-    """Return where a file starts in its log according to the physical offsets in most of its first records; None if it has none."""
+def start_in(mapped: MappedFile, named: int | None = None) -> int | None:
+    """Return where a file starts in its log according to the physical offsets in most of its first records; None if it has none.
+
+    named: where it starts according to its name. Any of these records is enough to confirm it: those after a surplus byte do not agree.
+    """
     votes: Counter[int] = Counter()
     at = MAGIC_AT
     for _ in range(_MOST_TRIED):
@@ -154,6 +157,8 @@ def start_in(mapped: MappedFile) -> int | None:
             at += max(1, size_in(mapped, position) - MAGIC_AT)
         else:
             at += 1
+    if named in votes:
+        return named
     return votes.most_common(1)[0][0] if votes else None
 
 
@@ -203,7 +208,7 @@ class CommitLog:
     def _start_in(self, file: QueueFile) -> int | None:
         """Return where a file starts according to the physical offsets in most of its first records; None if it has none."""
         try:
-            return start_in(self.mapped(file))
+            return start_in(self.mapped(file), file.start)
         except CannotOpenError:
             return None
 

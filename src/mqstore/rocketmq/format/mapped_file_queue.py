@@ -136,6 +136,14 @@ def _split_misnamed(
     return kept, misnamed
 
 
+def _without_surplus(files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]) -> int:
+    """Return the size of the files. Two that overlap although their records confirm their names are too long: the distance is the size."""
+    for before, file in pairwise(files):
+        if _overlap(before, file, file_size) and start_in(before) == before.start and start_in(file) == file.start:
+            file_size = file.start - before.start
+    return file_size
+
+
 def _overlap(before: QueueFile, file: QueueFile, file_size: int) -> bool:
     return file.start < before.start + min(before.size, file_size)
 
@@ -169,6 +177,8 @@ def load(
         sentence = "is far away from the other files of its queue; it is not read"
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     if start_in is not None:
+        if size is None:
+            file_size = _without_surplus(files, file_size, start_in)
         files, misnamed = _split_misnamed(files, file_size, start_in)
         for file, other in misnamed:
             sentence = f"overlaps {other.name}, and its records are those of {start_in(file):020d}: it has the wrong name; it is not read"

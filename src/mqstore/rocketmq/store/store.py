@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from mqstore.rocketmq.store.view import View
 from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.table.formatting import count, size
+from mqstore.table.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +45,15 @@ class RocketMQStore(StoreFiles, Shown):
         yield "shutdown", "unclean" if self.unclean else "clean"
 
     # the views
+
+    def unknown_topic(self, topics: Iterable[str] | None) -> str:
+        """Return a sentence on the first of these topics that the store does not have; empty if it has all, or is one log file."""
+        if self.log_only:
+            return ""
+        known = {queue.topic for queue in self.view().queues()} | set(self.topics.names)
+        for topic in sorted(set(topics or ()) - known):
+            return f"topic {topic!r} has neither a queue nor a configuration{did_you_mean(topic, known)}"
+        return ""
 
     def view(self, name: str = "disk", as_: str | None = None) -> View:
         """Return the view `disk` or `recovered`.

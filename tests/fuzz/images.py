@@ -194,8 +194,9 @@ class Images:
         if plain and not damaged and suffix != ".zip":
             try:
                 there = read(laid.root)[0]
-            except NotAStoreError as error:  # an archive may begin further down: its outer directories are left out
-                assert re.search(r"; (a store is|stores are) at ", str(error)), error
+            except NotAStoreError as refused:  # an archive may begin further down: its outer directories are left out
+                sentence = str(refused)
+                assert re.search(r"; (a store is|stores are) at ", sentence), sentence
                 return
             assert len(found) == len(there), f"{len(found)} messages in the archive, and {len(there)} in the directory"
 

@@ -95,6 +95,26 @@ def test_bodies_in_the_directory_of_the_transient_store_are_counted_by_convert_a
     assert left_out["the body is in msg_store_transient, which a broker empties at every start"] > 0
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_message_of_one_store_with_the_id_of_another_in_the_other_store_is_listed(changed: bool, tmp_path: Path) -> None:
+    """An index entry that is read from one store hid each message with its id in the other store, also if it is another message."""
+    stores = unpacked("3.10.8/d-large-fanout", tmp_path) / "msg_stores"
+    before = messages(stores, QueueSelection(everything=True))
+    (source,) = stores.glob("vhosts/*/msg_store_persistent/0.rdq")
+    raw = bytearray(source.read_bytes())
+    row = next(row for row in before if row["store_file"].endswith("/msg_store_persistent/0.rdq"))
+    if changed:
+        raw[raw.index(bytes.fromhex(row["msg_id"])) + 4000] ^= 0xFF  # in the middle of a body
+    (source.parent.parent / "msg_store_transient" / "7.rdq").write_bytes(raw)
+    found = messages(stores, QueueSelection(everything=True))
+    added = [row for row in found if row not in before]
+    assert len(found) == len(before) + changed
+    if changed:
+        assert added[0]["store_file"].endswith("/msg_store_transient/7.rdq")
+        assert added[0]["verdict"] == "unindexed"
+        assert added[0]["msg_id"] == row["msg_id"]
+
+
 def test_a_message_whose_publish_a_later_damaged_one_replaces_is_reported(tmp_path: Path) -> None:
     """A segment file was followed by a shifted copy of itself: of two publishes only the damaged one was reported."""
     stores = unpacked("3.10.8/b-dirty-journal", tmp_path) / "msg_stores"

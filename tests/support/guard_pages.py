@@ -35,9 +35,8 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_FIXED_NOREPLACE = 0x100000
 _ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_TRIES = 16
+_ATTEMPTS = 1000  # runs of the engine need up to 9: as many as the process has gaps of about the map's size
 
 calls: Counter[str] = Counter()  # of each kernel, with a guarded buffer
 
@@ -64,59 +63,40 @@ def guarded(array: NDArray[Any], place: str) -> NDArray[Any]:
     return copy.view(array.dtype).reshape(array.shape)
 
 
-_fences: Counter[int] = Counter()  # address of a page that cannot be accessed -> number of maps beside it
-
-
-def _fence(address: int) -> bool:
-    """Make the page at an address one that cannot be accessed; return False if something else is there."""
-    if not _fences[address]:
-        found = _libc.mmap(address, PAGE, _NONE, _ANYWHERE | _FIXED_NOREPLACE, -1, 0)
-        if found != address:
-            if found is not None and found != ctypes.c_void_p(-1).value:
-                _libc.munmap(found, PAGE)  # a kernel without the flag takes the address as a wish
-            return False
-    _fences[address] += 1
-    return True
-
-
-def _unfence(address: int) -> None:
-    _fences[address] -= 1
-    if not _fences[address]:
-        _libc.munmap(address, PAGE)
+def _free(*pages: int) -> None:
+    for page in pages:
+        _libc.munmap(page, PAGE)
 
 
 class FencedMap(mmap.mmap):
     """A map of a file between two pages that cannot be accessed. Between its last byte and the page are zeros up to a whole page."""
 
     fenced = 0  # maps made so
-    unfenced = 0  # maps for which no place between two free pages was found
+    unfenced = 0  # maps that never got into a gap between two such pages
 
     def __new__(cls, fileno: int, length: int, *given: Any, **named: Any) -> FencedMap:
-        tried: list[FencedMap] = []
+        elsewhere: list[FencedMap] = []
         size = -(-length // PAGE) * PAGE
         while True:
-            # the system places a map in the highest gap that has room: make one of its size, below a page that cannot be accessed
-            gap = _libc.mmap(None, size + PAGE, _NONE, _ANYWHERE, -1, 0)
-            _libc.munmap(gap, size)
-            above = gap + size
-            _fences[above] += 1
+            # a gap of the map's size between two such pages. The system places a map in the highest gap that has room for it: what
+            # goes into another gap stays there until the map is where it is wanted, so each attempt has one gap less above its own
+            below = _libc.mmap(None, size + 2 * PAGE, _NONE, _ANYWHERE, -1, 0)
+            above = below + PAGE + size
+            _libc.munmap(below + PAGE, size)
             made = super().__new__(cls, fileno, length, *given, **named)
-            tried.append(made)
-            address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
-            pages = [page for page in (address - PAGE, address + size) if _fence(page)]
-            _unfence(above)
-            if len(pages) == 2:
-                FencedMap.fenced += 1
-                for page in pages:
-                    weakref.finalize(made, _unfence, page)
+            found = np.frombuffer(made, np.uint8).__array_interface__["data"][0] == below + PAGE
+            if found or len(elsewhere) == _ATTEMPTS:
                 break
-            for page in pages:
-                _unfence(page)
-            if len(tried) == _TRIES:
-                FencedMap.unfenced += 1
-                break
-        for each in tried[:-1]:
+            _free(below, above)
+            elsewhere.append(made)
+        for each in elsewhere:
             each.close()
+        if found:
+            cls.fenced += 1
+            weakref.finalize(made, _free, below, above)
+        else:
+            cls.unfenced += 1
+            _free(below, above)
         return made
 
 

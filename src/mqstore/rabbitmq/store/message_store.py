@@ -297,6 +297,15 @@ class MessageStore:
         at, total = int(table.at[row]), int(table.total[row])
         return MessagePosition(self.files[int(table.file[row])].name, at, at + message_file.HEADER, total - message_file.OVERHEAD)
 
+    def message(self, row: int) -> bytes:
+        """Return the term of a row of `find`; no bytes if its file cannot be read."""
+        place = self.position(row)
+        try:
+            data = self.directory.mapped(place.file).data
+        except CannotOpenError:
+            return b""
+        return data[place.at : place.at + place.length].tobytes()
+
     def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Return file, position and length of the terms of these rows."""
         table = self._table

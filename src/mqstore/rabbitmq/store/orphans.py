@@ -40,9 +40,12 @@ def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
                 name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
                 found = _entry_table(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
                 yield _rows(vhost, found, queue)
-    for store, location in ((vhost.persistent, PERSISTENT_STORE), (vhost.transient, TRANSIENT_STORE)):
+    for store, other, location in (
+        (vhost.persistent, vhost.transient, PERSISTENT_STORE),
+        (vhost.transient, vhost.persistent, TRANSIENT_STORE),
+    ):
         rows = store.by_place()
-        left = rows[~_referenced(vhost, store)[rows] | store.copies[rows]]
+        left = rows[~_referenced(vhost, store, other)[rows] | store.copies[rows]]
         sources: tuple[tuple[str, Bytes | None], ...] = tuple((file.name, None) for file in store.files)
         for start in range(0, len(left), _BLOCK):
             part = left[start : start + _BLOCK]
@@ -53,14 +56,24 @@ def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
             yield _rows(vhost, found)
 
 
-def _referenced(vhost: Vhost, store: MessageStore) -> NDArray[np.bool_]:
-    """Return for each row of a store whether any entry, acknowledged or not, references its id."""
-    result = np.zeros(len(store), np.bool_)
+def _referenced(vhost: Vhost, store: MessageStore, other: MessageStore) -> NDArray[np.bool_]:
+    """Return for each row of a store whether any entry, acknowledged or not, names its message.
+
+    A message to a durable and to another queue is in both stores: an entry that is read from one of them names its copy in the other, but
+    not a different message with the same id.
+    """
+    result, elsewhere = np.zeros((2, len(store)), np.bool_)
+    files = {file.name for file in store.files}
     for queue in vhost.queues:
         for found in queue.entry_tables():
-            entries = found.entries[found.entries["place"] == IN_STORE]
-            rows = store.find(entries["hi"], entries["lo"])
-            result[rows[rows >= 0]] = True
+            shared = np.flatnonzero(found.entries["place"] == IN_STORE)
+            rows = store.find(found.entries["hi"][shared], found.entries["lo"][shared])
+            shared, rows = shared[rows >= 0], rows[rows >= 0]
+            here = np.array([name in files for name, _ in found.sources], np.bool_)[found.source[shared]]
+            result[rows[here]] = True
+            elsewhere[rows[~here]] = True
+    for row in np.flatnonzero(elsewhere & ~result).tolist():
+        result[row] = store.message(row) == other.message(int(other.find(*store.halves(np.array([row])))[0]))
     return store.spread(result)
 
 

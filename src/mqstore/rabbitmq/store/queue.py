@@ -303,18 +303,23 @@ class Queue(Shown):
         record[in_queue_store] = at[in_queue_store] - queue_store.ENTRY_HEADER
         sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
         in_store = np.zeros(len(entries), np.bool_)
-        for transient, store in enumerate(self._stores):
-            wanted = np.flatnonzero(shared & (source < 0))
-            if not len(wanted) or not store.files:
-                continue
-            rows = store.find(entries["hi"][wanted], entries["lo"][wanted])
-            hit = wanted[rows >= 0]
-            files, places, lengths = store.locations(rows[rows >= 0])
+        persistent_store, transient_store = self._stores
+        wanted = np.flatnonzero(shared)
+        rows = persistent_store.find(entries["hi"][wanted], entries["lo"][wanted])
+        in_store[wanted] = persistent_store.seen(rows)
+        # an id may be in both stores: the broker reads the one that the entry names
+        elsewhere = (rows < 0) | ((entries["flags"][wanted] & PERSISTENT) == 0)
+        transient_rows = transient_store.find(entries["hi"][wanted[elsewhere]], entries["lo"][wanted[elsewhere]])
+        moved = np.flatnonzero(elsewhere)[transient_rows >= 0]
+        rows[moved] = -1
+        for store, hit, found in (
+            (persistent_store, wanted[rows >= 0], rows[rows >= 0]),
+            (transient_store, wanted[moved], transient_rows[transient_rows >= 0]),
+        ):
+            files, places, lengths = store.locations(found)
             source[hit], at[hit], length[hit] = files + len(sources), places, lengths
             record[hit] = places - message_file.HEADER
             sources += [(file.name, None) for file in store.files]
-            if not transient:
-                in_store[wanted] = store.seen(rows)
         return _MessagePlaces(tuple(sources), source, at, length, record, in_store)
 
     def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

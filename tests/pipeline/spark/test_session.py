@@ -249,6 +249,18 @@ def test_a_query_that_spark_refuses_is_one_sentence(spark: SparkSession) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_a_worker_that_does_not_start_on_yarn_is_one_sentence() -> None:
+    """Spark indents the traceback of such a worker, and the innermost Java exception then has no message of its own."""
+    text = (
+        "Lost task 0.3 in stage 0.0 (TID 3): org.apache.spark.SparkException: \nError from python worker:\n"
+        '  Traceback (most recent call last):\n    File "<frozen runpy>", line 198, in _run_module_as_main\n'
+        '    File "pyspark/daemon.py", line 127, in manager\n  OSError: AF_UNIX path too long\nPYTHONPATH was:\n  /a/pyspark.zip\n'
+        "org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's stdout.\n"
+        "Caused by: org.apache.spark.SparkException: \nError from python worker:\n"
+    )
+    assert error_sentence(RuntimeError(text)) == "AF_UNIX path too long (OSError)"
+
+
 def test_other_errors_pass_as_they_are() -> None:
     with pytest.raises(KeyError), failures():
         raise KeyError("not Spark's")
@@ -257,5 +269,6 @@ def test_other_errors_pass_as_they_are() -> None:
 def test_the_innermost_cause_of_a_java_trace_is_reported() -> None:
     text = "java.lang.RuntimeException: outer\n\tat a.b(C.java:1)\nCaused by: java.io.IOException: no route\n\tat d.e(F.java:2)\n"
     assert error_sentence(RuntimeError(text)) == "no route"
+    assert error_sentence(RuntimeError(text + "Caused by: org.apache.spark.SparkException: \n\tat g.h(I.java:3)\n")) == "no route"
     assert error_sentence(RuntimeError("java.lang.IllegalStateException: it was stopped\n\tat a.b(C.java:1)")) == "it was stopped"
     assert error_sentence(ValueError()) == "ValueError"

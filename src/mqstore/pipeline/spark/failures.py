@@ -9,7 +9,7 @@ from typing import Any
 
 from mqstore.errors import PipelineError
 
-__all__ = ["error_sentence", "failures", "is_late_worker"]
+__all__ = ["error_sentence", "failures", "innermost_cause", "is_late_worker"]
 
 _LATE_WORKER = "Python worker failed to connect back"
 
@@ -62,11 +62,17 @@ def error_sentence(error: BaseException) -> str:
         return "a Python worker of Spark exited unexpectedly: it was killed, or ran out of memory"
     if "OutOfMemoryError" in text:
         return "Spark's Java process ran out of memory; give it more with the setting spark.driver.memory"
-    causes = re.findall(r"^Caused by: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
-    if causes:
-        return str(causes[-1]).strip()
+    cause = innermost_cause(text)
+    if cause:
+        return cause
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return re.sub(r"^(?:: )?(?:[\w$]+\.)+[\w$]+: ", "", lines[0]) if lines else type(error).__name__
+
+
+def innermost_cause(text: str) -> str:
+    """Return the last message after `Caused by:` in a Java stack trace; empty if no exception in it has a cause with a message."""
+    causes = re.findall(r"^Caused by: (?:(?:\w+\.)+[\w$]+:(?: |$))*(.*)$", text, re.MULTILINE)
+    return next((cause.strip() for cause in reversed(causes) if cause.strip()), "")
 
 
 def is_late_worker(error: BaseException) -> bool:
@@ -85,8 +91,13 @@ def _error_text(error: BaseException) -> str:
 def _raised_in_python(text: str) -> list[tuple[str, str]]:
     """Return (class, message) of each Python traceback in a text, in order."""
     found: list[tuple[str, str]] = []
-    for part in text.split("Traceback (most recent call last):\n")[1:]:
-        for line in part.splitlines():
+    before, *parts = text.split("Traceback (most recent call last):\n")
+    for part in parts:
+        indent = re.search(r"[ \t]*$", before)  # Spark indents the traceback of a worker that did not start
+        margin = 0 if indent is None else len(indent[0])
+        before = part
+        for indented in part.splitlines():
+            line = indented[margin:]
             if line and not line[0].isspace():
                 kind, _, message = line.partition(": ")
                 if re.fullmatch(r"[\w.]+", kind):

@@ -259,6 +259,8 @@ def test_a_worker_that_does_not_start_on_yarn_is_one_sentence() -> None:
         "Caused by: org.apache.spark.SparkException: \nError from python worker:\n"
     )
     assert error_sentence(RuntimeError(text)) == "AF_UNIX path too long (OSError)"
+    text = "the writer failed: Traceback (most recent call last):\n  File x\nmqstore.errors.StoreInUseError: in use\n"
+    assert error_sentence(RuntimeError(text)) == "in use"
 
 
 def test_other_errors_pass_as_they_are() -> None:

@@ -93,8 +93,8 @@ def _raised_in_python(text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     before, *parts = text.split("Traceback (most recent call last):\n")
     for part in parts:
-        indent = re.search(r"[ \t]*$", before)  # Spark indents the traceback of a worker that did not start
-        margin = 0 if indent is None else len(indent[0])
+        indent = re.search(r"(?:^|\n)([ \t]*)\Z", before)  # Spark indents the traceback of a worker that did not start
+        margin = 0 if indent is None else len(indent[1])
         before = part
         for indented in part.splitlines():
             line = indented[margin:]

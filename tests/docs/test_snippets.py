@@ -21,6 +21,7 @@ TRANSCRIPTS = {page.name for page in transcripts.PAGES}
 SERVING = "tests/docs/test_broker_pages.py::test_what_a_page_shows_running_says_so"
 SHOWN_TESTS = "tests/docs/test_broker_pages.py::test_the_tests_that_the_pages_show_pass"
 CLUSTER = "tests/pipeline/spark/test_cluster.py::test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_threads_give"
+YARN = "tests/interop/test_hadoop.py::test_the_commands_of_the_guide_read_from_hdfs_on_yarn"
 CONNECT = "tests/pipeline/spark/test_connect.py::test_the_program_of_the_guide_prints_what_threads_find"
 BROKER = "tests/docs/test_broker_pages.py::test_the_commands_of_the_broker_page_serve_and_tell_metrics"
 ACCESS = "tests/docs/test_who_may_connect.py::test_the_examples_of_the_page_are_true"
@@ -37,9 +38,11 @@ RUN_BY = {
     ("broker.md", "sh ready"): "tests/docs/test_broker_pages.py::test_the_shell_lines_wait_for_the_broker_and_end_it",
     ("broker.md", "sh serve"): BROKER,
     ("cluster.md", "properties"): CLUSTER,
+    ("cluster.md", "properties yarn"): YARN,
     ("cluster.md", "python"): CLUSTER,
     ("cluster.md", "sh cluster"): CLUSTER,
     ("cluster.md", "sh jobs"): CLUSTER,
+    ("cluster.md", "sh yarn"): YARN,
     ("commands.md", "serving"): SERVING,
     ("connect.md", "python"): CONNECT,
     ("connect.md", "sh jobs"): "tests/pipeline/spark/test_connect.py::test_the_commands_of_the_guide_work",

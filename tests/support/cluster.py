@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, Protocol, Self, TypeVar
 
 import pyspark
 import pytest
@@ -213,10 +213,21 @@ class Held:
     executor: int
 
 
+class Master(Protocol):
+    """A cluster as drivers see it. url: the master of their sessions."""
+
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a driver."""
+        ...
+
+
 class Driver:
     """A driver process: jobs go in and reports come out as lines of JSON."""
 
-    def __init__(self, cluster: Cluster | None, place: Path, *, master: str | None = None, **settings: str) -> None:
+    def __init__(self, cluster: Master | None, place: Path, *, master: str | None = None, **settings: str) -> None:
         place.mkdir(parents=True)
         self._errors = place / "stderr"
         environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))}

@@ -96,6 +96,25 @@ def export(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None
         return mqstore.pipeline.jobs.export.export(store, to, spark=spark, splits=splits, **more).as_dict()
 
 
+def copy(spark: SparkSession, *, store: str, to: str, columns: list[str]) -> Any:
+    """Write columns of all messages as a Parquet table; return its rows in order."""
+    from mqstore import pipeline
+
+    pipeline.read(spark, store, columns=columns).write.parquet(to)
+    return sorted(list(row) for row in spark.read.parquet(to).collect())
+
+
+def stream(spark: SparkSession, *, store: str, to: str, checkpoint: str) -> Any:
+    """Append what is new in a store to a Parquet table; return the physical offsets of all its rows."""
+    from mqstore.pipeline.source.rocketmq import register
+
+    register(spark)
+    frame = spark.readStream.format("rocketmq").option("startingOffsets", "earliest").load(store).select("physical_offset", "topic")
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.start(to).awaitTermination()
+    return sorted(row[0] for row in spark.read.parquet(to).select("physical_offset").collect())
+
+
 def follow(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, batch_bytes: int = 100_000, **more: Any) -> Any:
     from mqstore.pipeline.tail.follow import follow as run
 
@@ -162,7 +181,7 @@ def where(spark: SparkSession) -> Any:
     return run_tasks(spark, range(4), look)
 
 
-JOBS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (rebuild, export, follow, sink, read, where)}
+JOBS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (rebuild, export, copy, stream, follow, sink, read, where)}
 
 
 def main() -> None:

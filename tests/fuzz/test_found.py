@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +215,31 @@ def test_a_queue_file_shorter_than_an_entry_does_not_set_the_size_of_all(tmp_pat
         done = run_cli(command, tmp_path / "store")
         assert "Traceback" not in done.stderr
         assert (command, done.status) in {("inspect", 1), ("verify", 1), ("diagnose", 2), ("messages", 0), ("topics", 0)}
+
+
+def test_a_message_is_no_duplicate_of_a_prepared_one(tmp_path: Path) -> None:
+    """A prepared message has queue offset 0, and no entry: a damaged entry that points at it made message 0 of the queue a duplicate."""
+    with tarfile.open(Path(__file__).parent / "stores" / "5.3.3-plain.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    entries = tmp_path / "consumequeue" / "orders" / "0" / "00000000000000000000"
+    columns = ["physical_offset", "verdict"]
+    before = mqstore.open(tmp_path).to_arrow(columns).to_pylist()
+    raw = entries.read_bytes()
+    first = int.from_bytes(raw[:8], "big")
+    entries.write_bytes(bytes(8) + raw[8:])
+    after = mqstore.open(tmp_path).to_arrow(columns).to_pylist()
+    assert [row for row in after if row not in before] == [{"physical_offset": first, "verdict": "unindexed"}]
+    assert first > 0
+
+
+def test_messages_in_the_surplus_of_a_log_file_are_those_of_the_next_one(tmp_path: Path) -> None:
+    """Two log files were twice as long as they should be, the first with the records of the second: these were reported twice."""
+    root = unpacked("4.9.3/d-rolled", tmp_path)
+    before = offsets(root)
+    files = sorted((root / "commitlog").iterdir())
+    assert len(files) > 1
+    first, second = files[-2:]
+    size = second.stat().st_size
+    second.write_bytes(second.read_bytes() * 2)
+    first.write_bytes(first.read_bytes() + second.read_bytes()[:size])
+    assert offsets(root) == before

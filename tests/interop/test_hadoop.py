@@ -116,7 +116,7 @@ def test_a_stopped_node_manager_costs_time_and_nothing_else(driver: Driver, hado
     (master,) = hadoop.nodes_of("ExecutorLauncher")
     other = until(lambda: next((node for node in hadoop.nodes_of("YarnCoarseGrainedExecutorBackend") if node != master), None), "executors")
     hadoop.stop_node_manager(other)
-    assert hadoop.nodes_of("YarnCoarseGrainedExecutorBackend") <= {master}
+    until(lambda: True if hadoop.nodes_of("YarnCoarseGrainedExecutorBackend") <= {master} else None, "the end of its executors")
     hold.release()
     driver.result()
     assert store_contents(tmp_path / "rebuilt") == store_contents(tmp_path / "expected")

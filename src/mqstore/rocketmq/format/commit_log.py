@@ -286,6 +286,7 @@ class CommitLog:
     ) -> Iterator[LogEvent]:
         """Walk the records of one file that start in [start, stop), as positions in the file. together: read it all into one array.
 
+        The bytes of a file that is too long are walked up to the start of the next one.
         Pages already walked are released from this process, and so are the last ones at the end; they stay in the page cache.
         """
         if file not in self.files:
@@ -294,7 +295,8 @@ class CommitLog:
         if number > self.last_written():
             return
         mapped = self.mapped(file)
-        stop = mapped.size if stop is None else min(stop, mapped.size)
+        room = mapped.size if file is self.files[-1] else min(mapped.size, self.files[number + 1].start - file.start)
+        stop = room if stop is None else min(stop, room)
         stretch = mapped.read_window(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start

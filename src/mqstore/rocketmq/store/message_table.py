@@ -120,7 +120,9 @@ def _against_queue(columns: RecordColumns, members: NDArray[np.intp], queue: Que
     verdict[inside] = np.where(listed == physical[inside], _INTACT, _UNINDEXED)
     for k in np.flatnonzero(inside)[listed != physical[inside]].tolist():
         twin = log.record(int(entries["physical_offset"][offsets[k] - low]))
-        if twin is not None and (twin.topic, twin.queue_id, twin.queue_offset) == (queue.topic, queue.queue_id, int(offsets[k])):
+        if twin is None or twin.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+            continue  # a prepared or rolled back record has no entry, whatever points at it
+        if (twin.topic, twin.queue_id, twin.queue_offset) == (queue.topic, queue.queue_id, int(offsets[k])):
             verdict[k] = _DUPLICATE
     return verdict
 

@@ -37,6 +37,9 @@ public final class MiniClusters {
         conf.setBoolean("yarn.nodemanager.pmem-check-enabled", false);
         conf.setBoolean("yarn.nodemanager.vmem-check-enabled", false);
         conf.setBoolean("yarn.nodemanager.disk-health-checker.enable", false);
+        // how long a node manager that says nothing more counts as alive; the default is ten minutes
+        conf.setInt("yarn.nm.liveness-monitor.expiry-interval-ms", 20_000);
+        conf.setInt("yarn.resourcemanager.nm.liveness-monitor.interval-ms", 1_000);
         MiniYARNCluster yarn = new MiniYARNCluster("mqstore", nodes, 1, 1);
         yarn.init(conf);
         yarn.start();

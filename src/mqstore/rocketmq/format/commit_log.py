@@ -295,7 +295,8 @@ class CommitLog:
         if number > self.last_written():
             return
         mapped = self.mapped(file)
-        room = mapped.size if file is self.files[-1] else min(mapped.size, self.files[number + 1].start - file.start)
+        last = number + 1 == len(self.files)
+        room = mapped.size if last else min(mapped.size, self.files[number + 1].start - file.start)
         stop = room if stop is None else min(stop, room)
         stretch = mapped.read_window(start, stop, together=together)
         positions = np.empty(chunk, np.int64)

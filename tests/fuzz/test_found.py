@@ -132,6 +132,20 @@ def test_a_message_whose_publish_a_later_damaged_one_replaces_is_reported(tmp_pa
     assert {"duplicate", "damaged"} <= {row["verdict"] for row in found}
 
 
+def test_a_damaged_name_of_a_vhost_that_is_too_long_for_one_is_not_repeated_in_each_row(tmp_path: Path) -> None:
+    """A hole at the end of `.vhost` made 4,096 bytes of zeros the name, which the JSON of each message repeated: 118 MB in all."""
+    stores = unpacked("3.10.8/b2-journal-replayed-twice", tmp_path) / "msg_stores"
+    (name,) = stores.glob("vhosts/*/.vhost")
+    (queue,) = stores.glob("vhosts/*/queues/*/.queue_name")
+    queue.unlink()
+    count = len(messages(stores))
+    with open(name, "r+b") as file:
+        file.truncate(1 << 20)
+    rows = [row for batch in mqstore.open(stores).to_batches(["vhost"]) for row in batch.to_pylist()]
+    assert (len(rows), {row["vhost"] for row in rows}) == (count, {None})
+    assert any(item.kind is Kind.BAD_QUEUE_NAME for item in mqstore.open(stores).verify().damage)
+
+
 def test_a_publish_of_the_journal_that_the_segment_has_otherwise_is_reported(tmp_path: Path) -> None:
     """Two segment files were swapped: publishes of the journal whose sequence ids they hold as well, with other messages, were left out."""
     stores = unpacked("3.10.8/b2-journal-replayed-twice", tmp_path) / "msg_stores"

@@ -36,6 +36,7 @@ __all__ = [
     "read_vhost",
 ]
 
+LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 
 
@@ -138,7 +139,9 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
     if place and vhost_directory(raw) != own:
         detail = f"the name in .vhost is that of directory {vhost_directory(raw)}, not of {own}"
         findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
-    return VhostDirectory(place, own, _decode_name(raw), findings)
+    # every row repeats the name, and no client can give one of this length
+    name = None if findings and len(raw) > LONGEST_NAME else _decode_name(raw)
+    return VhostDirectory(place, own, name, findings)
 
 
 def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:

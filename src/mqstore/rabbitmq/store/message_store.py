@@ -255,7 +255,9 @@ class MessageStore:
 
     def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each id the row of its message, or -1."""
-        found = np.empty(len(hi), np.int64)
+        found = np.full(len(hi), -1, np.int64)
+        if not len(hi) or not self.files:
+            return found  # without a scan of the files
         table = self._table
         message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
         return found
@@ -264,7 +266,8 @@ class MessageStore:
         """Return for each row of `find` whether the broker finds that id; False for -1."""
         known = rows >= 0
         result = np.zeros(len(rows), np.bool_)
-        result[known] = self._seen_ids[rows[known]]
+        if known.any():
+            result[known] = self._seen_ids[rows[known]]
         return result
 
     @cached_property

@@ -316,6 +316,8 @@ class Queue(Shown):
             (persistent_store, wanted[rows >= 0], rows[rows >= 0]),
             (transient_store, wanted[moved], transient_rows[transient_rows >= 0]),
         ):
+            if not len(hit):
+                continue
             files, places, lengths = store.locations(found)
             source[hit], at[hit], length[hit] = files + len(sources), places, lengths
             record[hit] = places - message_file.HEADER

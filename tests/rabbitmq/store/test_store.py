@@ -19,6 +19,7 @@ from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import index_v2, journal, message_file, queue_store, segment
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
+from mqstore.rabbitmq.store.message_store import MessageStore, StoreFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, QueueSelection
 
@@ -630,3 +631,14 @@ def test_an_empty_queue_of_version_2_is_listed_and_not_called_version_1(tmp_path
         "named": (2, 0),
         "unnamed" if names else unnamed: (2, 0),
     }
+
+
+def test_a_queue_without_messages_in_the_message_store_is_read_without_a_scan_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scanned(self: MessageStore, file: StoreFile) -> None:
+        raise AssertionError(f"{file.name} was scanned")
+
+    monkeypatch.setattr(MessageStore, "records", scanned)
+    vhost = mqstore.open(opened(case_named("3.10.8/a-small-clean"))).vhosts[0]
+    (queue,) = vhost.queues
+    assert sum(len(table.entries) for table in queue.entry_tables()) > 0
+    assert vhost.persistent.files

@@ -47,6 +47,8 @@ class Kind(ABC):
         return self.run(range(int(seed), int(seed) + 1), 1, time.time() + 1e9, None)
 
     def failed(self, seed: object, error: str) -> Failed:
+        """Return a failure; names of files that are not UTF-8 become text that can be written to the state."""
+        error = error.encode("utf-8", "backslashreplace").decode()
         return Failed(str(seed), error, f"scripts/prove --kind {self.name} --seed {shlex.quote(str(seed))} --count 1")
 
 

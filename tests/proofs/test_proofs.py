@@ -93,6 +93,13 @@ def test_failures_are_printed_with_the_command_that_repeats_them(capsys: pytest.
     assert found.failures == [Failed("7", "seven goes into 7", "scripts/prove --kind counted --seed 7 --count 1")]
 
 
+def test_a_failure_may_name_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    state, failed = State(tmp_path), Counted().failed(7, "rename a to \udce9t")
+    state.add(Entry("counted", 0, 10, 100, [failed], "2026-11-21T00:00:00Z", "2026-11-21T00:01:00Z", 60.0, "2 cores", "abc"))
+    assert "rename a to \\udce9t" in table(state.entries())
+    assert [each.failures for each in state.entries()] == [[failed]]
+
+
 def test_a_proof_is_run_from_the_command_line_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--kind", "damaged-rabbitmq", "--jobs", "1", "--state", str(tmp_path)]
     assert command.main([*arguments, "--count", "5"]) == 0

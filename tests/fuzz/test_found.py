@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.golden import case_named, run_cli, unpack
 from support.special_files import time_limit
@@ -16,7 +17,9 @@ from support.special_files import time_limit
 import mqstore
 from mqstore.errors import MqstoreError
 from mqstore.findings import Kind
+from mqstore.kernels.rabbitmq.index_layout import DELIVER, PUBLISH_TRANSIENT
 from mqstore.rabbitmq.engine.queue_store import QueueStore
+from mqstore.rabbitmq.format.journal import PUBLISH_SIZE, acknowledge, deliver, read_journal
 from mqstore.rocketmq import Message, MessageStore, StoreConfig
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
@@ -162,6 +165,31 @@ def test_a_publish_of_the_journal_that_the_segment_has_otherwise_is_reported(tmp
     assert any(item.kind is Kind.REPEATED_ENTRY for item in mqstore.open(stores).verify().damage)
 
 
+def test_an_acknowledged_message_whose_sequence_id_the_journal_publishes_again_is_listed(tmp_path: Path) -> None:
+    """A journal was followed by a damaged copy of itself: of an acknowledged message only the second publish was listed."""
+    stores = unpacked("3.10.8/b-dirty-journal", tmp_path) / "msg_stores"
+    (path,) = stores.glob("vhosts/*/queues/*/journal.jif")
+    raw = path.read_bytes()
+    found = read_journal(np.frombuffer(raw, np.uint8))
+    publishes = np.flatnonzero(found.kind <= PUBLISH_TRANSIENT)
+    embedded = [int(k) for k in publishes if k + 1 < len(found.at) and found.at[k + 1] - found.at[k] > PUBLISH_SIZE + 10]
+    action = embedded[-1]
+    start, end, seq = int(found.at[action]), int(found.at[action + 1]), int(found.seq[action])
+    every = QueueSelection(everything=True)
+    before = messages(stores, every)
+    actions = deliver(seq) * (not np.any((found.seq == seq) & (found.kind == DELIVER))) + acknowledge(seq)
+    again = raw[start : end - 1] + bytes([raw[end - 1] ^ 0xFF])
+
+    path.write_bytes(raw + actions + again)
+    after = messages(stores, every)
+    assert len(after) == len(before) + 1
+    assert {row["payload_sha256"] for row in before} <= {row["payload_sha256"] for row in after}
+    assert sum(row["verdict"] == "consumed" for row in after) == sum(row["verdict"] == "consumed" for row in before) + 1
+
+    path.write_bytes(raw + actions + raw[start:end])
+    assert sorted(map(str, messages(stores, every))) == sorted(map(str, before)), "the same publish again is the same message"
+
+
 def messages(stores: Path, selection: QueueSelection = QueueSelection()) -> list[dict[str, Any]]:
     columns = ["msg_id", "store_file", "verdict", "payload_sha256"]
     return [row for batch in mqstore.open(stores).to_batches(columns, selection) for row in batch.to_pylist()]
@@ -183,6 +211,23 @@ def test_log_files_that_are_all_a_byte_too_long_are_all_read(tmp_path: Path) -> 
     assert set(offsets(root)) >= {at for at in before if at < start + surplus}
     damaged = {item.file for item in verify(RocketMQStore(root)).damage if item.kind == Kind.WRONG_SIZE}
     assert damaged == {f"commitlog/{first.name}", f"commitlog/{second.name}"}
+
+
+def test_log_files_too_long_by_the_same_and_a_copy_of_one_under_a_name_between_them(tmp_path: Path) -> None:
+    """The copy stood between the two in the order of names, and so the surplus did not show: the second file was not read."""
+    root = unpacked("4.9.3/a-clean-small", tmp_path)
+    first, second, *_ = sorted((root / "commitlog").iterdir())
+    before = offsets(root)
+    with open(first, "ab") as file:
+        file.write(bytes(512))
+    shutil.copy(first, first.with_name(f"{int(first.name) + 1:020d}"))
+    for other in sorted((root / "commitlog").iterdir())[3:]:
+        other.unlink()
+    last = int(second.name) + second.stat().st_size
+    assert set(offsets(root)) == {at for at in before if at < last}
+    damaged = {(item.file, item.kind) for item in verify(RocketMQStore(root)).damage}
+    assert (f"commitlog/{int(first.name) + 1:020d}", Kind.STRAY_FILE) in damaged
+    assert (f"commitlog/{first.name}", Kind.WRONG_SIZE) in damaged
 
 
 def test_a_delayed_message_stored_at_the_end_of_time_has_a_delivery_time_that_wraps(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class StoreTarget:
         )
         if result.stored:
             self._done.append(Outcome(message, str(result.physical_offset)))
-        elif result.status.value in ("MESSAGE_ILLEGAL", "PROPERTIES_SIZE_EXCEEDED"):
+        elif result.status.is_refusal:
             self._done.append(Outcome(message, where, result.detail))
         else:
             raise TargetError(f"the store takes no more messages: {result.detail}")

@@ -170,6 +170,21 @@ def test_two_light_queues_begin_at_zero_and_go_on(version: str, tmp_path: Path) 
         assert [bodies(store, name) for name in names.split(",")] == [[b"0", b"1"]] * 2
 
 
+@pytest.mark.parametrize(("version", "status"), [("4.9.3", PutStatus.UNKNOWN_ERROR), ("5.3.3", PutStatus.MESSAGE_ILLEGAL)])
+def test_a_record_that_the_offsets_of_its_light_queues_make_too_long_is_refused(version: str, status: PutStatus, tmp_path: Path) -> None:
+    """Scripts 276 and 912: the real 4.9.3 accepts the message, adds the offsets, and answers UNKNOWN_ERROR where they do not fit."""
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with opened(tmp_path / "store", version, enable_multi_dispatch=True, enable_lmq=True, max_message_size=2000) as store:
+        fixed = store.put(Message("T", b"x", properties=properties)).size - 1
+        statuses = [store.put(Message("T", bytes(2000 - fixed + more), properties=properties)).status for more in (0, 1, 25, 26, 200)]
+        assert statuses[:3] == [PutStatus.PUT_OK, status, status]
+        assert statuses[4] == PutStatus.MESSAGE_ILLEGAL
+        store.dispatch_now()
+        assert store.max_offset("T", 0) == 2
+        properties["filler"] = "v" * 1500
+        assert store.put(Message("T", bytes(500), properties=properties)).status == PutStatus.MESSAGE_ILLEGAL
+
+
 @pytest.mark.parametrize(("version", "status"), [("4.9.3", PutStatus.MESSAGE_ILLEGAL), ("5.3.3", PutStatus.PROPERTIES_SIZE_EXCEEDED)])
 def test_properties_that_are_too_long_take_no_queue_offset(version: str, status: PutStatus, tmp_path: Path) -> None:
     """DefaultMessageStoreTest.testPutMessage_whenMessagePropertyIsTooLong."""

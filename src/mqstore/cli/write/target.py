@@ -101,10 +101,7 @@ def open_target(out: Output, target: StoreTarget) -> tuple[MessageStore, bool]:
 
 def refusal(status: PutStatus, detail: str, version: str) -> MqstoreError:
     """Return the error for messages that were not stored."""
-    from mqstore.rocketmq.format.message import PutStatus
-
-    illegal = status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
-    return (UsageError if illegal else TargetError)(f"{detail} ({status.spelled(version)})")
+    return (UsageError if status.is_refusal else TargetError)(f"{detail} ({status.spelled(version)})")
 
 
 class StoppedError(MqstoreError):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.kernels.rabbitmq import queue_index
+from mqstore.kernels.rabbitmq import index_layout, queue_index
 
 __all__ = [
     "ACKED",
@@ -132,15 +132,16 @@ class JournalMap:
     """The journal's actions combined, one row per sequence id, ascending.
 
     state: bits P, D, A in the broker's map. publish: the action that publishes, or -1. removed: published, delivered and acknowledged
-    within the journal, and therefore no longer in the map. repeat: a second publish, or -1. bad: the action at which the broker
-    would crash, or -1. dirty_count: number of actions.
+    within the journal, and therefore no longer in the map. other: all other actions that publish one of these ids, by id and in file
+    order; what is before `publish` of its id was acknowledged before that. bad: the action at which the broker would crash, or -1.
+    dirty_count: number of actions.
     """
 
     seq: NDArray[np.int64]
     state: NDArray[np.uint8]
     publish: NDArray[np.int64]
     removed: NDArray[np.bool_]
-    repeat: NDArray[np.int64]
+    other: NDArray[np.int64]
     bad: NDArray[np.int64]
     dirty_count: int
 
@@ -157,12 +158,14 @@ def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: boo
     if lenient:
         # only the crash of an acknowledgement after a bare publish has left an entry removed
         bad[(bits & queue_index.REMOVED != 0) & (repeat[:ids] < 0)] = -1
+    other = kind <= index_layout.PUBLISH_TRANSIENT
+    other[publish[:ids][publish[:ids] >= 0]] = False
     return JournalMap(
         seq[first[:ids]],
         (bits & 7).astype(np.uint8),
         publish[:ids].copy(),
         bits & queue_index.REMOVED != 0,
-        repeat[:ids].copy(),
+        order[other[order]],
         bad,
         count,
     )

@@ -254,26 +254,40 @@ class QueueIndexV1:
         entries["place"][rows] = place
 
     def _with_repeats(self, entries: NDArray[np.void], number: int, file: Segment, at: NDArray[np.int64]) -> NDArray[np.void]:
-        """Return the entries, each followed by other publishes of it that differ: a second in the journal, one of the journal that the
+        """Return the entries, each followed by other publishes of it that differ: others of the journal, the one of the journal that the
         segment has otherwise, an earlier in the segment. at: position of the journal's publish of each rel."""
-        journal = self.journal_all
-        low, high = np.searchsorted(journal.seq, (number * self.count, (number + 1) * self.count))
-        rows = low + np.flatnonzero(journal.repeat[low:high] >= 0)
+        again, acknowledged = self._other_publishes(number)
         both = np.flatnonzero((file.state & queue_index.P != 0) & (at >= 0))
         other = both[~self._same(file, at, both)[both]]
-        in_journal, in_file = np.arange(len(rows) + len(other)), len(rows) + len(other) + np.arange(len(file.earlier))
+        in_journal, in_file = np.arange(len(again) + len(other)), len(again) + len(other) + np.arange(len(file.earlier))
         if not len(in_journal) + len(in_file):
             return entries
         extra = np.zeros(len(in_journal) + len(in_file), ENTRY)
         earlier = np.array(file.earlier, np.int64).reshape(-1, 2)
-        extra["seq"] = np.concatenate([journal.seq[rows], number * self.count + other, number * self.count + earlier[:, 0]])
+        extra["seq"] = np.concatenate([self.journal.seq[again], number * self.count + other, number * self.count + earlier[:, 0]])
         extra["flags"] = REPEATED | HIDDEN
         extra["state"] = SP
+        extra["state"][: len(again)][acknowledged] = SPDA
         extra["from_journal"][in_journal] = True
-        self._fill(extra, in_journal, self.journal.data, np.concatenate([self.journal.at[journal.repeat[rows]], at[other]]), True)
+        self._fill(extra, in_journal, self.journal.data, np.concatenate([self.journal.at[again], at[other]]), True)
         self._fill(extra, in_file, file.data, earlier[:, 1], False)
         merged = np.concatenate([entries, extra])
         return merged[np.argsort(merged["seq"], kind="stable")]
+
+    def _other_publishes(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the journal's publishes in a segment that differ from those that count, and which of them were acknowledged before."""
+        journal, found = self.journal, self.journal_all
+        low, high = np.searchsorted(journal.seq[found.other], (number * self.count, (number + 1) * self.count))
+        again = found.other[low:high]
+        counted = found.publish[np.searchsorted(found.seq, journal.seq[again])]
+        differs = np.array([self._publish(a) != self._publish(b) for a, b in zip(again.tolist(), counted.tolist(), strict=True)], np.bool_)
+        return again[differs], (again < counted)[differs]
+
+    def _publish(self, action: int) -> tuple[int, bytes]:
+        """Return whether the message of a publish of the journal is transient, and the bytes that follow its sequence id."""
+        source, at = self.journal.data, int(self.journal.at[action])
+        size = 32 + int.from_bytes(source[at + 36 : at + 40].tobytes(), "big")
+        return int(source[at]) >> 6, source[at + 8 : at + 8 + size].tobytes()
 
     def _crash_damage(self, number: int, seen: _SegmentStates) -> list[Damage]:
         if not seen.crashes:

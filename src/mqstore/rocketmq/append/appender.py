@@ -34,7 +34,7 @@ from mqstore.rocketmq.append.admission import (
 from mqstore.rocketmq.append.delay import asks_for_timer, delayed
 from mqstore.rocketmq.append.queue_offsets import QueueOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
-from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
@@ -157,7 +157,9 @@ class Appender:
         if known.refused or len(body) > self.config.max_message_size or len(properties) > PROPERTIES_LIMIT:
             refused = self.admission.refusal(known, len(body), properties)
             if refused is not None:
-                return refused
+                # 5.3.3 looks at the properties of such a message only where it adds the offsets
+                late = self.is_v5 and multi_dispatch.applies(topic, properties, self.version, multi_dispatch=True, lmq=self._multi)
+                return illegal(refused.detail) if late else refused
         try:
             born_host = self._default_host if message.born_host is None else self.admission.host(message.born_host)
             store_host = self._default_host if message.store_host is None else self.admission.host(message.store_host)
@@ -425,7 +427,7 @@ class Appender:
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """Append a message that is also dispatched to other queues; the offsets it gets there become part of it."""
-        if self.is_v5 and (known.raw.startswith((b"%RETRY%", b"rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+        if not multi_dispatch.applies(message.topic, properties, self.version, multi_dispatch=True, lmq=self.is_v5):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
             text, keys = multi_dispatch.with_queue_offsets(
@@ -435,11 +437,43 @@ class Appender:
                 self._release.version,
                 self.config.enable_lmq,
             )
-            result = self.put_stored(self._as_record(message, text))
+            stored = self._as_record(message, text)
+            refused = None if text is properties else self._multi_refusal(known, stored, properties)
+            if refused is not None:
+                return refused
+            result = self.put_stored(stored)
             if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result
+
+    def _multi_refusal(self, known: Topic, stored: Record, properties: bytes) -> PutResult | None:
+        """Return the refusal of a record that its queue offsets have made too long; None if it fits. properties: its text without them.
+
+        5.3.3 allows such a record no more bytes than a body. 4.9.3 has accepted the message when it adds them, and calls this unknown.
+        """
+        before, size = (
+            encode.record_size(
+                known.raw,
+                text,
+                len(stored.body),
+                host_bytes(stored.born_host),
+                host_bytes(stored.store_host),
+                known.version,
+                self._property_crc,
+            )
+            for text in (properties, stored.properties)
+        )
+        limit = min(self.max_record_size, self.config.max_message_size)
+        if not self.is_v5 and before > limit:
+            return illegal(f"a record of {before} bytes: at most {limit} fit into this store")
+        if size <= limit and len(stored.properties) <= PROPERTIES_LIMIT:
+            return None
+        return PutResult(
+            PutStatus.MESSAGE_ILLEGAL if self.is_v5 else PutStatus.UNKNOWN_ERROR,
+            detail=f"with the offsets of its other queues the record has {size} bytes, {len(stored.properties)} of them properties: "
+            f"at most {limit} and {PROPERTIES_LIMIT} fit into this store",
+        )
 
     def _as_record(self, message: Message, properties: bytes) -> Record:
         known = self.admission.topic(message.topic)

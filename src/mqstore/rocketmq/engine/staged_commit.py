@@ -38,7 +38,6 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
 from mqstore.rocketmq.format import record
-from mqstore.rocketmq.format.message import PutStatus
 from mqstore.rocketmq.live.store_lock import StoreInUseError
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ __all__ = ["Sink", "intent_stage"]
 
 FLUSH_EVERY = 64 << 20  # bytes of log; once flushed, their pages leave the memory of this process
 POLL = 0.2
-_ILLEGAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 def intent_stage(root: Path) -> Path | None:
@@ -178,7 +176,7 @@ class Sink:
             unflushed += int(result.sizes.sum())
             if result.count < rows.num_rows:
                 progress = f"{stored.rows} of {intent.rows} messages of run {intent.run} are stored"
-                if result.status not in _ILLEGAL:
+                if not result.status.is_refusal:
                     raise TargetError(
                         f"{result.detail}; {progress}: once that is repaired, the next write to this store adds the others; "
                         "do not run the job again"

@@ -178,7 +178,7 @@ def load(
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     if start_in is not None:
         if size is None:
-            file_size = _without_surplus(files, file_size, start_in)
+            file_size = _without_surplus(_split_misnamed(files, file_size, start_in)[0], file_size, start_in)
         files, misnamed = _split_misnamed(files, file_size, start_in)
         for file, other in misnamed:
             sentence = f"overlaps {other.name}, and its records are those of {start_in(file):020d}: it has the wrong name; it is not read"

@@ -61,12 +61,18 @@ class PutStatus(enum.Enum):
         """Whether the message is in the log."""
         return self in _STORED
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the message itself is the reason why it is not stored: a store with these settings will never accept it."""
+        return self in _REFUSALS
+
     def spelled(self, version: str) -> str:
         """Return the name that a broker of this version uses."""
         return self.value if version != "4.9.3" else _OLD_SPELLING.get(self, self.value)
 
 
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE})
+_REFUSALS = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.UNKNOWN_ERROR})
 _OLD_SPELLING = {
     PutStatus.CREATE_MAPPED_FILE_FAILED: "CREATE_MAPEDFILE_FAILED",
     PutStatus.OS_PAGE_CACHE_BUSY: "OS_PAGECACHE_BUSY",

@@ -73,7 +73,8 @@ def prove_lives(node: Node, lives: list[Script], kind: Kind, place: Path) -> Non
         for row in rows:
             found.setdefault((row["vhost"], row["queue"]), []).append(row["properties"]["message_id"])
         assert found == expected, f"{name}: {_first_difference(found, expected)}"
-        assert differences(rows, by_node.rows, NOT_ALIKE) == [], name
+        different = differences(rows, by_node.rows, NOT_ALIKE)
+        assert not different, "\n".join([f"{name} with {len(different)} differences from what the node reads in its own:", *different[:20]])
     strange = [line for line in adopted.log if "[warning]" in line or "[error]" in line]
     new = [line for line in strange if line.partition("> ")[2] not in told_of_its_own]
     assert not new, "\n".join(new)

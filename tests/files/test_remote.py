@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli
-from support.s3 import KEY, SECRET, endpoint, locked
+from support.s3 import KEY, SECRET, endpoint, faulty, locked
 from support.stores import Store, message
 
 import mqstore
@@ -41,6 +41,23 @@ def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
     for asked in endpoint().fetched(url):
         assert asked.length is not None
         assert asked.length <= SMALL
+
+
+def test_requests_that_are_throttled_reset_or_cut_off_are_sent_again() -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    url = endpoint().uploaded(opened(case))
+    wanted = mqstore.open(opened(case), config=case.config).to_arrow()
+    with faulty(throttled=0.1, reset=0.1, cut=0.1) as met:
+        assert mqstore.open(url, config=case.config).to_arrow().equals(wanted)
+    assert sum(met.values()) > 3, met
+
+
+def test_an_endpoint_that_refuses_every_request_gives_a_one_sentence_error() -> None:
+    url = endpoint().uploaded(opened(case_named("5.3.3/o-batch-queue")))
+    with faulty(throttled=1.0), pytest.raises(CannotOpenError, match=r"SlowDown|reduce your request rate|Slow Down|503") as found:
+        mqstore.open(url).to_arrow()
+    assert "\n" not in str(found.value)
+    assert SECRET not in str(found.value)
 
 
 def _told(printed: str, store: str) -> str:

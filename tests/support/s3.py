@@ -1,7 +1,8 @@
 """A local S3 endpoint that records its requests: moto's server, in a thread of the test process.
 
 `endpoint()` runs one for the process. `uploaded(root)` copies a directory into a new bucket and returns its URL. `Endpoint.asked` lists
-the requests, one `Asked` each. `locked()` makes the endpoint check keys and signatures as Amazon's does.
+the requests, one `Asked` each. `locked()` makes the endpoint check keys and signatures as Amazon's does; `faulty()` makes it refuse,
+reset and cut off as many answers as asked for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import random
+import socket
+import struct
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -18,6 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqstore.files.location import Url
+
+SLOW_DOWN = b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 KEY, SECRET = "AKIDEXAMPLEOFMQSTORE", "a-secret-nobody-may-see"
 
@@ -30,6 +37,27 @@ class Asked(NamedTuple):
     length: int | None
 
 
+class Faults:
+    """What an endpoint does wrong. throttled, reset, cut: shares of all requests; met: how many requests met each of them."""
+
+    def __init__(self) -> None:
+        self.shares: dict[str, float] = {}
+        self.met: dict[str, int] = {}
+        self._random = random.Random(1)
+        self._lock = threading.Lock()
+
+    def of_next(self) -> str:
+        """Return what happens to the next request: `throttled`, `reset`, `cut`, or empty for an answer."""
+        with self._lock:
+            drawn = self._random.random()
+            for name, share in self.shares.items():
+                if drawn < share:
+                    self.met[name] = self.met.get(name, 0) + 1
+                    return name
+                drawn -= share
+        return ""
+
+
 @dataclass
 class Endpoint:
     """A running endpoint. url: `http://127.0.0.1:…`."""
@@ -37,6 +65,7 @@ class Endpoint:
     url: str
     client: Any
     asked: list[Asked] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def options(self, **more: object) -> dict[str, str]:
@@ -86,17 +115,45 @@ def endpoint() -> Endpoint:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     application = DomainDispatcherApplication(create_backend_app)
     asked: list[Asked] = []
+    faults = Faults()
 
     def counting(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         asked.append(Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], _length(environ.get("HTTP_RANGE", ""))))
+        fault = faults.of_next()
+        if fault == "throttled":
+            start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(SLOW_DOWN)))])
+            return [SLOW_DOWN]
+        if fault == "reset":
+            environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RD)  # the server finds no further request, and closes
+            raise ConnectionResetError
         answer: Iterable[bytes] = application(environ, start_response)
-        return answer
+        return _cut_off(answer) if fault == "cut" else answer
 
     server = make_server("127.0.0.1", 0, counting, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     client = boto3.client("s3", endpoint_url=url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1")
-    return Endpoint(url, client, asked)
+    return Endpoint(url, client, asked, faults)
+
+
+def _cut_off(answer: Iterable[bytes]) -> Iterator[bytes]:
+    """Send half of an answer's body and close the connection."""
+    body = b"".join(answer)
+    yield body[: len(body) // 2]
+    raise ConnectionResetError
+
+
+@contextlib.contextmanager
+def faulty(**shares: float) -> Iterator[dict[str, int]]:
+    """Make the endpoint do these things to shares of all requests (`Faults`); yields how many requests met each."""
+    faults = endpoint().faults
+    faults.met.clear()
+    faults.shares = shares
+    try:
+        yield faults.met
+    finally:
+        faults.shares = {}
 
 
 @contextlib.contextmanager

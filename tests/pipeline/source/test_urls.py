@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import GoldenCase, case_named, opened, run_cli
-from support.s3 import SECRET, endpoint
+from support.s3 import SECRET, endpoint, faulty
 from support.spark_api import needs_streams
 
 import mqstore
@@ -131,6 +131,18 @@ def test_spark_runs_the_jobs_too_and_executors_ask_for_ranges(spark: SparkSessio
     for asked in endpoint().fetched(url):
         assert asked.length is not None
         assert asked.length <= SMALL
+
+
+def test_jobs_on_spark_send_requests_again_that_are_throttled_reset_or_cut_off(spark: SparkSession, tmp_path: Path) -> None:
+    case, url = uploaded("5.3.3/o-batch-queue", window=8 << 20)
+    wanted = rows(read(spark, opened(case), config=case.config))
+    key = next(row for row in wanted if row["keys"])
+    with faulty(throttled=0.05, reset=0.05, cut=0.05) as met:
+        assert rows(read(spark, str(url), config=case.config, **options_of(url))) == wanted
+        assert export(url, tmp_path / "out", spark=spark, splits=2, config=case.config).messages == len(wanted)
+        found = lookup(url, [(key["topic"], key["keys"][0])], tmp_path / "keys", by="scan", spark=spark, config=case.config)
+    assert found.hits > 0
+    assert sum(met.values()) > 3, met
 
 
 def test_planning_reads_heads_and_no_file(spark: SparkSession) -> None:

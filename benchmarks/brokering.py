@@ -107,7 +107,16 @@ def broker(side: Side, directory: Path, port: int) -> Iterator[subprocess.Popen[
     """Start a broker on a new store, and yield its process while it starts."""
     remove(directory)
     directory.mkdir(parents=True)
-    command = side.command(directory, port)
+    try:
+        with broker_of(side.command(directory, port), directory) as process:
+            yield process
+    finally:
+        remove(directory)
+
+
+@contextmanager
+def broker_of(command: Sequence[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a broker by its command, with its log in the directory."""
     # modules are compiled before the first round that counts, as they are after an installation
     compiled = {"PYTHONPYCACHEPREFIX": str(directory.parent / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
     with (directory / "broker.log").open("wb") as log:
@@ -121,7 +130,6 @@ def broker(side: Side, directory: Path, port: int) -> Iterator[subprocess.Popen[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        remove(directory)
 
 
 def free_port() -> int:

@@ -1,0 +1,102 @@
+"""Our broker under the unmodified 4.9.3 Java client for an hour: memory, descriptors and latency stay what they were.
+
+`--scale 1` is an hour. A producer sends 500 messages of 1 KiB a second, a push consumer takes them; topics and consumer groups are
+created, used and deleted one after the other by an administrator's requests (tests/interop/rocketmq-clients, Soak). Log files of 16 MiB
+are deleted as soon as they are full and a later one exists, whatever the hour, so that retention works all the time. Every minute: what the
+client counted, and the resident memory, open descriptors and threads of the broker, and the bytes of its store.
+The rows compare the last third of the run with the first, whose first tenth is warming up.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchkit import Bench, Row, median, mqstore
+from brokering import broker_of, free_port, java, resident
+
+RATE = 500  # messages a second
+HOUR = 3600
+CONFIGURATION = f"""\
+mappedFileSizeCommitLog={16 << 20}
+fileReservedTime=0
+deleteWhen={";".join(f"{hour:02d}" for hour in range(24))}
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A window of the run: what the client counted in it, and what the broker held at its end."""
+
+    client: dict[str, Any]
+    megabytes: float
+    descriptors: int
+    threads: int
+    store_megabytes: float
+
+
+def sampled(client: dict[str, Any], process: subprocess.Popen[bytes], store: Path) -> Sample:
+    proc = Path(f"/proc/{process.pid}")
+    size = sum(path.stat().st_blocks for path in store.rglob("*") if path.is_file()) * 512
+    return Sample(client, resident(process), count(proc / "fd"), count(proc / "task"), size / 1e6)
+
+
+def count(directory: Path) -> int:
+    return sum(1 for _ in directory.iterdir())
+
+
+def main() -> int:
+    bench = Bench(__doc__ or "")
+    seconds = max(60, round(HOUR * bench.options.scale))
+    window = min(60, seconds // 12)
+    samples: list[Sample] = []
+    with bench.scratch("soak") as directory:
+        directory.mkdir()
+        settings = directory / "broker.conf"
+        settings.write_text(CONFIGURATION, encoding="utf-8")
+        port, store = free_port(), directory / "store"
+        command = mqstore("serve", store, "--listen", f"127.0.0.1:{port}", "--auto-create-topics", "--config", settings)
+        with broker_of(command, directory) as process:
+            soak = java(directory, "Soak", f"127.0.0.1:{port}", seconds, RATE, window, heap=("-Xmx512m",))
+            client = subprocess.Popen(soak, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            assert client.stdout is not None
+            for line in client.stdout:
+                if line.startswith("{"):
+                    samples.append(sampled(json.loads(line), process, store))
+                    print(f"# {line.strip()} {samples[-1]}".replace(f"client={samples[-1].client}, ", ""), flush=True)
+            if client.wait() or process.poll() is not None or not samples:
+                raise RuntimeError("the client or the broker ended before the run did")
+    report(bench, samples, seconds)
+    return 0
+
+
+def report(bench: Bench, samples: Sequence[Sample], seconds: int) -> None:
+    warm = samples[len(samples) // 10 :]
+    third = max(1, len(warm) // 3)
+    early, late = warm[:third], warm[-third:]
+    conditions = f"{seconds / 60:.0f} minutes, {len(samples)} windows; medians of the first and the last third"
+
+    def compared(what: str, target: str, unit: str, of: Callable[[Sample], float], limit: float) -> None:
+        before, after = median([of(each) for each in early]), median([of(each) for each in late])
+        bench.emit(
+            Row(what, target, {f"first third, {unit}": before, f"last third, {unit}": after}, {}, None, after <= limit * before, conditions)
+        )
+
+    compared("soak: resident memory", "flat within 10 %", "MB", lambda each: each.megabytes, 1.1)
+    compared("soak: open descriptors", "flat within 10 %", "count", lambda each: each.descriptors, 1.1)
+    compared("soak: threads", "flat within 10 %", "count", lambda each: each.threads, 1.1)
+    compared("soak: store on disk, with retention", "flat within 20 %", "MB", lambda each: each.store_megabytes, 1.2)
+    compared("soak: latency of sends, p50", "flat within 25 %", "us", lambda each: each.client["p50"], 1.25)
+    compared("soak: latency of sends, p99.9", "flat within 50 %", "us", lambda each: each.client["p999"], 1.5)
+    total = {name: sum(each.client[name] for each in samples) for name in ("sent", "received", "topics", "failed", "incomplete")}
+    good = not total["failed"] and not total["incomplete"] and total["received"] >= total["sent"] - 2 * RATE
+    bench.emit(Row("soak: messages, topics that came and went", "none failed, all received", total, {}, None, good, conditions))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

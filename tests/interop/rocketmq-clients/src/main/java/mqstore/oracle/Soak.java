@@ -153,7 +153,9 @@ public final class Soak {
                 }
                 c.shutdown();
                 admin.deleteTopicInBroker(Collections.singleton(address), topic);
-                admin.deleteSubscriptionGroup(address, group);
+                // what mqadmin deleteSubGroup does; without it, a broker keeps the retry topic and the offsets for ever
+                admin.deleteSubscriptionGroup(address, group, true);
+                admin.deleteTopicInBroker(Collections.singleton(address), "%RETRY%" + group);
                 topics.incrementAndGet();
             } catch (Exception e) {
                 incomplete.incrementAndGet();

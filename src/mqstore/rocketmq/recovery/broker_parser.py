@@ -160,9 +160,9 @@ class RecordParser:
         return found
 
     def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
-        """Return the records whose topic and properties span sectors and may hold zeros, as in a torn record."""
+        """Return the records with topic or properties behind the beginning of a sector, which may hold zeros, as in a torn record."""
         starts, ends = fields[frames.TOPIC_START], positions + fields[frames.SIZE]
-        across = starts // SECTOR != (ends - 1) // SECTOR
+        across = (starts - 1) // SECTOR != (ends - 1) // SECTOR
         return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))
 
     def _has_lost_sector(self, data: Bytes, fields: Longs, position: int) -> bool:
@@ -171,7 +171,7 @@ class RecordParser:
             (int(fields[frames.TOPIC_START]), int(fields[frames.TOPIC_LENGTH])),
             (int(fields[frames.PROPERTIES_START]), max(0, int(fields[frames.PROPERTIES_LENGTH]))),
         )
-        first = parts[0][0] // SECTOR * SECTOR + SECTOR
+        first = -(-parts[0][0] // SECTOR) * SECTOR
         for start, length in parts:
             for low in range(first, start + length, SECTOR):
                 begin, stop = max(low, start), min(low + SECTOR, start + length)

@@ -25,12 +25,15 @@ __all__ = ["DEFAULT_ENTRIES", "ENTRIES_WITHOUT_CONFIG", "config_file", "lacks_nu
 ENTRIES_WITHOUT_CONFIG = 16384
 DEFAULT_ENTRIES = 2048
 MAX_ENTRIES = 16384
+LONGEST = 1 << 16  # bytes; what is longer was damaged, and as text would take many times its size
 
 _COMMENT = b"%% This file is auto-generated! Edit at your own risk!\n"
 
 
 def stated_entry_count(content: bytes) -> int | str:
     """Return the number in the file, or why there is none."""
+    if len(content) > LONGEST:
+        return f"it has {len(content)} bytes: it is not a sequence of Erlang terms that a broker wrote"
     try:
         terms = read_text(content)
     except ErlangTextError as error:
@@ -51,7 +54,7 @@ def lacks_number(content: bytes) -> bool:
     (True, True, False, True)
     """
     try:
-        terms = read_text(content)
+        terms = read_text(content[: LONGEST + 1])
     except ErlangTextError:
         return False
     stated = [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]

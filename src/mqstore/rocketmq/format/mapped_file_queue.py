@@ -160,7 +160,7 @@ def load(
 
     size: bytes of each file as configured; inferred if None. max_gap: files that may be missing in one place within a queue; for
     queues that are read entry by entry and must not be misled by one odd name. start_in: where a file starts according to its contents,
-    None if they do not say; it decides which of two overlapping files is read, and is called for these only.
+    None if they do not say; it decides which of two overlapping files is read, and which files show the size if some seem too long.
     """
     listing = tuple(directory.entries(relative))
     findings: list[Damage] = []
@@ -177,6 +177,9 @@ def load(
         sentence = "is far away from the other files of its queue; it is not read"
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     if start_in is not None:
+        if size is None and any(file.size > file_size for file in files):
+            own = [file for file in files if start_in(file) == file.start]
+            file_size = infer_size([(file.start, file.size) for file in own]) or file_size
         if size is None:
             file_size = _without_surplus(_split_misnamed(files, file_size, start_in)[0], file_size, start_in)
         files, misnamed = _split_misnamed(files, file_size, start_in)

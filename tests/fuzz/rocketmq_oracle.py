@@ -145,8 +145,12 @@ def _is_in_a_surplus(golden: Golden, image: Tree, message: Message) -> bool:
     """Return whether a log file that is too long has the message's bytes where the next file, which is gone, would have them."""
     path, at = golden.homes[golden.messages.index(message)]
     raw = golden.tree[path].data[at : at + message.size]
-    places = [(name, message.offset - int(name[-20:])) for name in image if name[-20:].isdigit() and name.startswith("commitlog/")]
-    return any(begin >= 0 and isinstance(image[name], File) and image[name].data[begin : begin + message.size] == raw for name, begin in places)
+    for name, node in image.items():
+        if name.startswith("commitlog/") and name[-20:].isdigit() and isinstance(node, File):
+            begin = message.offset - int(name[-20:])
+            if begin >= 0 and node.data[begin : begin + message.size] == raw:
+                return True
+    return False
 
 
 def _judge_whole(

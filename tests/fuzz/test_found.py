@@ -230,6 +230,36 @@ def test_log_files_too_long_by_the_same_and_a_copy_of_one_under_a_name_between_t
     assert (f"commitlog/{first.name}", Kind.WRONG_SIZE) in damaged
 
 
+def test_a_small_file_between_log_files_does_not_set_the_size_of_all(tmp_path: Path) -> None:
+    """A queue file had been moved into the log, to between two files, one of them too long: all seemed to have its size."""
+    root = unpacked("4.9.3/a-clean-small", tmp_path)
+    first, second, *others = sorted((root / "commitlog").iterdir())
+    before = offsets(root)
+    for other in others:
+        other.unlink()
+    with open(first, "ab") as file:
+        file.write(bytes(512))
+    first.with_name(f"{200:020d}").write_bytes(bytes(range(200)))
+    last = int(second.name) + second.stat().st_size
+    assert set(offsets(root)) == {at for at in before if at < last}
+
+
+def test_a_hole_in_a_queue_file_is_one_finding(tmp_path: Path) -> None:
+    """A hole of 64 MB with a byte at its end gave a finding for each of three million entries, in 1.4 GB of memory."""
+    root = unpacked("4.9.3/a-clean-small", tmp_path)
+    (path, *_) = sorted(
+        path for path in (root / "consumequeue").rglob("0" * 20) if not path.with_name(f"{path.stat().st_size:020d}").exists()
+    )
+    with open(path, "r+b") as file:
+        file.truncate(20 << 20)
+        file.seek(-20, os.SEEK_END)
+        file.write(b"\xff" * 20)
+    with time_limit(60):
+        found = [item for item in verify(RocketMQStore(root)).damage if item.kind is Kind.QUEUE_GAP]
+    assert len(found) == 1
+    assert found[0].length > 19 << 20
+
+
 def test_a_delayed_message_stored_at_the_end_of_time_has_a_delivery_time_that_wraps(tmp_path: Path) -> None:
     """Its delivery time does not fit into the queue entry: `verify` ended with "int too large to convert"; a broker wraps it."""
     root = unpacked("4.9.3/e-delay-transaction-batch", tmp_path)
@@ -302,3 +332,15 @@ def test_messages_in_the_surplus_of_a_log_file_are_those_of_the_next_one(tmp_pat
     second.write_bytes(second.read_bytes() * 2)
     first.write_bytes(first.read_bytes() + second.read_bytes()[:size])
     assert offsets(root) == before
+
+
+def test_a_config_of_64_mb_is_a_finding(tmp_path: Path) -> None:
+    """It was read as text, all of it."""
+    stores = unpacked("3.10.8/b2-journal-replayed-twice", tmp_path) / "msg_stores"
+    (config,) = stores.glob("vhosts/*/.config")
+    count = len(messages(stores))
+    with open(config, "r+b") as file:
+        file.truncate(64 << 20)
+    with time_limit(60):
+        assert len(messages(stores)) >= count
+        assert any(item.kind is Kind.BAD_CONFIG for item in mqstore.open(stores).verify().damage)

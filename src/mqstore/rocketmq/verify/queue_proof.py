@@ -106,25 +106,39 @@ class QueueProof:
     def finish(self, log: CommitLog, log_end: int) -> None:
         """Check every entry that was not proved, and report its faults."""
         left = list(self.unproved())
+        unwritten = []
         for low, high in left:
             for start in range(low, high, 4096):
                 entries = self.queue.entries(start, min(high, start + 4096))
-                for k in range(len(entries)):
+                empty = (entries["physical_offset"] == 0) & (entries["size"] == 0)
+                unwritten.append(start + np.flatnonzero(empty))
+                for k in np.flatnonzero(~empty).tolist():
                     self._judge(start + k, entries[k], log, log_end)
         if left:
+            self._report_unwritten(np.concatenate(unwritten))
             self._check_order()  # proved entries are in log order
 
     def _report(self, queue_offset: int, kind: Kind, sentence: str, messages: int = 0) -> None:
         file, position = self.queue.place(queue_offset)
-        who = f"topic {self.queue.topic!r}, queue {self.queue.queue_id}, queue offset {queue_offset}"
-        self.damage.append(Damage(file, position, ENTRY.itemsize, kind, f"{sentence} ({who})", messages))
+        self.damage.append(Damage(file, position, ENTRY.itemsize, kind, f"{sentence} ({self._who(queue_offset)})", messages))
+
+    def _report_unwritten(self, offsets: NDArray[np.int64]) -> None:
+        """Report these entries, each run of them in a file as one finding: a hole may have millions."""
+        starts = {file.start // ENTRY.itemsize for file in self.queue.files}
+        breaks = np.flatnonzero((np.diff(offsets) != 1) | np.isin(offsets[1:], list(starts))) + 1
+        for run in np.split(offsets, breaks) if len(offsets) else ():
+            first, count = int(run[0]), len(run)
+            file, position = self.queue.place(first)
+            what = "an unwritten entry" if count == 1 else f"{count} unwritten entries"
+            sentence = f"{what} between written ones ({self._who(first)})"
+            self.damage.append(Damage(file, position, count * ENTRY.itemsize, Kind.QUEUE_GAP, sentence))
+
+    def _who(self, queue_offset: int) -> str:
+        return f"topic {self.queue.topic!r}, queue {self.queue.queue_id}, queue offset {queue_offset}"
 
     def _judge(self, queue_offset: int, entry: np.void, log: CommitLog, log_end: int) -> None:
         physical, size, tags = int(entry["physical_offset"]), int(entry["size"]), int(entry["tags_code"])
         if physical == 0 and size == BLANK_SIZE and tags == 0:
-            return
-        if physical == 0 and size == 0:
-            self._report(queue_offset, Kind.QUEUE_GAP, "an unwritten entry between written ones")
             return
         if 0 <= physical < log.start and size > 0:
             return

@@ -160,7 +160,7 @@ class RecordParser:
         return found
 
     def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
-        """Return the records with topic or properties behind the beginning of a sector, which may hold zeros, as in a torn record."""
+        """Return the records with topic or properties after the beginning of a sector, which may hold zeros, as in a torn record."""
         starts, ends = fields[frames.TOPIC_START], positions + fields[frames.SIZE]
         across = (starts - 1) // SECTOR != (ends - 1) // SECTOR
         return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import urllib.request
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,21 +39,32 @@ class Asked(NamedTuple):
 
 
 class Faults:
-    """What an endpoint does wrong. throttled, reset, cut: shares of all requests; met: how many requests met each of them."""
+    """What an endpoint does wrong. shares: of all requests, by `throttled`, `reset`, `cut`; met: how many requests met each of them.
+
+    A client sends a request four times; one and the same meets two faults at the most, unless all are to fail.
+    """
 
     def __init__(self) -> None:
-        self.shares: dict[str, float] = {}
-        self.met: dict[str, int] = {}
-        self._random = random.Random(1)
         self._lock = threading.Lock()
+        self.begin({})
 
-    def of_next(self) -> str:
-        """Return what happens to the next request: `throttled`, `reset`, `cut`, or empty for an answer."""
+    def begin(self, shares: dict[str, float]) -> None:
         with self._lock:
+            self.shares = shares
+            self.met: dict[str, int] = {}
+            self._random = random.Random(1)
+            self._failed: Counter[str] = Counter()
+
+    def of_next(self, request: str) -> str:
+        """Return what happens to a request: `throttled`, `reset`, `cut`, or empty for an answer."""
+        with self._lock:
+            if self._failed[request] >= 2 and sum(self.shares.values()) < 1:
+                return ""
             drawn = self._random.random()
             for name, share in self.shares.items():
                 if drawn < share:
                     self.met[name] = self.met.get(name, 0) + 1
+                    self._failed[request] += 1
                     return name
                 drawn -= share
         return ""
@@ -119,7 +131,9 @@ def endpoint() -> Endpoint:
 
     def counting(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         asked.append(Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], _length(environ.get("HTTP_RANGE", ""))))
-        fault = faults.of_next()
+        fault = faults.of_next(
+            f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {environ['QUERY_STRING']} {environ.get('HTTP_RANGE', '')}"
+        )
         if fault == "throttled":
             start_response("503 Slow Down", [("Content-Type", "application/xml"), ("Content-Length", str(len(SLOW_DOWN)))])
             return [SLOW_DOWN]
@@ -148,12 +162,11 @@ def _cut_off(answer: Iterable[bytes]) -> Iterator[bytes]:
 def faulty(**shares: float) -> Iterator[dict[str, int]]:
     """Make the endpoint do these things to shares of all requests (`Faults`); yields how many requests met each."""
     faults = endpoint().faults
-    faults.met.clear()
-    faults.shares = shares
+    faults.begin(shares)
     try:
         yield faults.met
     finally:
-        faults.shares = {}
+        faults.begin({})
 
 
 @contextlib.contextmanager

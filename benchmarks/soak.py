@@ -1,4 +1,4 @@
-"""Our broker under the unmodified 4.9.3 Java client for an hour: memory, descriptors and latency stay what they were.
+"""Our broker under the unmodified 4.9.3 Java client for an hour: whether memory, descriptors and latency stay flat.
 
 `--scale 1` is an hour. A producer sends 500 messages of 1 KiB a second, a push consumer takes them; topics and consumer groups are
 created, used and deleted one after the other by an administrator's requests (tests/interop/rocketmq-clients, Soak). Log files of 16 MiB

@@ -154,3 +154,18 @@ def test_a_name_that_is_no_position_is_a_stray(tmp_path: Path, odd: str) -> None
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**40)), max_size=8).map(sorted))
 def test_inference_takes_any_files(files: list[tuple[int, int]]) -> None:
     assert infer_size(files) >= 0
+
+
+@pytest.mark.parametrize(
+    ("files", "silent"),
+    [
+        ({0: 8704, 200: 200, 8192: 8192}, {200}),  # a file of something else
+        ({0: 8704, 8192: 8192}, {8192}),  # the next file, without a record yet
+        ({0: 8704, 8192: 8704, 16384: 8192}, {16384}),
+    ],
+)
+def test_files_whose_records_confirm_their_names_show_the_size(files: dict[int, int], silent: set[int], tmp_path: Path) -> None:
+    directory = ReadOnlyDirectory(make(tmp_path, {name(start): size for start, size in files.items()}))
+    found = load(directory, "q", start_in=lambda file: None if file.start in silent else file.start)
+    assert found.file_size == 8192
+    assert [file.start for file in found.files] == [start for start in files if start % 8192 == 0]

@@ -228,12 +228,10 @@ class QueueIndexV1:
     def _same(self, file: Segment, at: NDArray[np.int64], rels: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return for each of these rels whether journal and segment have the same publish; True for all others."""
         same = np.ones(self.count, np.bool_)
-        source = self.journal.data
         for rel in rels.tolist():
-            p, q = int(file.at[rel]), int(at[rel])
-            size = 32 + int.from_bytes(source[q + 36 : q + 40].tobytes(), "big")
-            persistent = bool(file.data[p] & 0x40) == (source[q] >> 6 == index_layout.PUBLISH)
-            same[rel] = persistent and file.data[p + 2 : p + 2 + size].tobytes() == source[q + 8 : q + 8 + size].tobytes()
+            p = int(file.at[rel])
+            persistent, published = self._published_at(int(at[rel]))
+            same[rel] = bool(file.data[p] & 0x40) == persistent and file.data[p + 2 : p + 2 + len(published)].tobytes() == published
         return same
 
     def _fill(self, entries: NDArray[np.void], rows: NDArray[np.intp], data: Bytes, at: NDArray[np.int64], from_journal: bool) -> None:
@@ -280,14 +278,15 @@ class QueueIndexV1:
         low, high = np.searchsorted(journal.seq[found.other], (number * self.count, (number + 1) * self.count))
         again = found.other[low:high]
         counted = found.publish[np.searchsorted(found.seq, journal.seq[again])]
-        differs = np.array([self._publish(a) != self._publish(b) for a, b in zip(again.tolist(), counted.tolist(), strict=True)], np.bool_)
+        places = zip(journal.at[again].tolist(), journal.at[counted].tolist(), strict=True)
+        differs = np.array([self._published_at(a) != self._published_at(b) for a, b in places], np.bool_)
         return again[differs], (again < counted)[differs]
 
-    def _publish(self, action: int) -> tuple[int, bytes]:
-        """Return whether the message of a publish of the journal is transient, and the bytes that follow its sequence id."""
-        source, at = self.journal.data, int(self.journal.at[action])
+    def _published_at(self, at: int) -> tuple[bool, bytes]:
+        """Return whether the publish at a position of the journal is persistent, and its bytes after the sequence id."""
+        source = self.journal.data
         size = 32 + int.from_bytes(source[at + 36 : at + 40].tobytes(), "big")
-        return int(source[at]) >> 6, source[at + 8 : at + 8 + size].tobytes()
+        return bool(source[at] >> 6 == index_layout.PUBLISH), source[at + 8 : at + 8 + size].tobytes()
 
     def _crash_damage(self, number: int, seen: _SegmentStates) -> list[Damage]:
         if not seen.crashes:

@@ -53,8 +53,10 @@ def lacks_number(content: bytes) -> bool:
     >>> lacks_number(b""), lacks_number(b"{segment_entry_count, many}."), lacks_number(b"{segment_entry_count, }"), lacks_number(b"{a, 1}.")
     (True, True, False, True)
     """
+    if len(content) > LONGEST:
+        return False
     try:
-        terms = read_text(content[: LONGEST + 1])
+        terms = read_text(content)
     except ErlangTextError:
         return False
     stated = [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]

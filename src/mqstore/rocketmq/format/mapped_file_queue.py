@@ -136,6 +136,14 @@ def _split_misnamed(
     return kept, misnamed
 
 
+def _confirmed_size(files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]) -> int:
+    """Return the size of the files. If some seem too long, those show it whose records confirm their names; one alone shows nothing."""
+    if all(file.size <= file_size for file in files):
+        return file_size
+    confirmed = [(file.start, file.size) for file in files if start_in(file) == file.start]
+    return infer_size(confirmed) if len(confirmed) > 1 else file_size
+
+
 def _without_surplus(files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]) -> int:
     """Return the size of the files. Two that overlap although their records confirm their names are too long: the distance is the size."""
     for before, file in pairwise(files):
@@ -177,10 +185,8 @@ def load(
         sentence = "is far away from the other files of its queue; it is not read"
         findings.extend(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence) for file in astray)
     if start_in is not None:
-        if size is None and any(file.size > file_size for file in files):
-            own = [file for file in files if start_in(file) == file.start]
-            file_size = infer_size([(file.start, file.size) for file in own]) or file_size
         if size is None:
+            file_size = _confirmed_size(files, file_size, start_in)
             file_size = _without_surplus(_split_misnamed(files, file_size, start_in)[0], file_size, start_in)
         files, misnamed = _split_misnamed(files, file_size, start_in)
         for file, other in misnamed:

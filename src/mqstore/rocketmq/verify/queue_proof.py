@@ -124,8 +124,8 @@ class QueueProof:
 
     def _report_unwritten(self, offsets: NDArray[np.int64]) -> None:
         """Report these entries, each run of them in a file as one finding: a hole may have millions."""
-        starts = {file.start // ENTRY.itemsize for file in self.queue.files}
-        breaks = np.flatnonzero((np.diff(offsets) != 1) | np.isin(offsets[1:], list(starts))) + 1
+        starts = np.array([file.start // ENTRY.itemsize for file in self.queue.files], np.int64)
+        breaks = np.flatnonzero((np.diff(offsets) != 1) | np.isin(offsets[1:], starts)) + 1
         for run in np.split(offsets, breaks) if len(offsets) else ():
             first, count = int(run[0]), len(run)
             file, position = self.queue.place(first)

@@ -50,11 +50,14 @@ class DurableDirectory:
     """An existing directory that is written to. Paths are relative, `/` between names; none leads out of the root.
 
     root: never created here. within: prefix of recorded paths (a staged directory is recorded relative to its parent).
-    Files opened by `pwrite` and `append` stay open, up to 64, until `close`. Not thread-safe.
+    Files opened by `pwrite` and `append` stay open until `close`, the last `open_files` of them. Not thread-safe.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, recorder: Recorder | None = None, within: str = "") -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, recorder: Recorder | None = None, within: str = "", open_files: int = OPEN_FILES
+    ) -> None:
         self.root = Path(root)
+        self._open_files = open_files
         self._recorder = recorder
         self._within = within
         self._files: OrderedDict[str, DurableFile] = OrderedDict()
@@ -315,7 +318,7 @@ class DurableDirectory:
         file = self._files.get(relative)
         if file is None:
             file = self._files[relative] = DurableFile(self, relative)
-            if len(self._files) > OPEN_FILES:
+            if len(self._files) > self._open_files:
                 self._files.popitem(last=False)[1].close()
         else:
             self._files.move_to_end(relative)

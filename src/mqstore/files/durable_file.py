@@ -66,6 +66,7 @@ def _byte_view(buffer: Any) -> memoryview:
 
 
 _HELD = 64 << 10  # writes up to this size keep the GIL: reacquiring it would take longer than the copy
+_COPIED = 4 << 10  # buffers up to this size are copied: finding out the address of one takes longer
 _held_pwrite = ctypes.PyDLL(None, use_errno=True).pwrite
 _held_pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong)
 _held_pwrite.restype = ctypes.c_ssize_t
@@ -73,8 +74,8 @@ _held_pwrite.restype = ctypes.c_ssize_t
 
 def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
     if 0 < len(view) <= _HELD:
-        address = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
-        written = _held_pwrite(descriptor, address, len(view), offset)
+        source = view.tobytes() if len(view) <= _COPIED else np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+        written = _held_pwrite(descriptor, source, len(view), offset)
         if written < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -156,9 +157,11 @@ class DurableFile(io.RawIOBase):
     def pwrite(self, offset: int, buffer: Any) -> None:
         """Write the whole buffer at an offset; the file grows if necessary."""
         view = _byte_view(buffer)
-        with writing(self.path):
+        try:
             self._directory.attempt("write", self.relative)
             _pwrite(self._descriptor, view, offset)
+        except OSError as error:
+            raise target_error(error, self.path) from error
         self._directory.note_write(self.relative, offset, view)
 
     def truncate(self, size: int | None = None) -> int:

@@ -1,4 +1,6 @@
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcpy
 from mqstore.kernels.rocketmq.encode cimport put_record, ref
 from mqstore.kernels.rocketmq.record_layout cimport (
     FIXED_SIZE, FRAME_SIZE, MAX_PROPERTIES, RecordValues, Span, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
@@ -35,10 +37,12 @@ cdef inline const unsigned char *octets(bytes b) noexcept:
 cdef inline unsigned char *buffer_start(unsigned char[::1] b) noexcept:
     return <unsigned char *> b._data
 
+@cython.freelist(64)
 cdef class Message:
     cdef public object topic, body, queue_id, flag, sys_flag, born_timestamp, born_host, store_host, reconsume_times, prepared_transaction_offset
     cdef object _given, _keys, _tags
 
+@cython.freelist(64)
 cdef class PutResult:
     cdef public object status, detail
     cdef public long long physical_offset, queue_offset, size, store_timestamp
@@ -67,9 +71,49 @@ cdef class PutPath:
     cdef public long long not_after, last_stored
     cdef public LogEnd file
     cdef unsigned char[::1] data
+    cpdef put(self, message)
     cdef put_message(self, Message m)
 
-cdef bytes join_properties(keys, tags, bint is_v5)
+cdef class SinglePut:
+    cdef public PutPath _path
+    cdef public bint _sync_flush
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bytes PyBytes_FromStringAndSize(const char *source, Py_ssize_t size)
+
+cdef inline char *add_pair(char *to, const char *name, const char *value, Py_ssize_t size) noexcept:
+    """Write a property whose name has four letters. Returns the place after it."""
+    memcpy(to, name, 4)
+    to[4] = 1
+    memcpy(to + 5, value, size)
+    return to + 5 + size
+
+cdef inline bytes join_properties(keys, tags, bint is_v5):
+    """Return the property text of keys and tags, which are strings or None."""
+    cdef const char *key = NULL
+    cdef const char *tag = NULL
+    cdef Py_ssize_t key_size = 0
+    cdef Py_ssize_t tag_size = 0
+    if keys is not None:
+        key = PyUnicode_AsUTF8AndSize(keys, &key_size)
+    if tags is not None:
+        tag = PyUnicode_AsUTF8AndSize(tags, &tag_size)
+    cdef bytes text = PyBytes_FromStringAndSize(
+        NULL, (key != NULL) * (key_size + 5) + (tag != NULL) * (tag_size + 5) + (key != NULL and tag != NULL) + is_v5
+    )
+    cdef char *to = PyBytes_AS_STRING(text)
+    if key != NULL:
+        to = add_pair(to, "KEYS", key, key_size)
+    if tag != NULL:
+        if key != NULL:
+            to[0] = 2
+            to += 1
+        to = add_pair(to, "TAGS", tag, tag_size)
+    if is_v5:
+        to[0] = 2
+    return text
+
 cdef bint needs_slow_path(bytes text)
 
 cdef extern from *:

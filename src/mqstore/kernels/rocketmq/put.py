@@ -52,6 +52,13 @@ if not cython.compiled:
     def c_long(value):
         return int(value)
 
+    def join_properties(keys, tags, is_v5):
+        """Return the property text of keys and tags, which are strings or None."""
+        parts = [b"KEYS\x01" + keys.encode()] if keys is not None else []
+        if tags is not None:
+            parts.append(b"TAGS\x01" + tags.encode())
+        return b"\x02".join(parts) + (b"\x02" if is_v5 else b"")
+
 
 _OFFSET = struct.Struct(">q")
 _SLOW_PATH_NAMES = (b"DELAY", b"TIMER_", b"INNER_")
@@ -397,19 +404,32 @@ class PutPath:
         return result
 
 
+class SinglePut:
+    """The single puts of a store, without a Python call where the fast path suffices.
+
+    _path: the fast path. _sync_flush: whether a message counts as stored only when it is on disk.
+    """
+
+    def put(self, message):
+        """Store one message. A message that cannot be stored does not raise: the result has a status, and a sentence in `detail`."""
+        result = self._path.put(message)
+        if result is None:
+            result = self._put_slow(message)
+        if self._sync_flush:
+            self._wait_for_flush(message, result)
+        return result
+
+    def _put_slow(self, message):
+        """Store a message that the fast path did not take, or refuse it."""
+        raise NotImplementedError
+
+    def _wait_for_flush(self, message, result):
+        """Wait until a stored message is on disk, unless it asks not to; if it takes too long, the result says so."""
+        raise NotImplementedError
+
+
 def needs_slow_path(text):
     """Return whether a property text has something only the slow path handles: a delay, a timer, inner batches or further queues."""
     if not cython.compiled:
         return any(part in text for part in _SLOW_PATH_NAMES)
     return contains_any(octets(text), len(text))
-
-
-def join_properties(keys, tags, is_v5):
-    """Return the property text of keys and tags."""
-    parts: list = [] if keys is None else [b"KEYS\x01", keys.encode()]
-    if tags is not None:
-        parts.append(b"\x02TAGS\x01" if parts else b"TAGS\x01")
-        parts.append(tags.encode())
-    if is_v5:
-        parts.append(b"\x02")
-    return b"".join(parts)

@@ -97,15 +97,14 @@ class QueueImage(BaseQueueImage):
 
     def append(self, run: QueueRun) -> None:
         """Append a run of entries, in log order."""
-        rows = np.ascontiguousarray(run.entries).view(ENTRY)
-        ends = rows["physical_offset"].astype(np.int64) + rows["size"]
-        offsets = run.offsets
-        at = 0
-        if run.consecutive and 0 <= run.first < _PLAIN_LIMIT and int(ends[0]) >= 0 and bool((np.diff(ends) > 0).all()):
-            at = int(np.searchsorted(ends, self.max_physical_offset, side="right"))
+        raw = np.ascontiguousarray(run.entries)
+        rows = raw.view(ENTRY)
+        first, offsets = run.first, run.offsets
+        at = queue_rows.count_stored(raw, self.max_physical_offset) if run.consecutive and 0 <= first < _PLAIN_LIMIT else -1
+        if at >= 0:
             while at < len(rows):
-                gap = run.first + at - self.end // ENTRY.itemsize
-                if not self.files or (run.first + at == 0 and gap < 0):
+                gap = first + at - self.end // ENTRY.itemsize
+                if not self.files or (first + at == 0 and gap < 0):
                     self._append_one(rows, at, int(offsets[at]))
                     at += 1
                 elif gap < 0:

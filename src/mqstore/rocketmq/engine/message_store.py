@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Self
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq.pull import PullPath
+from mqstore.kernels.rocketmq.put import SinglePut
 from mqstore.rocketmq.append.appender import Appender
 from mqstore.rocketmq.append.batch_appender import BatchResult, put_columns, put_each
 from mqstore.rocketmq.append.delay import DelayService, DueMessage
@@ -64,7 +65,7 @@ __all__ = ["MessageStore"]
 _DEFAULTS = StoreConfig()
 
 
-class MessageStore(ReadSide):
+class MessageStore(ReadSide, SinglePut):
     """A store open for writing; `open` returns one. Thread-safe: any thread may put, any thread may read.
 
     version: whose rules it follows, `4.9.3` or `5.3.3`. release: for which it writes. notes: what loading gave up or skipped, a
@@ -140,14 +141,12 @@ class MessageStore(ReadSide):
 
     # puts
 
-    def put(self, message: Message) -> PutResult:
-        """Store one message. A message that cannot be stored does not raise: the result has a status, and a sentence in `detail`."""
-        result = self._path.put(message)
-        if result is None:
-            result = self._refusal() or self._appender.put_slow(message)
-        if self._sync_flush and result.stored and _waits(message):
+    def _put_slow(self, message: Message) -> PutResult:
+        return self._refusal() or self._appender.put_slow(message)
+
+    def _wait_for_flush(self, message: Message, result: PutResult) -> None:
+        if result.stored and _waits(message):
             self._await_flush(result)
-        return result
 
     def put_messages(self, batch: MessageBatch) -> PutResult:
         """Store a producer's batch: all of its messages or none."""

@@ -32,7 +32,7 @@ from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.derived_files import DerivedFiles
 from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex, StoredIndexFile
-from mqstore.rocketmq.live.queue_files import QueueFiles, StoredFile
+from mqstore.rocketmq.live.queue_files import QueueFiles, StoredFile, open_files_at_once
 from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abort
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -147,7 +147,8 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
         _restore_lengths(directory, store)
     store = RocketMQStore(root, config=_broker_config(config))
 
-    queue_files = QueueFiles(reading, DurableDirectory(root, recorder=recorder), DurableDirectory(root, recorder=recorder))
+    writing = DurableDirectory(root, recorder=recorder, open_files=open_files_at_once())
+    queue_files = QueueFiles(reading, writing, DurableDirectory(root, recorder=recorder))
     full_index: list[StoredIndexFile] = []
     index_files = IndexFiles(reading, DurableDirectory(root, recorder=recorder), config.clock, full_index.append)
     ext = config.enable_consume_queue_ext

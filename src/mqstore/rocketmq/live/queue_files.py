@@ -9,6 +9,7 @@ Format: docs/formats/rocketmq.md, sections 4.2 and 7.2.
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
@@ -23,11 +24,19 @@ from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 
-__all__ = ["QueueFiles", "StoredFile", "StoredImage", "loaded_files", "new_file", "remove_files"]
+__all__ = ["QueueFiles", "StoredFile", "StoredImage", "loaded_files", "new_file", "open_files_at_once", "remove_files"]
 
 Rows = NDArray[np.void]
 
 PAGE = 4096
+LEAST_OPEN_FILES, MOST_OPEN_FILES = 64, 4096
+
+
+def open_files_at_once() -> int:
+    """Return how many queue files may stay open for writing: a quarter of what the process may have open."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = MOST_OPEN_FILES if most == resource.RLIM_INFINITY else most // 4
+    return min(max(share, LEAST_OPEN_FILES), MOST_OPEN_FILES)
 
 
 class StoredFile(FileImage):
@@ -117,7 +126,7 @@ class QueueFiles:
 
     def write(self, file: StoredFile, position: int, rows: Rows) -> None:
         """Write rows at a position of a file."""
-        self._writing.pwrite(file.relative, position, np.ascontiguousarray(rows))
+        self._writing.pwrite(file.relative, position, np.ascontiguousarray(rows).view(np.uint8))
         with self._lock:
             self._dirty[file.relative] = file
 

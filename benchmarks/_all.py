@@ -34,6 +34,8 @@ SCRIPTS = (
     "reading",
     "reopening",
     "python_queues",
+    "floors",
+    "shapes",
     "rabbitconvert",
     "rabbitrecovery",
     "rabbitpublish",

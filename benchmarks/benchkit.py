@@ -93,7 +93,7 @@ class Bench:
     def emit(self, row: Row) -> None:
         """Print a row and append it to the --json file."""
         mark = {True: "met", False: "MISSED", None: ""}[row.met]
-        print(f"\n{row.what}\n  target {row.target}  {mark}")
+        print(f"\n{row.what}" + (f"\n  target {row.target}  {mark}" if row.target else ""))
         for side, figures in (("ours", row.ours), ("peer", row.peer)):
             if figures:
                 print(f"  {side}: " + ", ".join(f"{name} {_short(value)}" for name, value in figures.items()))

@@ -30,6 +30,8 @@ __all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWi
 Bytes = NDArray[np.uint8]
 
 _INT32 = struct.Struct(">i")
+_BLOCK = 512  # bytes of the unit in which `stat` counts
+_FEW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,17 @@ class ReadWindow:
         """Move on so that at least start..stop-1 can be read. Arrays returned earlier keep their contents."""
 
 
+def _read_only_what_is_stored(mapped: mmap.mmap, stored: int) -> None:
+    """Keep the system from reading holes: the first access would read megabytes of zeros around it. stored: bytes, mostly at the start.
+
+    A broker with 10,000 queues has as many files of 6 MB that hold a few kilobytes each.
+    """
+    if hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_RANDOM)
+        if stored:
+            mapped.madvise(mmap.MADV_WILLNEED, 0, min(stored, len(mapped)))
+
+
 class MappedFile:
     """A file mapped for reading. `data` is a read-only uint8 array over the whole file, empty for an empty file."""
 
@@ -74,6 +87,9 @@ class MappedFile:
             self._map: mmap.mmap | None = None
             if self.size:
                 self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
+                stored = status.st_blocks * _BLOCK
+                if stored < self.size and stored <= _FEW_BYTES:
+                    _read_only_what_is_stored(self._map, stored)
         finally:
             os.close(descriptor)
         self.data: Bytes = np.frombuffer(self._map if self._map is not None else b"", np.uint8)

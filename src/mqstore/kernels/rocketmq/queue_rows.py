@@ -36,19 +36,21 @@ def plausible_until(b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t
 
 
 def count_stored(b: cython.const[cython.uchar][::1], highest: cython.longlong):
-    """Return how many leading rows refer to records that end at or before `highest`; -1 unless the ends ascend, from 0 or more."""
+    """Return how many leading rows refer to records that end at or before `highest`; -1 unless the ends ascend, from 0 or more.
+
+    The interpreter's lock is kept: dispatch calls this for every queue that a round touches.
+    """
     n: cython.Py_ssize_t = b.shape[0] // ENTRY_SIZE
     k: cython.Py_ssize_t
     end: cython.longlong
     last: cython.longlong = -1
     stored: cython.Py_ssize_t = 0
-    with cython.nogil:
-        for k in range(n):
-            end = end_of(i64(b, ENTRY_SIZE * k), i32(b, ENTRY_SIZE * k + ENTRY_AT_SIZE))
-            if end <= last:
-                stored = -1
-                break
-            if end <= highest:
-                stored += 1
-            last = end
+    for k in range(n):
+        end = end_of(i64(b, ENTRY_SIZE * k), i32(b, ENTRY_SIZE * k + ENTRY_AT_SIZE))
+        if end <= last:
+            stored = -1
+            break
+        if end <= highest:
+            stored += 1
+        last = end
     return stored

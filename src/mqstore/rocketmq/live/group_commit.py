@@ -1,7 +1,9 @@
 """Group commit: one sync of the log answers all threads that wait for it.
 
 The first thread that must wait becomes the leader and syncs; the others wait, and one that is not covered when the sync returns
-leads the next one. A thread whose time is up gets a negative answer, even if the disk was only slow.
+leads the next one. Before it syncs, a leader gives the threads that the last sync concerned time to put their next message, so that
+one sync covers them all; it goes on at once when as many wait as then. A thread whose time is up gets a negative answer, even if the
+disk was only slow.
 
 A failed sync is never repeated: it is unknown what the disk did with the bytes, so `failed` stays set and all waiting threads get a
 negative answer.
@@ -19,7 +21,8 @@ from mqstore.errors import MqstoreError
 
 __all__ = ["GroupCommit"]
 
-GATHERING = 0.00005  # seconds that a leader waits when others are waiting, so that its sync covers more of them
+GATHERING = 0.001  # seconds that a leader waits at most for the threads that the last sync concerned, and
+GATHERING_SHARE = 2  # no longer than this many times what the last sync took
 
 
 class _Waiter:
@@ -43,7 +46,9 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._leading = False
         self._queue: list[_Waiter] = []
-        self._together = False  # whether the last sync answered several
+        self._expected = 1  # threads that the last sync concerned: its leader, those it answered and those that came too late for it
+        self._took = 0.0  # seconds that it took
+        self._gathered: threading.Lock | None = None  # released when as many wait, while a leader waits for that
         self._done = 0
         self._serving = False
         self._waiting: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
@@ -72,6 +77,9 @@ class GroupCommit:
                     self._leading = True
                 else:
                     self._queue.append(waiter)
+                    if self._gathered is not None and len(self._queue) + 1 >= self._expected:
+                        gathered, self._gathered = self._gathered, None
+                        gathered.release()
             if waiter is None:
                 self._lead()
                 if time.monotonic() > end:
@@ -87,20 +95,32 @@ class GroupCommit:
     def _lead(self) -> None:
         """Sync once, answer all threads that it covers, and let one of the others lead."""
         try:
-            if self._together:
-                time.sleep(GATHERING)
+            self._gather()
+            begin = time.monotonic()
             self.sync()
+            self._took = time.monotonic() - begin
         finally:
             with self._lock:
                 self._leading = False
                 answered = [each for each in self._queue if each.physical_offset <= self._done or self.failed is not None]
                 rest = [each for each in self._queue if each not in answered]
-                self._together = len(answered) > 0
+                self._expected = 1 + len(self._queue)
                 # threads that are not covered try again, the first of them as leader
                 answered += rest[:1]
                 self._queue = rest[1:]
             for each in answered:
                 each.turn.release()
+
+    def _gather(self) -> None:
+        """Wait until as many threads wait as the last sync concerned, for a limited time."""
+        with self._lock:
+            if len(self._queue) + 1 >= self._expected:
+                return
+            gathered = self._gathered = threading.Lock()
+            gathered.acquire()
+        gathered.acquire(timeout=min(GATHERING, GATHERING_SHARE * self._took))
+        with self._lock:
+            self._gathered = None
 
     async def wait_async(self, physical_offset: int, timeout: float) -> bool:
         """Wait as `wait` does, without blocking the event loop: all waiting calls of a loop share one thread."""

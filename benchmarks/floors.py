@@ -1,0 +1,155 @@
+"""What the machine, the interpreter and the libraries alone need for rows of docs/performance.md that miss their target.
+
+No floor uses a store: a loop that only makes messages, first touches of a mapped file, syncs of a file that is already allocated,
+handovers of the interpreter's lock between threads, pyarrow reading a batch, the imports of a server, an empty Spark session.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from benchkit import TOPICS, Bench, Row, child, median
+
+from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS
+from mqstore.table.columns import rocketmq_schema
+
+MESSAGES = 300_000
+TOUCHED = 512 << 20
+SYNCS = 1500
+THREADS = 16
+HANDOVERS = 20_000
+BATCHES = 20_000
+ROWS = 32
+SERVER = "import time; t = time.perf_counter(); import asyncio, numpy; print(time.perf_counter() - t)"
+SPARK = """
+import time; t = time.perf_counter()
+from mqstore.pipeline.spark.session import session
+with session(master="local[2]") as spark:
+    spark.range(4, numPartitions=4).mapInArrow(lambda batches: batches, "id long").count()
+    print(time.perf_counter() - t)
+"""
+
+
+def main() -> None:
+    bench = Bench(__doc__ or "")
+
+    def best(measure: Callable[[], float]) -> float:
+        """Return the highest of the rates of a few rounds: a floor is what is possible."""
+        return max(measure() for _ in range(max(3, bench.rounds)))
+
+    rate = best(messages_made)
+    bench.emit(Row("floor of put, one thread: a loop that makes messages and stores none", "", {"messages/s": rate}))
+    with tempfile.TemporaryDirectory(dir=bench.work) as place:
+        first, again = touches(Path(place) / "touched")
+        bench.emit(Row("floor of writing a log: a mapped file filled for the first time", "", {"MB/s": first, "filled again": again}))
+        path = Path(place) / "synced"
+        allocated, written = best(lambda: syncs(path, zeros=False)), best(lambda: syncs(path, zeros=True))
+        figures = {"syncs/s": allocated, "where zeros were written before": written}
+        bench.emit(Row("floor of a synced put, one thread: fdatasync after every 1 KiB", "", figures))
+    handovers = best(lock_handovers)
+    bench.emit(
+        Row(f"floor of {THREADS} Python threads that wait: each wakes the next", "", {"per s": handovers, "us each": 1e6 / handovers})
+    )
+    bench.emit(
+        Row(
+            f"floor of an Arrow batch of {ROWS} messages: pyarrow reading and freeing it",
+            "",
+            {"us": 1e6 / best(batches_read), "columns": len(PULL_COLUMNS)},
+        )
+    )
+    for what, code in (("a server's start: importing asyncio and numpy", SERVER), ("a cold run on Spark: session and an empty job", SPARK)):
+        runs = [child(sys.executable, "-c", code) for _ in range(max(3, bench.rounds))]
+        assert all(run.status == 0 for run in runs)
+        bench.emit(Row(f"floor of {what}", "", {"seconds": median([float(run.stdout) for run in runs])}))
+
+
+def messages_made() -> float:
+    """Return the messages that a loop makes in a second, as in `putting`."""
+    names = tuple(f"bench-{number}" for number in range(TOPICS))
+    texts = [b"x" * 100] * 1024
+    start = time.perf_counter()
+    for i in range(MESSAGES):
+        Message(names[i % TOPICS], texts[i & 1023], queue_id=i // TOPICS % 8, keys=f"order-{i:09d}")
+    return MESSAGES / (time.perf_counter() - start)
+
+
+def touches(path: Path) -> tuple[float, float]:
+    """Return the MB/s at which one thread fills a new, allocated, mapped file, and fills it again."""
+    rates = []
+    block = os.urandom(1 << 20)
+    with path.open("w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, TOUCHED)
+        with mmap.mmap(file.fileno(), TOUCHED) as mapped:
+            for _ in range(2):
+                start = time.perf_counter()
+                for at in range(0, TOUCHED, len(block)):
+                    mapped[at : at + len(block)] = block
+                rates.append(TOUCHED / (time.perf_counter() - start) / 1e6)
+    path.unlink()
+    return rates[0], rates[1]
+
+
+def syncs(path: Path, *, zeros: bool) -> float:
+    """Return how often a second 1 KiB can be written through a map and synced. zeros: the blocks have been written before."""
+    size, record = 4 << 20, b"r" * 1100
+    with path.open("w+b") as file:
+        if zeros:
+            file.write(bytes(size))
+            file.flush()
+        else:
+            os.posix_fallocate(file.fileno(), 0, size)
+        os.fsync(file.fileno())
+        with mmap.mmap(file.fileno(), size) as mapped:
+            start = time.perf_counter()
+            for at in range(0, SYNCS * len(record), len(record)):
+                mapped[at : at + len(record)] = record
+                os.fdatasync(file.fileno())
+            seconds = time.perf_counter() - start
+    path.unlink()
+    return SYNCS / seconds
+
+
+def lock_handovers() -> float:
+    """Return how often a second one waiting thread wakes the next, in a ring."""
+    turns = [threading.Lock() for _ in range(THREADS)]
+    for turn in turns:
+        turn.acquire()
+
+    def run(number: int) -> None:
+        mine, following = turns[number], turns[(number + 1) % THREADS]
+        for _ in range(HANDOVERS // THREADS):
+            mine.acquire()
+            following.release()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    start = time.perf_counter()
+    turns[0].release()
+    for thread in threads:
+        thread.join()
+    return HANDOVERS // THREADS * THREADS / (time.perf_counter() - start)
+
+
+def batches_read() -> float:
+    """Return the batches of a pull's columns that pyarrow reads from memory and frees in a second."""
+    schema = rocketmq_schema(PULL_COLUMNS)
+    raw = pa.RecordBatch.from_arrays([pa.nulls(ROWS, field.type) for field in schema], schema=schema).serialize()
+    read = pa.ipc.read_record_batch
+    start = time.perf_counter()
+    for _ in range(BATCHES):
+        read(raw, schema)
+    return BATCHES / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

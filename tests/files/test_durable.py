@@ -75,13 +75,15 @@ def test_append_returns_the_position_of_the_bytes(directory: DurableDirectory) -
     assert (directory.root / "log").read_bytes() == b"abcde"
 
 
-def test_more_files_than_stay_open_can_be_written_in_turn(directory: DurableDirectory) -> None:
+@pytest.mark.parametrize("limit", [OPEN_FILES, 7])
+def test_more_files_than_stay_open_can_be_written_in_turn(limit: int, tmp_path: Path) -> None:
     open_before = len(os.listdir("/proc/self/fd"))
-    for turn in range(2):
-        for number in range(3 * OPEN_FILES):
-            assert directory.append(f"runs/{number}", bytes([turn])) == turn
-    assert len(os.listdir("/proc/self/fd")) - open_before <= OPEN_FILES
-    assert {(directory.root / f"runs/{number}").read_bytes() for number in range(3 * OPEN_FILES)} == {b"\0\1"}
+    with DurableDirectory(tmp_path, open_files=limit) as directory:
+        for turn in range(2):
+            for number in range(3 * limit):
+                assert directory.append(f"runs/{number}", bytes([turn])) == turn
+        assert len(os.listdir("/proc/self/fd")) - open_before <= limit
+    assert {(tmp_path / f"runs/{number}").read_bytes() for number in range(3 * limit)} == {b"\0\1"}
 
 
 def test_a_file_is_cut_and_grown(directory: DurableDirectory) -> None:

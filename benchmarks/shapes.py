@@ -7,7 +7,9 @@ the same command on a store of one message; memory is the peak resident size, pa
 from __future__ import annotations
 
 import os
+import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -113,6 +115,9 @@ def measured(bench: Bench, path: Path, keys: Path) -> dict[str, Child]:
 
 
 def main() -> None:
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--only", default="", help="a part of the name of the only shape to measure")
+    options, sys.argv[1:] = parser.parse_known_args()
     bench = Bench(__doc__ or "")
     keys = bench.work / "shape-keys.tsv"
     usual: dict[str, float] = {}
@@ -121,6 +126,8 @@ def main() -> None:
         keys.write_text(f"bench-0\t{usual_key(0)}\n")
         fixed = {name: run.seconds for name, run in measured(bench, path, keys).items()}
     for index, shape in enumerate(SHAPES):
+        if options.only not in shape.name:
+            continue
         count = max(100, int(shape.messages * bench.options.scale))
         with bench.scratch("shape") as path:
             put = make_apart(path, index, count)

@@ -1,0 +1,158 @@
+"""One large store (50 GB of log, or --gb): every command of the data pipeline on files that are not in the page cache, beside `cat`.
+
+The store is made by our engine from Arrow batches and stays in the work directory. Before each command all its files are evicted from the
+page cache; `cat` of the log is timed in the same way, before and after. The real 4.9.3 store opens what was rebuilt and finds messages by
+their keys. An export is also killed halfway and resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pyarrow as pa
+from benchkit import TOPICS, Bench, Row, child, mqstore, oracle, remove
+
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+
+BODY = 1024
+RECORD = 1160  # bytes of a record, about
+ROWS = 8192
+QUEUES = 8
+KEYS = 10_000_000
+GB = 50.0
+
+
+def make(path: Path, size: float) -> float:
+    """Make a store of so many bytes of log; return the messages put in a second, dispatch and the last sync included."""
+    texts = pa.array([(b'{"order":"order-%09d","note":"' % number + os.urandom(BODY).hex().encode())[:BODY] for number in range(1024)])
+    count = int(size / RECORD) // ROWS * ROWS
+    start = time.perf_counter()
+    with MessageStore.open(path, StoreConfig(version="4.9.3", disk_space_warning_level_ratio=0.99)) as store:
+        for first in range(0, count, ROWS):
+            numbers = range(first, first + ROWS)
+            columns = {
+                "topic": pa.array([f"bench-{i % TOPICS}" for i in numbers]),
+                "queue_id": pa.array([i // TOPICS % QUEUES for i in numbers], pa.int32()),
+                "keys": pa.array([[f"order-{i:09d}"] for i in numbers]),
+                "body": texts.take(pa.array([i & 1023 for i in numbers])).cast(pa.binary()),
+            }
+            result = store.put_batch(pa.RecordBatch.from_pydict(columns))
+            assert result.count == ROWS, result.detail
+        assert store.wait_dispatched(3600)
+    return count / (time.perf_counter() - start)
+
+
+def evict(path: Path) -> None:
+    """Bring all files below a path to disk and out of the page cache."""
+    for place, _, names in os.walk(path):
+        for name in names:
+            descriptor = os.open(Path(place, name), os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def reading_rate(path: Path) -> float:
+    """Return the bytes that `cat` reads of the evicted log in a second."""
+    evict(path)
+    files = sorted((path / "commitlog").iterdir())
+    start = time.perf_counter()
+    with open(os.devnull, "wb") as sink:
+        subprocess.run(["cat", *map(str, files)], stdout=sink, check=True)
+    return sum(file.stat().st_size for file in files) / (time.perf_counter() - start)
+
+
+def killed(command: list[str], after: float) -> bool:
+    """Run a command for some seconds, then kill it and its children. Returns False if it ended before."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+    return False
+
+
+def main() -> None:
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--gb", type=float, default=GB)
+    options, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    bench = Bench(__doc__ or "")
+    path = bench.work / f"store-size-{options.gb:g}"
+    if not path.exists():
+        being_made = path.with_name(path.name + ".part")
+        remove(being_made)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:  # a child's peak memory begins with its parent's
+            rate = processes.submit(make, being_made, options.gb * 1e9).result()
+        being_made.rename(path)
+        bench.emit(
+            Row(f"{options.gb:g} GB made by put_batch, dispatched and synced", "", {"messages/s": rate, "MB/s": rate * RECORD / 1e6})
+        )
+    size = sum(file.stat().st_blocks * 512 for file in (path / "commitlog").iterdir())
+    messages = int(options.gb * 1e9 / RECORD) // ROWS * ROWS
+    disk = reading_rate(path)
+    keys = bench.work / "size-keys.tsv"
+    wanted = min(KEYS, messages)
+    step = messages // wanted
+    with keys.open("w", encoding="utf-8") as file:
+        file.writelines(f"bench-{i * step % TOPICS}\torder-{i * step:09d}\n" for i in range(wanted))
+    out = bench.work / "size-out"
+    export = mqstore("export", path, "--to", out, "--columns", "topic,queue_id,queue_offset,store_timestamp,keys,size")
+    commands = {
+        "usage --by topic": mqstore("usage", path, "--by", "topic", "--output", "json"),
+        "verify": mqstore("verify", path, "--output", "json"),
+        "sql: count by topic": mqstore("sql", path, "select topic, count(*) n from messages group by topic", "--output", "json"),
+        "sql: one key": mqstore("sql", path, "select * from messages where array_contains(keys, 'order-000000007')", "--output", "json"),
+        f"lookup of {wanted:,} keys": mqstore("lookup", path, "--keys", keys, "--to", out, "--columns", "topic,queue_offset,offset"),
+        "rebuild": mqstore("rebuild", path, "--to", out),
+        "export of six columns": export,
+    }
+    for name, command in commands.items():
+        remove(out)
+        evict(path)
+        run = child(*command, sample=0.2)
+        assert run.status == 0, (name, run.stdout[-500:])
+        rate = size / run.seconds
+        figures = {"seconds": run.seconds, "MB/s of log": rate / 1e6, "MB resident": run.rss / 1e6, "anonymous": run.anonymous / 1e6}
+        bench.emit(
+            Row(name, ">= 0.85 x cat", figures, {"cat MB/s": disk / 1e6}, rate / disk, rate >= 0.85 * disk, f"{messages:,} messages, cold")
+        )
+        if name == "rebuild":
+            (found,) = oracle("query", out, "--messages", messages, "--count", 1000, "--rounds", 1)
+            bench.emit(Row("the real store opens what was rebuilt and queries 1,000 keys", "", {}, found))
+    whole = run.seconds
+    remove(out)
+    evict(path)
+    if killed([*export, "--resume"], whole / 2):
+        run = child(*export, "--resume", sample=0.2)
+        assert run.status == 0, run.stdout[-500:]
+        rows = rows_of(out)
+        assert rows == messages, rows
+        bench.emit(
+            Row("export killed halfway and resumed", "", {"seconds of the second run": run.seconds, "rows": rows, "uninterrupted": whole})
+        )
+    for made in (out, keys):
+        remove(made)
+    bench.emit(Row("cat of the log, again", "", {"MB/s": reading_rate(path) / 1e6, "MB/s before": disk / 1e6}))
+
+
+def rows_of(place: Path) -> int:
+    """Return the rows of all Parquet files below a path."""
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in place.rglob("*.parquet"))
+
+
+if __name__ == "__main__":
+    main()

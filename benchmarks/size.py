@@ -86,8 +86,8 @@ def killed(command: list[str], after: float) -> bool:
 def main() -> None:
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--gb", type=float, default=GB)
-    options, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
+    parser.add_argument("--only", default="", help="a part of the names of the commands to run")
+    options, sys.argv[1:] = parser.parse_known_args()
     bench = Bench(__doc__ or "")
     path = bench.work / f"store-size-{options.gb:g}"
     if not path.exists():
@@ -114,11 +114,13 @@ def main() -> None:
         "verify": mqstore("verify", path, "--output", "json"),
         "sql: count by topic": mqstore("sql", path, "select topic, count(*) n from messages group by topic", "--output", "json"),
         "sql: one key": mqstore("sql", path, "select * from messages where array_contains(keys, 'order-000000007')", "--output", "json"),
-        f"lookup of {wanted:,} keys": mqstore("lookup", path, "--keys", keys, "--to", out, "--columns", "topic,queue_offset,offset"),
+        f"lookup of {wanted:,} keys": mqstore("lookup", path, "--keys", keys, "--to", out, "--columns", "topic,physical_offset"),
         "rebuild": mqstore("rebuild", path, "--to", out),
         "export of six columns": export,
     }
     for name, command in commands.items():
+        if options.only not in name:
+            continue
         remove(out)
         evict(path)
         run = child(*command, sample=0.2)
@@ -134,7 +136,7 @@ def main() -> None:
     whole = run.seconds
     remove(out)
     evict(path)
-    if killed([*export, "--resume"], whole / 2):
+    if options.only in "export" and killed([*export, "--resume"], whole / 2):
         run = child(*export, "--resume", sample=0.2)
         assert run.status == 0, run.stdout[-500:]
         rows = rows_of(out)

@@ -253,7 +253,9 @@ class DurableDirectory:
 
     def remove(self, relative: str) -> None:
         """Unlink a file. Raises TargetError if it does not exist."""
-        self._forget(relative)
+        opened = self._files.pop(relative, None)
+        if opened is not None:
+            opened.close()
         with writing(self.path(relative)):
             self.attempt("remove", relative)
             os.unlink(self.path(relative))

@@ -8,6 +8,7 @@ called before each long sequential read (brokers never shrink log files; they un
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import mmap
 import os
@@ -67,8 +68,8 @@ def _read_only_what_is_stored(mapped: mmap.mmap, stored: int) -> None:
     A broker with 10,000 queues has as many files of 6 MB that hold a few kilobytes each.
     """
     if hasattr(mapped, "madvise"):
-        mapped.madvise(mmap.MADV_RANDOM)
-        if stored:
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_RANDOM)
             mapped.madvise(mmap.MADV_WILLNEED, 0, min(stored, len(mapped)))
 
 
@@ -87,8 +88,8 @@ class MappedFile:
             self._map: mmap.mmap | None = None
             if self.size:
                 self._map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-                stored = status.st_blocks * _BLOCK
-                if stored < self.size and stored <= _FEW_BYTES:
+                stored = getattr(status, "st_blocks", 0) * _BLOCK  # 0 also where the file system does not say
+                if 0 < stored < self.size and stored <= _FEW_BYTES:
                     _read_only_what_is_stored(self._map, stored)
         finally:
             os.close(descriptor)

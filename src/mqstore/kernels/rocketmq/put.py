@@ -412,7 +412,7 @@ class SinglePut:
 
     def put(self, message):
         """Store one message. A message that cannot be stored does not raise: the result has a status, and a sentence in `detail`."""
-        result = self._path.put(message)
+        result = None if self._path is None else self._path.put(message)
         if result is None:
             result = self._put_slow(message)
         if self._sync_flush:

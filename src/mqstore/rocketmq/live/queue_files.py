@@ -33,9 +33,9 @@ LEAST_OPEN_FILES, MOST_OPEN_FILES = 64, 4096
 
 
 def open_files_at_once() -> int:
-    """Return how many queue files may stay open for writing: a quarter of what the process may have open."""
+    """Return how many queue files may stay open for writing: an eighth of what the process may have open."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    share = MOST_OPEN_FILES if most == resource.RLIM_INFINITY else most // 4
+    share = MOST_OPEN_FILES if most == resource.RLIM_INFINITY else most // 8
     return min(max(share, LEAST_OPEN_FILES), MOST_OPEN_FILES)
 
 

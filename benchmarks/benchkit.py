@@ -20,8 +20,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,11 @@ class Row:
 class Bench:
     """One run of one script: its options, its stores, its rows."""
 
-    def __init__(self, description: str) -> None:
+    def __init__(self, description: str, add_arguments: Callable[[argparse.ArgumentParser], None] | None = None) -> None:
+        """add_arguments: adds the options that only one script has."""
         parser = argparse.ArgumentParser(description=description.splitlines()[0])
+        if add_arguments is not None:
+            add_arguments(parser)
         parser.add_argument("--work", type=Path, default=ROOT / "benchmarks" / "stores", help="directory for stores and outputs")
         parser.add_argument("--s1", type=Path, help="an existing s1 store to use instead of creating one")
         parser.add_argument("--s2", type=Path, help="an existing s2 store to use instead of creating one")
@@ -250,6 +255,12 @@ def child(*command: object, sample: float = 0.02) -> Child:
         out.seek(0)
         text = out.read(1 << 24).decode("utf-8", "replace")
     return Child(seconds, max(usage.ru_maxrss * 1024, peak["VmHWM"]), peak["RssAnon"], text, process.returncode)
+
+
+def apart(function: Callable[..., float], *arguments: object) -> float:
+    """Call a function in another process: the peak memory of a child begins with that of its parent, which must stay small."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+        return processes.submit(function, *arguments).result()
 
 
 def mqstore(*arguments: object) -> list[str]:

@@ -7,17 +7,13 @@ the same command on a store of one message; memory is the peak resident size, pa
 from __future__ import annotations
 
 import os
-import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
-from benchkit import Bench, Child, Row, child, mqstore, remove
+from benchkit import Bench, Child, Row, apart, child, mqstore, remove
 
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -59,12 +55,6 @@ SHAPES = (
     Shape("100,000 queues of one topic", 1_000_000, 1024, lambda i: ("bench", i % 100_000), usual_key),
     Shape("5,000,000 keys of one hash slot", 5_000_000, 100, usual_place, colliding_key),
 )
-
-
-def make_apart(path: Path, number: int, count: int) -> float:
-    """Do what `make` does in another process: a child's peak memory begins with that of its parent."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        return processes.submit(make, path, number, count).result()
 
 
 def make(path: Path, number: int, count: int) -> float:
@@ -115,22 +105,21 @@ def measured(bench: Bench, path: Path, keys: Path) -> dict[str, Child]:
 
 
 def main() -> None:
-    parser = ArgumentParser(add_help=False)
-    parser.add_argument("--only", default="", help="a part of the name of the only shape to measure")
-    options, sys.argv[1:] = parser.parse_known_args()
-    bench = Bench(__doc__ or "")
+    bench = Bench(
+        __doc__ or "", lambda parser: parser.add_argument("--only", default="", help="measure only shapes with this in their names")
+    )
     keys = bench.work / "shape-keys.tsv"
     usual: dict[str, float] = {}
     with bench.scratch("shape-empty") as path:
-        make_apart(path, 0, 1)
+        apart(make, path, 0, 1)
         keys.write_text(f"bench-0\t{usual_key(0)}\n")
         fixed = {name: run.seconds for name, run in measured(bench, path, keys).items()}
     for index, shape in enumerate(SHAPES):
-        if options.only not in shape.name:
+        if bench.options.only not in shape.name:
             continue
         count = max(100, int(shape.messages * bench.options.scale))
         with bench.scratch("shape") as path:
-            put = make_apart(path, index, count)
+            put = apart(make, path, index, count)
             chosen = [count * number // 10 for number in range(10)]
             keys.write_text("".join(f"{shape.place(i)[0]}\t{shape.key(i)}\n" for i in chosen))
             runs = measured(bench, path, keys)

@@ -10,15 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from argparse import ArgumentParser
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
-from benchkit import TOPICS, Bench, Row, child, mqstore, oracle, remove
+from benchkit import TOPICS, Bench, Row, apart, child, mqstore, oracle, remove
 
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -83,18 +80,19 @@ def killed(command: list[str], after: float) -> bool:
     return False
 
 
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--gb", type=float, default=GB, help=f"size of the log, 10^9 bytes (default: {GB:g})")
+    parser.add_argument("--only", default="", help="run only commands with this in their names")
+
+
 def main() -> None:
-    parser = ArgumentParser(add_help=False)
-    parser.add_argument("--gb", type=float, default=GB)
-    parser.add_argument("--only", default="", help="a part of the names of the commands to run")
-    options, sys.argv[1:] = parser.parse_known_args()
-    bench = Bench(__doc__ or "")
+    bench = Bench(__doc__ or "", add_arguments)
+    options = bench.options
     path = bench.work / f"store-size-{options.gb:g}"
     if not path.exists():
         being_made = path.with_name(path.name + ".part")
         remove(being_made)
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:  # a child's peak memory begins with its parent's
-            rate = processes.submit(make, being_made, options.gb * 1e9).result()
+        rate = apart(make, being_made, options.gb * 1e9)
         being_made.rename(path)
         bench.emit(
             Row(f"{options.gb:g} GB made by put_batch, dispatched and synced", "", {"messages/s": rate, "MB/s": rate * RECORD / 1e6})

@@ -30,9 +30,7 @@ __all__ = ["Services", "WritableStore"]
 TICK = 0.02
 IDLE = 0.001
 BUSY = 0.003  # between two rounds of dispatch while messages keep coming: larger rounds cost less per message
-BUSY_SHARE = 8  # a round that takes long, because of many queues, is followed by a pause of this many times its processor time,
-LONGEST_BUSY = 0.015  # but of no more than this
-LAG_LIMIT = 32 << 20  # bytes of log not dispatched, from which puts yield to dispatch
+LAG_LIMIT = 8 << 20  # bytes of log not dispatched, from which puts yield to dispatch
 PUT_YIELD = 40  # microseconds for which every 256th put then yields
 FIRST_CLEANING = 60.0
 FIRST_PERSIST = 10.0
@@ -84,17 +82,14 @@ class Services:
     def _dispatch(self) -> None:
         store = self._store
         while not self._stop.is_set():
-            pause = IDLE
+            count = 0
             try:
                 if store.dispatch_lag:
-                    begin = time.thread_time()
-                    if store.dispatch_now():
-                        pause = min(max(BUSY, BUSY_SHARE * (time.thread_time() - begin)), LONGEST_BUSY)
+                    count = store.dispatch_now()
             except MqstoreError:
                 self._stop.wait(1.0)  # puts are refused meanwhile
-            lags = store.dispatch_lag > LAG_LIMIT
-            store.set_put_yield(PUT_YIELD if lags else 0)
-            time.sleep(IDLE if lags else pause)
+            store.set_put_yield(PUT_YIELD if store.dispatch_lag > LAG_LIMIT else 0)
+            time.sleep(BUSY if count else IDLE)
 
     def _housekeep(self) -> None:
         store, config = self._store, self._store.config

@@ -31,6 +31,7 @@ import os
 import secrets
 import shutil
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +45,8 @@ __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identi
 
 OPEN_FILES = 64
 STAGED = ".mqstore-"
+
+WriteAll = Callable[[Sequence[int], Sequence[int], Sequence[Any]], tuple[int, int]]
 
 
 class DurableDirectory:
@@ -178,6 +181,30 @@ class DurableDirectory:
     def pwrite(self, relative: str, offset: int, buffer: Any) -> None:
         """Write the whole buffer at an offset of an existing file."""
         self._file(relative).pwrite(offset, buffer)
+
+    def pwrite_all(self, writes: Sequence[tuple[str, int, Any]], write_all: WriteAll) -> tuple[int, TargetError | None]:
+        """Write several buffers (file, offset, uint8 array) to existing files with few calls; stop at the first that fails.
+
+        write_all: writes buffers at offsets of descriptors, as `mqstore.kernels.common.positioned_writes` does.
+        Returns how many are written completely, and the error of the one after them.
+        """
+        done = 0
+        try:
+            while done < len(writes):
+                files = [self._file(relative) for relative, _, _ in writes[done : done + self._open_files]]
+                part = writes[done : done + len(files)]
+                if self._recorder is not None:
+                    for file, (_, offset, buffer) in zip(files, part, strict=True):
+                        file.pwrite(offset, buffer)
+                        done += 1
+                    continue
+                count, code = write_all([file.fileno() for file in files], [offset for _, offset, _ in part], [each[2] for each in part])
+                done += count
+                if code:
+                    return done, target_error(OSError(code, os.strerror(code)), files[count].path)
+        except TargetError as error:
+            return done, error
+        return done, None
 
     def append(self, relative: str, buffer: Any) -> int:
         """Write at the end of a file, created if necessary. Return the offset of the first byte."""

@@ -511,3 +511,20 @@ def fields(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], 
         raise ValueError("out is too small")
     with cython.nogil:
         read_fields(b, positions, positions.shape[0], out)
+
+
+def physical_offsets(b: cython.const[cython.uchar][::1], positions: cython.longlong[::1], out: cython.longlong[::1]):
+    """Fill out with the physical offset fields of walked records; return whether they ascend."""
+    n: cython.Py_ssize_t = positions.shape[0]
+    k: cython.Py_ssize_t
+    ascending: cython.bint = True
+    if out.shape[0] < n:
+        raise ValueError("out is too small")
+    with cython.nogil:
+        for k in range(n):
+            if k + 8 < n:
+                prefetch(b, positions[k + 8] + AT_PHYSICAL_OFFSET)
+            out[k] = i64(first_byte(b), positions[k] + AT_PHYSICAL_OFFSET)
+            if k > 0 and out[k] <= out[k - 1]:
+                ascending = False
+    return ascending

@@ -35,11 +35,11 @@ from mqstore.rocketmq.dispatch.base_queue_image import SCAN_ROWS, BaseQueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 
-__all__ = ["QueueImage"]
+__all__ = ["PLAIN_LIMIT", "QueueImage"]
 
 BLANK = np.array((0, BLANK_SIZE, 0), ENTRY)
 
-_PLAIN_LIMIT = 1 << 58  # smaller queue offsets cannot overflow as byte offsets
+PLAIN_LIMIT = 1 << 58  # smaller queue offsets cannot overflow as byte offsets
 
 
 class QueueImage(BaseQueueImage):
@@ -100,7 +100,7 @@ class QueueImage(BaseQueueImage):
         raw = np.ascontiguousarray(run.entries)
         rows = raw.view(ENTRY)
         first, offsets = run.first, run.offsets
-        at = queue_rows.count_stored(raw, self.max_physical_offset) if run.consecutive and 0 <= first < _PLAIN_LIMIT else -1
+        at = queue_rows.count_stored(raw, self.max_physical_offset) if run.consecutive and 0 <= first < PLAIN_LIMIT else -1
         if at >= 0:
             while at < len(rows):
                 gap = first + at - self.end // ENTRY.itemsize

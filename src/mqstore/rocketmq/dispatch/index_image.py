@@ -146,8 +146,8 @@ class IndexService:
         if not len(physical):
             return
         end = self._last().end_physical_offset
-        offsets = keys["physical_offset"].astype(np.int64)
-        at = int(np.searchsorted(offsets, end))
+        offsets = keys["physical_offset"]
+        at = 0 if not len(keys) or int(offsets[0]) >= end else int(np.searchsorted(offsets.astype(np.int64), end))
         while at < len(keys):
             at += self._last().put(keys[at:])
         if len(keys) and int(physical[-1]) > int(offsets[-1]):

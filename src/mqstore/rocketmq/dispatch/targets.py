@@ -49,6 +49,14 @@ class DispatchTarget(Protocol):
         """Return the run to append in place of `run`. data, positions, physical: a superset of the records it comes from."""
         ...
 
+    def append(self, queue: AnyQueueImage, run: QueueRun) -> None:
+        """Append a run to a queue, at the latest at the next `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Complete every `append`."""
+        ...
+
 
 class InMemoryTarget:
     """Keeps everything new in memory; no file is touched. Satisfies `DispatchTarget`."""
@@ -72,3 +80,9 @@ class InMemoryTarget:
 
     def before_append(self, queue: AnyQueueImage, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> QueueRun:
         return run
+
+    def append(self, queue: AnyQueueImage, run: QueueRun) -> None:
+        queue.append(run)
+
+    def flush(self) -> None:
+        return

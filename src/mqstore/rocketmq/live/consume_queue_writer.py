@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import Bytes
+from mqstore.kernels.rocketmq import queue_rows
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import PLAIN_LIMIT, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
@@ -42,6 +44,29 @@ class StoredQueue(QueueImage):
         super()._set_first_entry(position, tags_code)
         if self.on_minimum is not None:
             self.on_minimum(tags_code)
+
+    def takes_at_once(self, run: QueueRun) -> bool:
+        """Return whether `append` would write the whole run at the end of the last file, so that `waiting_write` may do that instead."""
+        files = self.files
+        return (
+            bool(files)
+            and run.consecutive
+            and 0 <= run.first < PLAIN_LIMIT
+            and run.first * ENTRY.itemsize >= files[-1].end
+            and len(run.entries) <= files[-1].size - files[-1].written
+            and queue_rows.count_stored(run.entries, self.max_physical_offset) == 0
+        )
+
+    def waiting_write(self, run: QueueRun) -> tuple[StoredFile, int, Bytes]:
+        """Return the write that stores a run which is taken at once: file, position, bytes. It counts after `written`."""
+        file = self.files[-1]
+        assert isinstance(file, StoredFile)
+        return file, file.written, run.entries
+
+    def written(self, run: QueueRun) -> None:
+        """Count a run whose `waiting_write` is done."""
+        self.files[-1].written += len(run.entries)
+        self.max_physical_offset = self._max_physical_offset_after(run.entries[-ENTRY.itemsize :].view(ENTRY)[0])
 
     def amend(self, run: QueueRun, may_stay: Callable[[Rows], NDArray[np.bool_]]) -> None:
         """Correct entries that exist already but differ from the run.

@@ -62,6 +62,7 @@ class DerivedFiles:
         self._writing = writing
         self._ext_file_size = ext_file_size
         self._delays = np.array(delays, np.int64)
+        self._waiting: list[tuple[StoredQueue, QueueRun]] = []
         self.amending = False
         self.ext: dict[tuple[str, int], ExtQueueWriter] = {}
 
@@ -110,6 +111,23 @@ class DerivedFiles:
             if address is not None:
                 rows[number, 12:] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
         return QueueRun(run.topic, run.queue_id, run.offsets, rows.ravel(), run.consecutive)
+
+    def append(self, queue: AnyQueueImage, run: QueueRun) -> None:
+        if isinstance(queue, StoredQueue) and queue.takes_at_once(run):
+            self._waiting.append((queue, run))
+        else:
+            self.flush()  # the disk sees the writes in the order of the calls
+            queue.append(run)
+
+    def flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        done, error = self._queue_files.write_all([queue.waiting_write(run) for queue, run in waiting])
+        for queue, run in waiting[:done]:
+            queue.written(run)
+        if error is not None:
+            raise error
 
     def _owned(self, run: QueueRun, data: Bytes, positions: Longs, physical: Longs) -> bool:
         """Return whether the run's records belong to its queue. Multi-dispatch numbers the others, not always in order."""

@@ -17,9 +17,10 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError
-from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.common.positioned_writes import write_all
 from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
@@ -129,6 +130,13 @@ class QueueFiles:
         self._writing.pwrite(file.relative, position, np.ascontiguousarray(rows).view(np.uint8))
         with self._lock:
             self._dirty[file.relative] = file
+
+    def write_all(self, writes: Sequence[tuple[StoredFile, int, Bytes]]) -> tuple[int, TargetError | None]:
+        """Write rows (file, position, bytes) with one call. Returns how many are written, and the error of the one after them."""
+        done, error = self._writing.pwrite_all([(file.relative, position, rows) for file, position, rows in writes], write_all)
+        with self._lock:
+            self._dirty.update((file.relative, file) for file, _, _ in writes[: done + 1])
+        return done, error
 
     def remove(self, file: StoredFile) -> None:
         """Remove a file that no longer belongs to its queue."""

@@ -52,7 +52,6 @@ from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     MAGIC_AT,
-    PHYSICAL_OFFSET_AT,
     STORE_TIMESTAMP_AT,
     STORE_TIMESTAMP_AT_IPV6,
     SYS_FLAG_AT,
@@ -74,10 +73,10 @@ def _read_long(data: Bytes, at: int, width: int = 8) -> int:
     return int.from_bytes(data[at : at + width].tobytes(), "big", signed=True)
 
 
-def _physical(data: Bytes, positions: Longs) -> Longs:
-    """Return the physical offset fields of records."""
-    found: Longs = data[(positions + PHYSICAL_OFFSET_AT)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
-    return found
+def _physical(data: Bytes, positions: Longs) -> tuple[Longs, bool]:
+    """Return the physical offset fields of records, and whether they ascend."""
+    found = np.empty(len(positions), np.int64)
+    return found, frames.physical_offsets(data, positions, found)
 
 
 @dataclass(slots=True)
@@ -249,7 +248,7 @@ class Recovery:
                 if self.unclean:
                     self.dispatch(data, run, rules)
                 elif self.is_v5:
-                    self.dispatch(data, run[_physical(data, run) > listed], rules)
+                    self.dispatch(data, run[_physical(data, run)[0] > listed], rules)
             if not stop.blank or number + 1 == len(self.log_files):
                 return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
             number += 1
@@ -318,16 +317,19 @@ class Recovery:
             return last
         if rules.multi_dispatch and not self.is_v5:
             self._refuse_without_properties(data, positions)
-        physical = _physical(data, positions)
+        physical, ascending = _physical(data, positions)
         # records with wrong physical offset fields are dispatched in parts within which the fields ascend
-        cuts = np.flatnonzero(physical[1:] <= physical[:-1]) + 1
+        cuts = np.empty(0, np.int64) if ascending else np.flatnonzero(physical[1:] <= physical[:-1]) + 1
         for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
             found = dispatch_positions(data, np.ascontiguousarray(part), rules)
-            for run in found.runs:
-                queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
-                queue.append(self._target.before_append(queue, run, data, part, offsets))
-                if self.touched_queues is not None:
-                    self.touched_queues.add((run.topic, run.queue_id))
+            try:
+                for run in found.runs:
+                    queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
+                    self._target.append(queue, self._target.before_append(queue, run, data, part, offsets))
+                    if self.touched_queues is not None:
+                        self.touched_queues.add((run.topic, run.queue_id))
+            finally:
+                self._target.flush()
             last = found.last_store_timestamp
             if self.index is not None:
                 self.index.add(offsets, found.keys)

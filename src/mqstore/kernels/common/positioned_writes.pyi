@@ -1,0 +1,7 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+def write_all(descriptors: Sequence[int], offsets: Sequence[int], buffers: Sequence[NDArray[np.uint8]]) -> tuple[int, int]: ...
+def write_each(descriptors: Sequence[int], offsets: Sequence[int], buffers: Sequence[NDArray[np.uint8]]) -> tuple[int, int]: ...

@@ -21,6 +21,7 @@ Raises TargetError if the operating system refuses an operation.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -34,6 +35,10 @@ from mqstore.files.readonly import Bytes
 from mqstore.files.recorder import Sync
 
 __all__ = ["WritableMap"]
+
+_MADV_POPULATE_WRITE = 23
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 RESERVED_AT_LEAST, RESERVED_AT_MOST = 1 << 18, 1 << 24
 
@@ -79,6 +84,14 @@ class WritableMap:
                     raise
         if not start:
             self.reserved = high
+
+    def populate(self, start: int, stop: int) -> bool:
+        """Let the kernel provide the pages of reserved bytes start..stop-1, so that writing them causes no page faults.
+
+        Their content does not change. Other threads run meanwhile. Returns False where the kernel cannot do that (Linux before 5.14).
+        """
+        low, high = start - start % mmap.PAGESIZE, min(stop, self.reserved)
+        return high <= low or _madvise(self.data.ctypes.data + low, high - low, _MADV_POPULATE_WRITE) == 0
 
     def write(self, position: int, buffer: bytes | memoryview) -> None:
         """Write into the map; the bytes must have been reserved."""

@@ -1,6 +1,7 @@
 """The threads of a store that is open for writing: dispatch, flush, cleaning.
 
     dispatch        follows the log; sleeps a millisecond when there is nothing to do
+    pages           provides memory for the records to come while many come (not with SYNC_FLUSH)
     housekeeping    each at its own interval:
                     flush of the log (500 ms; all of it every 10 s), of queues (1 s; all of them, with the checkpoint, every 60 s),
                     the checkpoint (1 s, 5.3), cleaning (10 s, first after 60 s), consumer offsets (5 s, first after 10 s),
@@ -30,6 +31,7 @@ __all__ = ["Services", "WritableStore"]
 TICK = 0.02
 IDLE = 0.001
 BUSY = 0.003  # between two rounds of dispatch while messages keep coming: larger rounds cost less per message
+BUSY_PAGES = 0.001  # between two looks at the log while many messages come
 LAG_LIMIT = 8 << 20  # bytes of log not dispatched, from which puts yield to dispatch
 PUT_YIELD = 40  # microseconds for which every 256th put then yields
 FIRST_CLEANING = 60.0
@@ -66,7 +68,10 @@ class Services:
 
     def start(self) -> None:
         """Start all threads."""
-        for name, run in (("dispatch", self._dispatch), ("housekeeping", self._housekeep)):
+        threads = {"dispatch": self._dispatch, "housekeeping": self._housekeep}
+        if self._store.config.flush_disk_type != "SYNC_FLUSH":  # every sync would write the pages that are provided ahead
+            threads["pages"] = self._provide_pages
+        for name, run in threads.items():
             thread = threading.Thread(target=run, name=f"mqstore-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -90,6 +95,10 @@ class Services:
                 self._stop.wait(1.0)  # puts are refused meanwhile
             store.set_put_yield(PUT_YIELD if store.dispatch_lag > LAG_LIMIT else 0)
             time.sleep(BUSY if count else IDLE)
+
+    def _provide_pages(self) -> None:
+        while not self._stop.is_set():
+            time.sleep(BUSY_PAGES if self._store.log.populate() else TICK)
 
     def _housekeep(self) -> None:
         store, config = self._store, self._store.config

@@ -27,6 +27,9 @@ from mqstore.rocketmq.recovery.broker_recovery import LogFile
 __all__ = ["LiveFile", "LiveLog"]
 
 END_OF_FILE = 8  # bytes of a BLANK record: every record leaves at least this much room after it
+_POPULATE_FROM = 64 << 10  # bytes that came since the last call
+_POPULATE_ROUNDS = 4  # calls for which pages are provided
+_POPULATE_AT_MOST = 16 << 20  # bytes ahead
 _DROP = 64 << 20  # bytes written after which synced pages leave this process's memory
 
 
@@ -68,6 +71,8 @@ class LiveLog:
         self.flushed = self.max_offset
         self.recorded = writing.recorded
         self.closed = False
+        self._populated = self._populated_at = self.max_offset
+        self._populates = True
         self.stored_at = 0  # store time of the last flushed record, if this process knows it
 
     @property
@@ -154,6 +159,28 @@ class LiveLog:
         """Count bytes that were written into the map of the current file."""
         file.written += size
         file.last_stored = stored_at
+
+    def populate(self) -> bool:
+        """Provide pages for the records to come, in proportion to those that came since the last call. Returns whether there were many.
+
+        One thread calls this again and again. The first access to a page costs more than a small put, and memory that the machine has
+        not used lately several times as much.
+        """
+        files = self.files
+        file = files[-1] if files else None
+        mapped = file.map if file is not None else None
+        if file is None or mapped is None or not self._populates:
+            return False
+        end = file.start + file.written
+        came, self._populated_at = end - self._populated_at, end
+        if came < _POPULATE_FROM:
+            return False
+        low = max(file.written, self._populated - file.start)
+        high = min(file.written + min(_POPULATE_ROUNDS * came, _POPULATE_AT_MOST), file.size)
+        if high > low:
+            self._populates = mapped.populate(low, high)
+            self._populated = file.start + high
+        return True
 
     # files
 

@@ -21,6 +21,7 @@ from support.privilege import needs_permissions, without_privilege
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durable import OPEN_FILES, DurableDirectory, NewDirectory, NewFile
 from mqstore.files.recorder import Create, MakeDirectory, RecordedWrites, Rename, Sync, SyncDirectory, Write
+from mqstore.kernels.common.positioned_writes import write_all
 
 
 def names(place: Path) -> list[str]:
@@ -195,6 +196,34 @@ def test_a_source_that_vanished_is_named(directory: DurableDirectory, tmp_path: 
         with pytest.raises(CannotOpenError, match=r"no longer exists|cannot be read"):
             directory.link_or_copy(tmp_path / "vanished", "log", copy=copy)
     assert names(directory.root) == []
+
+
+# ---- many writes at once
+
+
+@pytest.mark.parametrize("recorder", [None, RecordedWrites()])
+def test_many_files_are_written_at_once_more_than_stay_open(recorder: RecordedWrites | None, tmp_path: Path) -> None:
+    with DurableDirectory(tmp_path, recorder=recorder, open_files=7) as directory:
+        for number in range(20):
+            directory.create(f"{number}", size=8)
+        writes = [(f"{number % 20}", number // 20 * 4, np.full(4, number, np.uint8)) for number in range(40)]
+        assert directory.pwrite_all(writes, write_all) == (40, None)
+    assert all((tmp_path / f"{n}").read_bytes() == bytes([n] * 4 + [n + 20] * 4) for n in range(20))
+    if recorder is not None:
+        assert sum(isinstance(each, Write) for each in recorder.operations) == 40
+
+
+def test_the_first_of_many_writes_that_fails_is_named(full_disk: Path) -> None:
+    with DurableDirectory(full_disk) as directory:
+        for name in "abc":
+            directory.create(name, size=1 << 20)
+        done, error = directory.pwrite_all([("a", 0, np.ones(9, np.uint8)), ("b", 0, np.ones(1 << 20, np.uint8)), ("c", 0, b"")], write_all)
+        assert done == 1
+        assert str(error) == f"{full_disk}/b cannot be written: the disk is full; free some space or choose a target on another disk"
+        done, error = directory.pwrite_all([("a", 9, np.ones(1, np.uint8)), ("missing", 0, np.ones(1, np.uint8))], write_all)
+        assert done == 1
+        assert "missing" in str(error)
+    assert (full_disk / "a").read_bytes()[:11] == b"\1" * 10 + b"\0"
 
 
 # ---- errors of the operating system

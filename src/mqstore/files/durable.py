@@ -189,22 +189,29 @@ class DurableDirectory:
         Returns how many are written completely, and the error of the one after them.
         """
         done = 0
-        try:
-            while done < len(writes):
-                files = [self._file(relative) for relative, _, _ in writes[done : done + self._open_files]]
-                part = writes[done : done + len(files)]
-                if self._recorder is not None:
-                    for file, (_, offset, buffer) in zip(files, part, strict=True):
-                        file.pwrite(offset, buffer)
-                        done += 1
-                    continue
-                count, code = write_all([file.fileno() for file in files], [offset for _, offset, _ in part], [each[2] for each in part])
-                done += count
-                if code:
-                    return done, target_error(OSError(code, os.strerror(code)), files[count].path)
-        except TargetError as error:
-            return done, error
-        return done, None
+        failed: TargetError | None = None
+        if self._recorder is not None:  # it sees each write, and may refuse one
+            try:
+                for relative, offset, buffer in writes:
+                    self.pwrite(relative, offset, buffer)
+                    done += 1
+            except TargetError as error:
+                failed = error
+            return done, failed
+        while done < len(writes) and failed is None:
+            part = writes[done : done + self._open_files]
+            files = []
+            try:
+                for relative, _, _ in part:
+                    files.append(self._file(relative))
+            except TargetError as error:
+                failed = error
+            rest = part[: len(files)]
+            count, code = write_all([file.fileno() for file in files], [offset for _, offset, _ in rest], [buffer for _, _, buffer in rest])
+            done += count
+            if code:
+                failed = target_error(OSError(code, os.strerror(code)), files[count].path)
+        return done, failed
 
     def append(self, relative: str, buffer: Any) -> int:
         """Write at the end of a file, created if necessary. Return the offset of the first byte."""

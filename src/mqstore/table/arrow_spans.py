@@ -78,6 +78,8 @@ class Spans(NamedTuple):
         while at >= 0:
             places.append(low + at)
             at = text.find(part, at + 1)
+        if not places:
+            return mask
         mask[used] = np.searchsorted(places, last, "right") > np.searchsorted(places, starts)
         return mask
 

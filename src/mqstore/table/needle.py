@@ -31,7 +31,7 @@ from mqstore.kernels.common.needles import mark_spans, shift_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BASE64", "COMPRESSED", "MAX_EXPANDED", "TEXT", "Needle", "expand", "looks_compressed"]
+__all__ = ["BASE64", "COMPRESSED", "MAX_EXPANDED", "TEXT", "Needle", "Parts", "expand", "looks_compressed"]
 
 TEXT, BASE64, COMPRESSED = "text", "base64", "compressed"
 
@@ -45,6 +45,28 @@ _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+class Parts:
+    """Byte strings to look for at once, each of at least two bytes.
+
+    >>> texts = np.frombuffer(b"a DELAY|TIMER", np.uint8)
+    >>> Parts(b"DELAY", b"TIMER").marks(texts, np.array([0, 8, 9]), np.array([7, 13, 13])).tolist()
+    [True, True, False]
+    """
+
+    def __init__(self, *parts: bytes) -> None:
+        self._needles = np.frombuffer(b"".join(parts), np.uint8)
+        self._ends = np.cumsum([len(part) for part in parts]).astype(np.int64)
+        self._shifts = np.empty(65536, np.uint8)
+        self._window = shift_table(self._needles, self._ends, self._shifts)
+
+    def marks(self, data: NDArray[np.uint8], starts: Longs, stops: Longs) -> Mask:
+        """Return which spans of a buffer hold one of the parts."""
+        marks = np.empty(len(starts), np.uint8)
+        contiguous = np.ascontiguousarray
+        mark_spans(data, contiguous(starts), contiguous(stops), self._needles, self._ends, self._shifts, self._window, marks)
+        return marks.view(np.bool_)
 
 
 class Needle:
@@ -73,19 +95,12 @@ class Needle:
         return tuple(found)
 
     @cached_property
-    def _compiled(self) -> tuple[NDArray[np.uint8], Longs, NDArray[np.uint8], int]:
-        forms = (self.raw, *self._encoded)
-        needles = np.frombuffer(b"".join(forms), np.uint8)
-        ends = np.cumsum([len(form) for form in forms]).astype(np.int64)
-        shifts = np.empty(65536, np.uint8)
-        return needles, ends, shifts, shift_table(needles, ends, shifts)
+    def _forms(self) -> Parts:
+        return Parts(self.raw, *self._encoded)
 
     def marks(self, data: NDArray[np.uint8], starts: Longs, stops: Longs) -> Mask:
         """Return which spans of a buffer hold the text in one of its forms; for base64, which may hold it."""
-        needles, ends, shifts, window = self._compiled
-        marks = np.empty(len(starts), np.uint8)
-        mark_spans(data, np.ascontiguousarray(starts), np.ascontiguousarray(stops), needles, ends, shifts, window, marks)
-        return marks.view(np.bool_)
+        return self._forms.marks(data, starts, stops)
 
     def marks_of(self, values: pa.Array) -> Mask:
         """Return which values of an Arrow column of texts or bytes hold the text, as `marks` does; null is False."""

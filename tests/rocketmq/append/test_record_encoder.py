@@ -20,6 +20,7 @@ from mqstore.rocketmq.append.record_encoder import BatchColumns
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record
+from mqstore.table.needle import Parts
 
 NOW = 1640995200000
 MAP = pa.map_(pa.string(), pa.string())
@@ -274,9 +275,9 @@ def test_rows_are_recognised_by_their_properties() -> None:
             {"topic": ["T"] * 5, "tags": ["DELAY", "x", None, "DELA", "yDELAYy"], "keys": [None, "Y", "Z", None, "DELAY"]}
         )
     )
-    assert columns.holding(b"DELAY").tolist() == [True, False, False, False, True]
-    assert columns.holding(b"DELAY\x01").tolist() == [False] * 5
-    assert columns.holding(b"KEYS\x01").tolist() == [False, True, True, False, True]
+    assert columns.holding(Parts(b"DELAY")).tolist() == [True, False, False, False, True]
+    assert columns.holding(Parts(b"DELAY\x01", b"TIMER_")).tolist() == [False] * 5
+    assert columns.holding(Parts(b"TIMER_", b"KEYS\x01")).tolist() == [False, True, True, False, True]
 
 
 def test_writing_goes_on_in_the_next_file() -> None:

@@ -4,6 +4,7 @@ clocks that jump. A status or an error of one sentence; nothing lost, no traceba
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import limits
 from support.privilege import needs_permissions, without_privilege
 
 import mqstore
@@ -832,3 +834,29 @@ def test_clocks_that_jump_lose_nothing(version: str, times: list[int], tmp_path:
         opened.abandon() if life % 2 else opened.close()
     assert bodies_after(place, version) == sent
     assert len(list(mqstore.open(place).to_batches())) > 0
+
+
+@VERSIONS
+def test_a_disk_that_fills_up_between_queues_loses_and_doubles_no_entry(version: str, tmp_path: Path) -> None:
+    """Without a recorder: the entries of all queues are written by one call, of which any part may fail."""
+    large = settings(version, commit_log_file_size=1 << 20, consume_queue_file_size=1 << 20)
+    with limits.small_disk(tmp_path / "disk", 9000) as disk, MessageStore.open(disk / "store", large) as opened:
+        sent = [b"%d" % number for number in range(90)]
+        for at, body in enumerate(sent[:30]):
+            assert opened.put(Message("orders", body, queue_id=at)).stored
+        opened.dispatch_now()  # creates the files
+        for round_number in (1, 2):
+            for at, body in enumerate(sent[30 * round_number : 30 * round_number + 30]):
+                for _ in range(250 * round_number - 1):  # further pages of each queue
+                    assert opened.put(Message("orders", b"", queue_id=at)).stored
+                assert opened.put(Message("orders", body, queue_id=at)).stored
+            with (disk / "other").open("wb", buffering=0) as other, contextlib.suppress(OSError):
+                while True:
+                    other.write(bytes(4096))
+            with pytest.raises(TargetError, match="the disk is full"):
+                opened.dispatch_now()
+            (disk / "other").unlink()
+            opened.dispatch_now()
+        for at in range(30):
+            assert [body for body in bodies(opened, queue_id=at) if body] == sent[at::30]
+            assert opened.max_offset("orders", at) == 1 + 250 + 500

@@ -22,6 +22,7 @@ from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK, format_host
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE
 from mqstore.table.arrow_spans import bad_row
+from mqstore.table.needle import Parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +33,8 @@ Longs = NDArray[np.int64]
 
 ROWS_AT_ONCE = 8192
 BYTES_AT_ONCE = 16 << 20
-_SPECIAL = (b"INNER_",)
-_WAITING = (b"DELAY\x01", b"TIMER_")
+_SPECIAL = Parts(b"INNER_")
+_SPECIAL_OR_WAITING = Parts(b"INNER_", b"DELAY\x01", b"TIMER_")
 _NONE = np.empty(0, np.int64)
 
 
@@ -123,10 +124,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
 
 def special_rows(columns: BatchColumns, stored: bool) -> NDArray[np.bool_]:
     """Return which rows are put one by one, because they may be stored in another form."""
-    special = np.zeros(len(columns), np.bool_)
-    for part in _SPECIAL if stored else (*_SPECIAL, *_WAITING):
-        special |= columns.holding(part)
-    return special
+    return columns.holding(_SPECIAL if stored else _SPECIAL_OR_WAITING)
 
 
 def _put_range(appender: Appender, columns: BatchColumns, first: int, stop: int) -> tuple[int, str]:

@@ -51,6 +51,7 @@ from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, pars
 from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, distinct_values, integer_values, millisecond_values, spans_of
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.table.needle import Parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,9 +98,10 @@ class BatchColumns:
         found: Longs = self.fields[frames.SIZE]
         return found
 
-    def holding(self, part: bytes) -> NDArray[np.bool_]:
-        """Return which property texts contain these bytes."""
-        return Spans(self.texts, self.fields[frames.PROPERTIES_START], self.fields[frames.PROPERTIES_LENGTH]).holding(part)
+    def holding(self, parts: Parts) -> NDArray[np.bool_]:
+        """Return which property texts contain one of these parts."""
+        starts = self.fields[frames.PROPERTIES_START]
+        return parts.marks(self.texts, starts, starts + self.fields[frames.PROPERTIES_LENGTH])
 
     def stamp(self, store_timestamp: int | Longs, first: int = 0) -> None:
         """Set the store time (ms) of the messages from first on: one for all, or one for each."""

@@ -52,6 +52,7 @@ class LiveLog:
     """The log of a store that is open for writing.
 
     min_offset: physical offset of its first byte, -1 without files. max_offset: after its last record, 0 without files.
+    populated: physical offset up to which `populate` has provided pages.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LiveLog:
         self.flushed = self.max_offset
         self.recorded = writing.recorded
         self.closed = False
-        self._populated = self._populated_at = self.max_offset
+        self.populated = self._populated_at = self.max_offset
         self._populates = True
         self.stored_at = 0  # store time of the last flushed record, if this process knows it
 
@@ -175,11 +176,11 @@ class LiveLog:
         came, self._populated_at = end - self._populated_at, end
         if came < _POPULATE_FROM:
             return False
-        low = max(file.written, self._populated - file.start)
+        low = max(file.written, self.populated - file.start)
         high = min(file.written + min(_POPULATE_ROUNDS * came, _POPULATE_AT_MOST), file.size)
         if high > low:
             self._populates = mapped.populate(low, high)
-            self._populated = file.start + high
+            self.populated = file.start + high
         return True
 
     # files

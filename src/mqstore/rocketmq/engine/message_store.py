@@ -265,6 +265,12 @@ class MessageStore(ReadSide, SinglePut):
         self._loaded.require_open()
         self._loaded.queue_files.sync(least_pages)
 
+    def release_pages(self) -> None:
+        """Release pages of the index from this process's memory: keys go to random slots, so in time all of the file would be in it."""
+        index = self._recovery.index
+        if isinstance(index, StoredIndex):
+            index.release_pages()
+
     def write_checkpoint(self) -> None:
         """Write what is known to be on disk to the checkpoint."""
         self._loaded.require_open()

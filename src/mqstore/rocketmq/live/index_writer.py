@@ -31,6 +31,7 @@ __all__ = ["StoredIndex", "StoredIndexFile"]
 Rows = NDArray[np.void]
 
 _HEADER = struct.Struct(">qqqqii")
+_RELEASED_KEYS = 50_000  # keys after which pages are released: 1 MB of entries, and slots all over the file
 _NO_SLOTS = np.empty(0, np.int64)
 _LATEST = 253_370_764_799_999  # the last millisecond of 9998: names of later files come from the year 9999
 
@@ -52,6 +53,7 @@ class StoredIndexFile(IndexImage):
         self.octets = base.octets
         self.relative = base.relative
         self.synced = before is None
+        self._released = self.index_count
         self._files = files
         self._map: WritableMap | None = None
         if before is not None and (before.end_physical_offset > 0 or before.end_timestamp > 0):
@@ -126,6 +128,13 @@ class StoredIndexFile(IndexImage):
             self._files.writing.sync_directory("index")
             self.synced = True
 
+    def release_pages(self) -> None:
+        """Release the pages written since the last call from this process's memory; they stay in the page cache."""
+        mapped = self._map
+        if mapped is not None and self.index_count - self._released >= _RELEASED_KEYS:
+            self._released = self.index_count
+            mapped.drop(0, mapped.size)
+
     def close(self) -> None:
         """Close the map for writing."""
         if self._map is not None:
@@ -195,6 +204,12 @@ class StoredIndex(IndexService):
         for file in self.files:
             if isinstance(file, StoredIndexFile) and (headers or not file.synced):
                 file.sync(header=headers)
+
+    def release_pages(self) -> None:
+        """Release the pages of the file that is written to from this process's memory. Any thread may call this."""
+        newest = self.files[-1] if self.files else None
+        if isinstance(newest, StoredIndexFile):
+            newest.release_pages()
 
     def close(self) -> None:
         """Close all files."""

@@ -1,4 +1,4 @@
-"""Memory for the records to come is provided ahead, while many come."""
+"""Pages of the log are provided ahead, while many messages come; pages of the index are released again."""
 
 from __future__ import annotations
 
@@ -73,3 +73,32 @@ def test_pages_are_provided_while_many_messages_come(tmp_path: Path) -> None:
 def test_a_store_that_syncs_every_message_has_no_pages_written_ahead(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", StoreConfig(flush_disk_type="SYNC_FLUSH")):
         assert THREAD not in threads()
+
+
+def resident_of(path: Path) -> int:
+    """Return the bytes of a file that are in this process's memory through maps that can be written."""
+    found, counted = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        head = line.split()
+        if "-" in head[0] and not head[0].endswith(":"):
+            counted = head[-1] == str(path) and "w" in head[1]
+        elif counted and head[0] == "Rss:":
+            found += int(head[1]) * 1024
+    return found
+
+
+def test_pages_of_the_index_leave_the_memory_of_the_process_again(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", StoreConfig(services=False)) as store:
+        for number in range(60_000):
+            store.put(Message("orders", b"", keys=f"k{number}"))
+        store.dispatch_now()
+        (path,) = (tmp_path / "store" / "index").iterdir()
+        assert resident_of(path) > 8 << 20
+        store.release_pages()
+        assert resident_of(path) < 1 << 20
+        store.put(Message("orders", b"last", keys="last"))
+        store.dispatch_now()
+        assert [each.body for key in ("k0", "last") for each in store.query("orders", key).records] == [b"", b"last"]
+        again = resident_of(path)
+        store.release_pages()  # too little has come since
+        assert resident_of(path) == again

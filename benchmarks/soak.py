@@ -93,7 +93,7 @@ def report(bench: Bench, samples: Sequence[Sample], seconds: int) -> None:
     compared("soak: store on disk, with retention", "flat within 20 %", "MB", lambda each: each.store_megabytes, 1.2)
     compared("soak: latency of sends, p50", "flat within 25 %", "us", lambda each: each.client["p50"], 1.25)
     compared("soak: latency of sends, p99.9", "flat within 50 %", "us", lambda each: each.client["p999"], 1.5)
-    total = {name: sum(each.client[name] for each in samples) for name in ("sent", "received", "topics", "failed", "incomplete")}
+    total = {name: sum(each.client[name] for each in samples) for name in ("sent", "received", "topics", "failed", "incomplete", "expired")}
     good = not total["failed"] and not total["incomplete"] and total["received"] >= total["sent"] - 2 * RATE
     bench.emit(Row("soak: messages, topics that came and went", "none failed, all received", total, {}, None, good, conditions))
 

@@ -38,7 +38,6 @@ if not cython.compiled:
     )
     from mqstore.kernels.rocketmq.frames import (
         BODY_LENGTH,
-        BODY_START,
         BORN_TIMESTAMP,
         FIELD_COUNT,
         PROPERTIES_LENGTH,

@@ -44,7 +44,7 @@ def follow(
     seconds: cython.longlong
     time: cython.longlong
     limit: cython.longlong = 1 << 62
-    if slots < 1 or base > size or begin_timestamp > limit or begin_timestamp < -limit:
+    if slots < 1 or slots > size or base > size or begin_timestamp > limit or begin_timestamp < -limit:
         return -1
     number = i32(b, INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (key_hash % slots))
     if 0 < number <= count and count > 1:
@@ -86,7 +86,7 @@ def search_chain(
     """
     offsets = cython.declare(cython.longlong[MAX_RESULTS])
     found: cython.Py_ssize_t
-    if slots < 1 or key_hash < 0 or INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots > b.shape[0]:
+    if slots < 1 or key_hash < 0 or slots > b.shape[0] or INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots > b.shape[0]:
         raise ValueError("the file has no such slot")
     if max_results > MAX_RESULTS:
         return None

@@ -25,7 +25,7 @@ if not cython.compiled:
     SEPARATOR = 35  # between topic and key: `#`
     HIGHEST_BIT = 2147483648
     LEAST_SIZE = 64  # bytes of a record up to its store time: a shorter one cannot be read
-    UNKNOWN = -2  # the slow path decides
+    UNKNOWN = -2
 
 
 class QueryPath:
@@ -83,7 +83,7 @@ class QueryPath:
         return self.result((tuple(slices), tuple(found), last_time, last_offset)) if found else None
 
     def search(self, files, topic, key, most, begin, end, offsets):
-        """Write the offsets of a key's entries in [begin, end], ascending; return their number, UNKNOWN if this search cannot tell."""
+        """Write the offsets of a key's entries in [begin, end], ascending; return their number, UNKNOWN if the slow path decides."""
         k: cython.Py_ssize_t
         at: cython.Py_ssize_t
         count: cython.Py_ssize_t = 0

@@ -151,7 +151,7 @@ class Decoder:
         self.born_times = Numbers()
         self.store_times = Numbers()
         members = [getattr(kind, name) for name in FIELDS]
-        if not all(type(member) is MemberDescriptorType and member.__objclass__ is kind for member in members):
+        if not all(type(member) is MemberDescriptorType and issubclass(kind, member.__objclass__) for member in members):
             raise TypeError("every field must have a slot")
         if not cython.compiled:
             self.places = [None] * len(FIELDS)

@@ -66,17 +66,16 @@ def gets(bench: Bench, store: MessageStore, messages: int, peer: dict[str, float
         "decoding p95 us": peer["get_decode_us_p95"],
     }
     for what, use, base, least in (
-        ("as raw slices", lambda got: len(got.slices), alone, 0.1),
-        ("as an Arrow batch, decoded", lambda got: got.to_arrow().num_rows, decoded, 1.0),
-        ("as Python objects", lambda got: len(got.records()), decoded, 0.2),
+        ("as raw slices", lambda got: len(got.slices), alone, None),
+        ("as an Arrow batch, decoded", lambda got: got.to_arrow().num_rows, decoded, 1.2),
+        ("as Python objects", lambda got: len(got.records()), decoded, 0.8),
     ):
         ours = measured(use)
         ratio = base / ours["p50 us"]
         peer_name = "getMessage" if base is alone else "getMessage with the client's decoding"
         conditions = f"{COUNT} gets of {BATCH} x 1 KiB from {messages} messages, last of {bench.rounds} rounds"
-        bench.emit(
-            Row(f"get of {BATCH} messages {what}", f">= {least} x {peer_name}", dict(ours), dict(theirs), ratio, ratio >= least, conditions)
-        )
+        target, met = ("", None) if least is None else (f">= {least} x {peer_name}", ratio >= least)
+        bench.emit(Row(f"get of {BATCH} messages {what}", target, dict(ours), dict(theirs), ratio, met, conditions))
 
 
 def queries(bench: Bench, store: MessageStore, messages: int, peer: dict[str, float]) -> None:
@@ -95,7 +94,7 @@ def queries(bench: Bench, store: MessageStore, messages: int, peer: dict[str, fl
     factor = ours["p50 us"] / base
     theirs = {"queryMessage p50 us": base, "p95 us": peer["query_message_us_p95"], "with decoding p50 us": peer["query_decode_us_p50"]}
     conditions = f"{COUNT} random keys of {messages} messages, last of {bench.rounds} rounds"
-    bench.emit(Row("query by key, decoded", "<= 5 x queryMessage", dict(ours), theirs, factor, factor <= 5, conditions))
+    bench.emit(Row("query by key, decoded", "<= 3 x queryMessage", dict(ours), theirs, factor, factor <= 3, conditions))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 
 __all__ = ["Shown"]
@@ -38,6 +37,8 @@ class Shown:
         return f"<{self._title()}{': ' if facts else ''}{facts}>"
 
     def _repr_html_(self) -> str:
+        import html  # only notebooks need it
+
         rows = "".join(
             f'<tr><th style="text-align:left">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
             for name, value in self._known_facts()

@@ -28,8 +28,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
-import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -234,7 +232,7 @@ class DurableDirectory:
         path = self.path(relative)
         above, _, name = relative.rpartition("/")
         self.make_directory(above)
-        draft = "/".join(part for part in (above, f".{name[:200]}{STAGED}{secrets.token_hex(4)}") if part)
+        draft = "/".join(part for part in (above, f".{name[:200]}{STAGED}{os.urandom(4).hex()}") if part)
         try:
             with self.open_new(draft) as file:
                 file.write(content)
@@ -306,6 +304,8 @@ class DurableDirectory:
         self._forget(relative)
         with writing(self.path(relative)):
             self.attempt("remove", relative)
+            import shutil  # a broker starts without it
+
             shutil.rmtree(self.path(relative))
         self.note(RemoveTree(self.named(relative)))
 
@@ -317,7 +317,7 @@ class DurableDirectory:
         """
         if not relative or not self.exists(relative):
             return
-        doomed = f"{relative}~{secrets.token_hex(3)}"
+        doomed = f"{relative}~{os.urandom(3).hex()}"
         self.rename(relative, doomed)
         self.remove_tree(doomed)
 
@@ -429,7 +429,7 @@ class _StagedTarget:
 
 def staged_name(name: str) -> str:
     """Return a new name for what is staged for, or taken away from, a target of that name."""
-    return f".{name[:100]}{STAGED}{secrets.token_hex(4)}"
+    return f".{name[:100]}{STAGED}{os.urandom(4).hex()}"
 
 
 def remove_left_behind(target: Path) -> None:

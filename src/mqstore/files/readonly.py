@@ -402,6 +402,10 @@ class ReadOnlyDirectory:
         for each in kept:
             each.drop(0, each.size)
 
+    def snapshot(self, relatives: list[str]) -> str | None:
+        """Return the state of these files as text, for a reader in another process; None for local files, whose maps never change."""
+        return None
+
     def kept(self, relative: str) -> MappedFile | None:
         """Return the map of a file if `mapped` still keeps it."""
         return self._kept.get(relative)

@@ -28,8 +28,6 @@ one rename is recorded relative to its parent, so the rename is an operation lik
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -190,6 +188,8 @@ class RecordedWrites:
 
 
 def _carry_out(root: Path, operation: Operation) -> None:
+    import shutil  # only tests carry operations out; what a broker imports to start is kept small
+
     match operation:
         case MakeDirectory(path):
             (root / path).mkdir()
@@ -240,6 +240,9 @@ class _SimulatedDisk:
         self.root = _Directory(place)
 
     def crash_after(self, operations: list[Operation]) -> None:
+        import shutil
+        import tempfile
+
         for operation in operations:
             self.apply(operation)
         hold = Path(tempfile.mkdtemp(prefix=".replay-", dir=self.place))
@@ -322,6 +325,8 @@ class _SimulatedDisk:
                 os.replace(node.start, held[node.start])
 
     def lay_out(self, directory: _Directory, at: Path, held: dict[Path, Path]) -> None:
+        import shutil
+
         for name, node in directory.lasting.items():
             target = at / name
             start = node.start and held.get(node.start, node.start)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -60,6 +58,9 @@ class _PrivateDirectory:
     """A temporary directory, removed with the last object that refers to it, and the faults met in it. relative: what it stands for."""
 
     def __init__(self, relative: str) -> None:
+        import shutil  # a broker without such a database starts without them
+        import tempfile
+
         self.path = tempfile.mkdtemp(prefix="mqstore-rocksdb-")
         self.relative = relative
         self.faults: dict[str, None] = {}

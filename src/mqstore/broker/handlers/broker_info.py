@@ -20,7 +20,6 @@ Protocol: docs/formats/rocketmq-remoting.md, sections 3.15 and 3.20.
 from __future__ import annotations
 
 import json
-import shutil
 
 from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.handlers.topic_creation import is_system_topic
@@ -178,6 +177,8 @@ def _of_store(context: Context) -> dict[str, str]:
         ratio = live.config.disk_ratio or disk_ratio
         found["commitLogDiskRatio"] = str(ratio(str(root / "commitlog")) or 0.0)
         found["consumeQueueDiskRatio"] = str(ratio(str(root / "consumequeue")) or 0.0)
+        import shutil  # a broker starts without it
+
         room = shutil.disk_usage(root)
         found["commitLogDirCapacity"] = f"Total : {format_size(room.total)}, Free : {format_size(room.free)}."
         reached = live.delays.offsets()

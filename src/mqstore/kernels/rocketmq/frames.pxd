@@ -64,4 +64,6 @@ cdef enum:
 
 cdef int check(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil
 cdef int check_entry(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base) noexcept nogil
-cdef void read_fields(const unsigned char[::1] b, const long long[::1] positions, Py_ssize_t n, long long[:, ::1] out) noexcept nogil
+cdef void read_fields(
+    const unsigned char[::1] b, const long long[::1] positions, Py_ssize_t first, Py_ssize_t n, long long[:, ::1] out
+) noexcept nogil

@@ -6,3 +6,8 @@ from mqstore.kernels.rocketmq.entry_layout cimport (
 # the name of index_search.py, where it is described; cpdef: Python sees it too
 cpdef enum:
     MAX_RESULTS = 64
+
+cdef Py_ssize_t follow(
+    const unsigned char[::1] b, long long slots, long long positions, long long count, long long begin_timestamp, long long key_hash,
+    long long begin, long long end, long long max_results, long long *offsets, Py_ssize_t first
+) noexcept nogil

@@ -11,7 +11,7 @@ from mqstore.kernels.rocketmq.frames cimport (
     TOPIC_START, VALID, check, read_fields,
 )
 from mqstore.kernels.rocketmq.property_spans cimport KEYS_LENGTH, KEYS_START, TAGS_LENGTH, UNIQ_KEY_LENGTH, known_row, name_end
-from mqstore.kernels.rocketmq.pull cimport announce
+from mqstore.kernels.rocketmq.record_decode cimport announce
 from mqstore.kernels.rocketmq.record_layout cimport (
     BORN_HOST_IPV6, COMPRESSED, FRAME_SIZE, KEY_SEPARATOR, PAIR_END, ROW_BYTES, ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_SIZE,
     STORE_HOST_IPV6,
@@ -19,11 +19,21 @@ from mqstore.kernels.rocketmq.record_layout cimport (
 
 # the names of pull_batch.py, where they are described
 cdef enum:
+    SUM_KEY_ITEMS = 0
+    SUM_TOPICS
+    SUM_BODIES
+    SUM_TAGS
+    SUM_KEYS
+    SUM_UNIQUE_KEYS
+    SUM_WITHOUT_TAGS
+    SUM_WITHOUT_KEYS
+    SUM_WITHOUT_UNIQUE_KEY
+    SUMS
+
     PAIRS_PER_RECORD = 16
     KEPT_ROWS = 64
     MAX_TEXT = 2000000000
     NOT_ORDINARY = COMPRESSED | BORN_HOST_IPV6 | STORE_HOST_IPV6
-    LINE = 64
 
 cdef extern from *:
     """
@@ -55,6 +65,7 @@ cdef inline bint ascii_only(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) 
 cdef class Scratch:
     cdef Py_ssize_t count
     cdef long long[:, ::1] positions, fields, spans, nodes, buffers
+    cdef long long[::1] sums
 
 cdef class BatchHead:
     cdef readonly const unsigned char[::1] raw

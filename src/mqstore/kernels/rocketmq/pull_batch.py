@@ -17,7 +17,7 @@ import numpy as np
 if not cython.compiled:
     import sys
 
-    from mqstore.kernels.common.loads import copy, find, first_byte, prefetch, same
+    from mqstore.kernels.common.loads import copy, find, first_byte, same
     from mqstore.kernels.rocketmq.batch_body import (
         BEGIN,
         BUFFERS,
@@ -38,7 +38,6 @@ if not cython.compiled:
     )
     from mqstore.kernels.rocketmq.frames import (
         BODY_LENGTH,
-        BODY_START,
         BORN_TIMESTAMP,
         FIELD_COUNT,
         PROPERTIES_LENGTH,
@@ -76,7 +75,18 @@ if not cython.compiled:
     KEPT_ROWS = 64  # records that scratch arrays are kept for
     MAX_TEXT = 2000000000  # bytes of texts that fit 32-bit offsets
     NOT_ORDINARY = COMPRESSED | BORN_HOST_IPV6 | STORE_HOST_IPV6  # bits of SYS_FLAG
-    LINE = 64  # bytes of a cache line
+
+    # what is summed up over the records of a batch
+    SUM_KEY_ITEMS = 0
+    SUM_TOPICS = 1
+    SUM_BODIES = 2
+    SUM_TAGS = 3
+    SUM_KEYS = 4
+    SUM_UNIQUE_KEYS = 5
+    SUM_WITHOUT_TAGS = 6
+    SUM_WITHOUT_KEYS = 7
+    SUM_WITHOUT_UNIQUE_KEY = 8
+    SUMS = 9
 
     def announce(b, p, n):
         """Nothing to do: a hint for the processor."""
@@ -105,6 +115,7 @@ class Scratch:
         self.spans = np.empty((SPAN_ROWS, PAIRS_PER_RECORD * count), np.int64)
         self.nodes = np.empty((NODES, 2), np.int64)
         self.buffers = np.empty((BUFFERS, 2), np.int64)
+        self.sums = np.empty(SUMS, np.int64)
 
 
 class BatchHead:
@@ -192,90 +203,90 @@ def read_pairs(
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def measure(
     b: cython.pointer[cython.const[cython.uchar]],
     fields: cython.longlong[:, ::1],
-    n: cython.Py_ssize_t,
+    k: cython.Py_ssize_t,
     spans: cython.longlong[:, ::1],
+    pairs: cython.Py_ssize_t,
     room: cython.Py_ssize_t,
-) -> Totals:
-    """Fill the spans of n records, which have room for this many pairs, and sum up what they take."""
-    k: cython.Py_ssize_t
+    sums: cython.longlong[::1],
+) -> cython.Py_ssize_t:
+    """Fill the spans of record k and add what it takes to the sums; return the pairs of all records so far, -1 if it is not ordinary.
+
+    pairs: those of the records before. room: for pairs.
+    """
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     stop: cython.Py_ssize_t
-    pairs: cython.Py_ssize_t = 0
-    key_items: cython.longlong = 0
-    topics: cython.longlong = 0
-    bodies: cython.longlong = 0
+    ordinary: cython.bint
+    latest: cython.longlong = (2**63 - 1) // 1000  # milliseconds
+    ordinary = (
+        not fields[SYS_FLAG, k] & NOT_ORDINARY
+        and -latest <= fields[BORN_TIMESTAMP, k] <= latest
+        and -latest <= fields[STORE_TIMESTAMP, k] <= latest
+        and ascii_only(b, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k])
+        and ascii_only(b, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k])
+    )
+    if not ordinary:
+        return -1
+    sums[SUM_TOPICS] += fields[TOPIC_LENGTH, k]
+    sums[SUM_BODIES] += fields[BODY_LENGTH, k]
+    i = fields[PROPERTIES_START, k]
+    pairs = read_pairs(b, i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
+    if pairs < 0:
+        return -1
+    if spans[TAGS_LENGTH, k] < 0:
+        sums[SUM_WITHOUT_TAGS] += 1
+    else:
+        sums[SUM_TAGS] += spans[TAGS_LENGTH, k]
+    if spans[UNIQ_KEY_LENGTH, k] < 0:
+        sums[SUM_WITHOUT_UNIQUE_KEY] += 1
+    else:
+        sums[SUM_UNIQUE_KEYS] += spans[UNIQ_KEY_LENGTH, k]
+    if spans[KEYS_LENGTH, k] < 0:
+        sums[SUM_WITHOUT_KEYS] += 1
+    else:
+        i = spans[KEYS_START, k]
+        stop = i + spans[KEYS_LENGTH, k]
+        while i <= stop:
+            j = find(b, i, stop, KEY_SEPARATOR)
+            if j == i:
+                return -1
+            sums[SUM_KEY_ITEMS] += 1
+            sums[SUM_KEYS] += j - i
+            i = j + 1
+    return pairs
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def totals_of(sums: cython.longlong[::1], spans: cython.longlong[:, ::1], pairs: cython.Py_ssize_t) -> Totals:
+    """Sum up what all records take. pairs: of all of them, -1 if one is not ordinary."""
+    k: cython.Py_ssize_t
     names: cython.longlong = 0
     values: cython.longlong = 0
-    tags: cython.longlong = 0
-    keys: cython.longlong = 0
-    unique_keys: cython.longlong = 0
-    without_tags: cython.longlong = 0
-    without_keys: cython.longlong = 0
-    without_unique_key: cython.longlong = 0
-    ordinary: cython.bint = True
-    latest: cython.longlong = (2**63 - 1) // 1000  # milliseconds
-    for k in range(n):
-        ordinary = (
-            not fields[SYS_FLAG, k] & NOT_ORDINARY
-            and -latest <= fields[BORN_TIMESTAMP, k] <= latest
-            and -latest <= fields[STORE_TIMESTAMP, k] <= latest
-            and ascii_only(b, fields[TOPIC_START, k], fields[TOPIC_LENGTH, k])
-            and ascii_only(b, fields[PROPERTIES_START, k], fields[PROPERTIES_LENGTH, k])
-        )
-        if not ordinary:
-            break
-        topics += fields[TOPIC_LENGTH, k]
-        bodies += fields[BODY_LENGTH, k]
-        i = fields[PROPERTIES_START, k]
-        pairs = read_pairs(b, i, i + fields[PROPERTIES_LENGTH, k], k, pairs, spans, room)
-        if pairs < 0:
-            ordinary = False
-            break
-        if spans[TAGS_LENGTH, k] < 0:
-            without_tags += 1
-        else:
-            tags += spans[TAGS_LENGTH, k]
-        if spans[UNIQ_KEY_LENGTH, k] < 0:
-            without_unique_key += 1
-        else:
-            unique_keys += spans[UNIQ_KEY_LENGTH, k]
-        if spans[KEYS_LENGTH, k] < 0:
-            without_keys += 1
-        else:
-            i = spans[KEYS_START, k]
-            stop = i + spans[KEYS_LENGTH, k]
-            while i <= stop:
-                j = find(b, i, stop, KEY_SEPARATOR)
-                if j == i:
-                    ordinary = False
-                key_items += 1
-                keys += j - i
-                i = j + 1
-        if not ordinary:
-            break
     for k in range(pairs):
         names += spans[PAIR_NAME_LENGTH, k]
         values += spans[PAIR_VALUE_LENGTH, k]
     return Totals(
-        ordinary=ordinary and topics + bodies + names + values < MAX_TEXT,
+        ordinary=pairs >= 0 and sums[SUM_TOPICS] + sums[SUM_BODIES] + names + values < MAX_TEXT,
         pairs=pairs,
-        key_items=key_items,
-        topics=topics,
-        bodies=bodies,
+        key_items=sums[SUM_KEY_ITEMS],
+        topics=sums[SUM_TOPICS],
+        bodies=sums[SUM_BODIES],
         names=names,
         values=values,
-        tags=tags,
-        keys=keys,
-        unique_keys=unique_keys,
-        without_tags=without_tags,
-        without_keys=without_keys,
-        without_unique_key=without_unique_key,
+        tags=sums[SUM_TAGS],
+        keys=sums[SUM_KEYS],
+        unique_keys=sums[SUM_UNIQUE_KEYS],
+        without_tags=sums[SUM_WITHOUT_TAGS],
+        without_keys=sums[SUM_WITHOUT_KEYS],
+        without_unique_key=sums[SUM_WITHOUT_UNIQUE_KEY],
     )
 
 
@@ -288,6 +299,8 @@ def write_batch(b: cython.const[cython.uchar][::1], start: cython.longlong, rows
     count: cython.Py_ssize_t = len(rows) // ROW_BYTES
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = 0
+    pairs: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = PAIRS_PER_RECORD * count
     p: cython.longlong
     size: cython.longlong
     base: cython.Py_ssize_t = head.raw.shape[0]
@@ -306,25 +319,27 @@ def write_batch(b: cython.const[cython.uchar][::1], start: cython.longlong, rows
     for k in range(count):
         positions[0, k] = number(rows, ROW_NUMBERS * k + ROW_PHYSICAL_OFFSET) - start
         positions[1, k] = number(rows, ROW_NUMBERS * k + ROW_SIZE)
+    sums: cython.longlong[::1] = scratch.sums
     with cython.nogil:
+        for k in range(SUMS):
+            sums[k] = 0
         for k in range(count):
-            p = positions[0, k]
-            size = positions[1, k]
-            if p >= 0 and size >= FRAME_SIZE and size <= b.shape[0] - p:
-                prefetch(b, p)
-                prefetch(b, p + LINE if size > LINE else p)
-                prefetch(b, p + size - 1)
-                prefetch(b, p + size - LINE if size > LINE else p)
-        for k in range(count):
+            if k + 1 < count:
+                # memory is slow: its lines come while this record is read
+                p = positions[0, k + 1]
+                size = positions[1, k + 1]
+                if p >= 0 and 0 < size <= b.shape[0] - p:
+                    announce(b, p, size)
             p = positions[0, k]
             size = positions[1, k]
             if p >= 0 and size >= FRAME_SIZE and size <= b.shape[0] - p and check(first_byte(b), p, p + size, 0, False) == VALID:
                 positions[0, n] = p
+                read_fields(b, positions[0], n, n + 1, fields)
+                pairs = measure(first_byte(b), fields, n, spans, pairs, room, sums)
+                if pairs < 0:
+                    break
                 n += 1
-        read_fields(b, positions[0], n, fields)
-        for k in range(n):
-            announce(b, fields[BODY_START, k], fields[BODY_LENGTH, k])  # it is copied much later
-        totals = measure(first_byte(b), fields, n, spans, PAIRS_PER_RECORD * n)
+        totals = totals_of(sums, spans, pairs)
         if totals.ordinary:
             length = lay_out(n, totals, nodes, buffers)
     out = None

@@ -34,12 +34,27 @@ cdef extern from *:
     static CYTHON_INLINE PyObject *mq_new_object(PyObject *kind) {
         return ((PyTypeObject *) kind)->tp_alloc((PyTypeObject *) kind, 0);
     }
-    static CYTHON_INLINE int mq_set_member(PyObject *member, PyObject *made, PyObject *value) {
-        return Py_TYPE(member)->tp_descr_set(member, made, value);
+    #include "structmember.h"
+    /* the offset in bytes at which objects keep the field of a member descriptor */
+    static CYTHON_INLINE Py_ssize_t mq_place_of(PyObject *member) {
+        PyMemberDef *slot = ((PyMemberDescrObject *) member)->d_member;
+        if (slot->type == T_OBJECT_EX && slot->offset > 0) return slot->offset;
+        PyErr_SetString(PyExc_TypeError, "a field is not kept as an object");
+        return -1;
+    }
+    static CYTHON_INLINE void mq_announce_lines(const unsigned char *p, Py_ssize_t n) {
+        const unsigned char *stop = p + n;
+        for (; p < stop; p += 64) __builtin_prefetch(p, 0, 3);
+    }
+    static CYTHON_INLINE void mq_fill_slot(PyObject *made, Py_ssize_t place, PyObject *value) {
+        Py_INCREF(value);
+        *(PyObject **) ((char *) made + place) = value;
     }
     """
     object new_object "mq_new_object"(object kind)
-    int set_member "mq_set_member"(object member, object made, object value) except -1
+    Py_ssize_t place_of "mq_place_of"(object member) except -1
+    void announce_lines "mq_announce_lines"(const unsigned char *p, Py_ssize_t n) noexcept nogil
+    void fill_slot "mq_fill_slot"(object made, Py_ssize_t place, object value)
 
 cdef inline long long number(bytes rows, Py_ssize_t k):
     cdef long long value
@@ -52,6 +67,14 @@ cdef inline bytes octets(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n)
 cdef inline bint alike(bytes known, const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n):
     return memcmp(PyBytes_AS_STRING(known), &b[0] + p, <size_t> n) == 0
 
+cdef inline void announce(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+    announce_lines(&b[0] + p, n)
+
+cdef class Numbers:
+    cdef long long value
+    cdef object made
+    cdef at(self, long long value)
+
 cdef class Texts:
     cdef object make, text
     cdef dict known
@@ -60,6 +83,7 @@ cdef class Texts:
 
 cdef class Decoder:
     cdef object kind
-    cdef Texts topics, hosts
-    cdef list members
+    cdef Texts topics, born_hosts, store_hosts
+    cdef Numbers born_times, store_times
+    cdef Py_ssize_t[16] places
     cdef decode(self, const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit)

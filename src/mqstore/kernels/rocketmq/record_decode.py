@@ -70,8 +70,16 @@ if not cython.compiled:
     def new_object(kind):
         return object.__new__(kind)
 
-    def set_member(member, made, value):
-        member.__set__(made, value)
+    def place_of(member):
+        """Return where an object keeps a field: its member descriptor. Compiled, that is an offset in bytes."""
+        return member
+
+    def fill_slot(made, place, value):
+        """Set a field that was never set."""
+        place.__set__(made, value)
+
+    def announce(b, p, n):
+        """Nothing to do: a hint for the processor."""
 
 
 FIELDS = (
@@ -118,16 +126,37 @@ class Texts:
         return text
 
 
+class Numbers:
+    """The numbers of one field; the latest is kept, which that of the next record often equals."""
+
+    def __init__(self):
+        self.value = 0
+        self.made = 0
+
+    def at(self, value: cython.longlong):
+        if value != self.value:
+            self.made = value
+            self.value = value
+        return self.made
+
+
 class Decoder:
     """Makes objects of a class with slots, among them all of FIELDS. topic, host: functions that turn bytes into texts."""
 
     def __init__(self, kind, topic, host):
         self.kind = kind
         self.topics = Texts(topic)
-        self.hosts = Texts(host)
-        self.members = [getattr(kind, name) for name in FIELDS]
-        if not all(type(member) is MemberDescriptorType for member in self.members):
+        self.born_hosts = Texts(host)
+        self.store_hosts = Texts(host)
+        self.born_times = Numbers()
+        self.store_times = Numbers()
+        members = [getattr(kind, name) for name in FIELDS]
+        if not all(type(member) is MemberDescriptorType and issubclass(kind, member.__objclass__) for member in members):
             raise TypeError("every field must have a slot")
+        if not cython.compiled:
+            self.places = [None] * len(FIELDS)
+        for number_of_field, member in enumerate(members):
+            self.places[number_of_field] = place_of(member)
 
     def record(self, b: cython.const[cython.uchar][::1]):
         """Return the record at the start of b, or None if these bytes are not a record."""
@@ -141,8 +170,15 @@ class Decoder:
         k: cython.Py_ssize_t
         p: cython.longlong
         size: cython.longlong
+        count: cython.Py_ssize_t = len(rows) // ROW_BYTES
         found: list = []
-        for k in range(len(rows) // ROW_BYTES):
+        for k in range(count):
+            if k + 1 < count:
+                # memory is slow: its lines come while this record is decoded
+                p = number(rows, ROW_NUMBERS * (k + 1) + ROW_PHYSICAL_OFFSET) - start
+                size = number(rows, ROW_NUMBERS * (k + 1) + ROW_SIZE)
+                if p >= 0 and 0 < size <= b.shape[0] - p:
+                    announce(b, p, size)
             p = number(rows, ROW_NUMBERS * k + ROW_PHYSICAL_OFFSET) - start
             size = number(rows, ROW_NUMBERS * k + ROW_SIZE)
             if p < 0 or size < 0 or size > b.shape[0] - p:
@@ -156,26 +192,25 @@ class Decoder:
         """Return the record at p, which must end at or before limit, or None."""
         parts: RecordParts  # noqa: F821
         born: cython.Py_ssize_t
-        members: list = self.members
         if check(first_byte(b), p, limit, 0, False) != VALID:
             return None
         parts = parts_of(first_byte(b), p)
         born = parts.born_length
         made = new_object(self.kind)
-        set_member(members[BODY_CRC], made, i32(b, p + AT_BODY_CRC))
-        set_member(members[QUEUE_ID], made, i32(b, p + AT_QUEUE_ID))
-        set_member(members[FLAG], made, i32(b, p + AT_FLAG))
-        set_member(members[QUEUE_OFFSET], made, i64(b, p + AT_QUEUE_OFFSET))
-        set_member(members[PHYSICAL_OFFSET], made, i64(b, p + AT_PHYSICAL_OFFSET))
-        set_member(members[SYS_FLAG], made, parts.sys_flag)
-        set_member(members[BORN_TIMESTAMP], made, i64(b, p + AT_BORN_TIMESTAMP))
-        set_member(members[BORN_HOST], made, self.hosts.at(b, p + AT_BORN_HOST, born))
-        set_member(members[STORE_TIMESTAMP], made, i64(b, p + born + AT_STORE_TIMESTAMP))
-        set_member(members[STORE_HOST], made, self.hosts.at(b, p + born + AT_STORE_HOST, parts.store_length))
-        set_member(members[RECONSUME_TIMES], made, i32(b, parts.after_hosts + AT_RECONSUME_TIMES))
-        set_member(members[PREPARED_TRANSACTION_OFFSET], made, i64(b, parts.after_hosts + AT_PREPARED_OFFSET))
-        set_member(members[BODY], made, octets(b, parts.body, parts.body_length))
-        set_member(members[VERSION], made, parts.version)
-        set_member(members[TOPIC], made, self.topics.at(b, parts.topic, parts.topic_length))
-        set_member(members[PROPERTIES], made, octets(b, parts.properties, parts.properties_length))
+        fill_slot(made, self.places[BODY_CRC], i32(b, p + AT_BODY_CRC))
+        fill_slot(made, self.places[QUEUE_ID], i32(b, p + AT_QUEUE_ID))
+        fill_slot(made, self.places[FLAG], i32(b, p + AT_FLAG))
+        fill_slot(made, self.places[QUEUE_OFFSET], i64(b, p + AT_QUEUE_OFFSET))
+        fill_slot(made, self.places[PHYSICAL_OFFSET], i64(b, p + AT_PHYSICAL_OFFSET))
+        fill_slot(made, self.places[SYS_FLAG], parts.sys_flag)
+        fill_slot(made, self.places[BORN_TIMESTAMP], i64(b, p + AT_BORN_TIMESTAMP))
+        fill_slot(made, self.places[BORN_HOST], self.born_hosts.at(b, p + AT_BORN_HOST, born))
+        fill_slot(made, self.places[STORE_TIMESTAMP], i64(b, p + born + AT_STORE_TIMESTAMP))
+        fill_slot(made, self.places[STORE_HOST], self.store_hosts.at(b, p + born + AT_STORE_HOST, parts.store_length))
+        fill_slot(made, self.places[RECONSUME_TIMES], i32(b, parts.after_hosts + AT_RECONSUME_TIMES))
+        fill_slot(made, self.places[PREPARED_TRANSACTION_OFFSET], i64(b, parts.after_hosts + AT_PREPARED_OFFSET))
+        fill_slot(made, self.places[BODY], octets(b, parts.body, parts.body_length))
+        fill_slot(made, self.places[VERSION], parts.version)
+        fill_slot(made, self.places[TOPIC], self.topics.at(b, parts.topic, parts.topic_length))
+        fill_slot(made, self.places[PROPERTIES], octets(b, parts.properties, parts.properties_length))
         return made

@@ -22,11 +22,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Self
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.files.durable import DurableDirectory
+from mqstore.kernels.rocketmq.key_query import QueryPath
 from mqstore.kernels.rocketmq.pull import PullPath
 from mqstore.kernels.rocketmq.put import SinglePut
 from mqstore.rocketmq.append.appender import Appender
@@ -53,6 +54,8 @@ from mqstore.rocketmq.live.loader import LoadedStore, load
 from mqstore.rocketmq.live.retention import Retention, RetentionResult
 from mqstore.rocketmq.live.store_lock import remove_abort
 from mqstore.rocketmq.query import pull
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
+from mqstore.rocketmq.query.point_lookup import QueryResult
 from mqstore.rocketmq.store.read_side import ReadSide
 
 if TYPE_CHECKING:
@@ -116,6 +119,9 @@ class MessageStore(ReadSide, SinglePut):
             self._recovery.queues,
             self.log,
             pull.kernel_limits(self._pull_rules),
+        )
+        self._queries: QueryPath[QueryResult] = QueryPath(
+            partial(tuple.__new__, QueryResult), self._recovery, self.log, self._pulls, config.max_msgs_num_batch
         )
         self.offsets = ConsumerOffsets.load(self.reading, self.version, config.enable_lmq, clock=config.clock)
         self.topics = Topics.load(self.reading, self.version, clock=config.clock)
@@ -347,6 +353,11 @@ class MessageStore(ReadSide, SinglePut):
     def index_files(self) -> Sequence[IndexImage]:
         """Return the index files, oldest first."""
         return [] if self._recovery.index is None else list(self._recovery.index.files)
+
+    def query(self, topic: str, key: str, max_num: int = MAX_RESULTS, begin: int = 0, end: int = END_OF_TIME) -> QueryResult:
+        """Return the newest messages with a key, in log order. begin, end: store times in ms, both included."""
+        found = self._queries.find(topic, key, max_num, begin, end)
+        return super().query(topic, key, max_num, begin, end) if found is None else found
 
     def get(
         self,

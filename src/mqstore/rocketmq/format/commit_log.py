@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
-from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames, record_layout
 from mqstore.rocketmq.format import mapped_file_queue, record
@@ -225,8 +224,7 @@ class CommitLog:
 
     def snapshot(self) -> str | None:
         """Return a token of the files as planned, for the tasks that read them; None for local files, whose maps never change."""
-        directory = self._directory
-        return directory.snapshot([file.relative for file in self.files]) if isinstance(directory, RemoteDirectory) else None
+        return self._directory.snapshot([file.relative for file in self.files])
 
     def forget_all(self) -> None:
         """Release all maps; each holds a file descriptor."""

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
-from mqstore.files.location import Location, as_location
-from mqstore.files.remote import open_directory
+from mqstore.files.location import Location, Url, as_location
 from mqstore.files.single_file import SingleFile
 from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
@@ -46,8 +45,12 @@ def open_place(place: str | Location, snapshot: str | None = None) -> ReadOnlyDi
     Raises CannotOpenError; NotAStoreError or UnsupportedError for a file that is not of a commit log.
     """
     path = as_location(place)
-    if not isinstance(path, Path) or not path.is_file():
+    if isinstance(path, Url):
+        from mqstore.files.remote import open_directory  # a store on disk starts without it
+
         return open_directory(path, snapshot)
+    if not path.is_file():
+        return ReadOnlyDirectory(path)
     alone = SingleFile(path, "file")
     return SingleFile(path, f"{_LOG}/{_start_of(path, alone.map('file')):0{NAME_DIGITS}d}")
 

@@ -23,7 +23,6 @@ Format: docs/formats/rocketmq.md, section 12.4.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import PurePath
 
 __all__ = ["DERIVED_KINDS", "LOG", "is_tier", "segment_kind"]
@@ -57,4 +56,6 @@ def _is_cluster_name(name: str) -> bool:
 
 
 def _digest(text: str) -> str:
+    import hashlib  # a broker starts without it
+
     return hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()[:_HASH]

@@ -22,6 +22,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writable_map import WritableMap
 from mqstore.kernels.rocketmq import index_chains
+from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.index_builder import index_name
 from mqstore.rocketmq.dispatch.index_image import IndexImage, IndexService
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexEntry, IndexFile
@@ -51,6 +52,7 @@ class StoredIndexFile(IndexImage):
         super().__init__(base.name, base.slot_count, base.positions, base)
         self.file = base
         self.octets = base.octets
+        self.mapped_bytes = None if base.octets is None else MappedBytes(base.octets)  # for the fast path of queries
         self.relative = base.relative
         self.synced = before is None
         self._released = self.index_count

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.rocketmq.format.profile import profile
-from mqstore.rocketmq.store.disk_view import DiskView
-from mqstore.rocketmq.store.recovered_view import recover
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import View
 from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
-from mqstore.table.formatting import count, size
-from mqstore.table.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from mqstore.rocketmq.store.disk_view import DiskView
 
 __all__ = ["VERSIONS", "RocketMQStore"]
 
@@ -33,6 +31,8 @@ class RocketMQStore(StoreFiles, Shown):
         return f"{'RocketMQ log file' if self.log_only else 'RocketMQ store'} {str(self.path)!r}"
 
     def _facts(self) -> Iterator[tuple[str, object]]:
+        from mqstore.table.formatting import count, size
+
         files = self.log.files
         if self.log_only:
             yield "log", f"{size(files[0].size)} from physical offset {files[0].start:,}"
@@ -50,6 +50,8 @@ class RocketMQStore(StoreFiles, Shown):
         """Return a sentence on the first of these topics that the store does not have; empty if it has all, or is one log file."""
         if self.log_only:
             return ""
+        from mqstore.table.spelling import did_you_mean
+
         known = {queue.topic for queue in self.view().queues()} | set(self.topics.names)
         for topic in sorted(set(topics or ()) - known):
             return f"topic {topic!r} has neither a queue nor a configuration{did_you_mean(topic, known)}"
@@ -66,11 +68,15 @@ class RocketMQStore(StoreFiles, Shown):
             return self._disk_view
         if name == "recovered":
             self.require_commit_log("the recovered view")
+            from mqstore.rocketmq.store.recovered_view import recover
+
             return recover(self, as_)
         raise UsageError(f"there is no view {name!r}; the views are disk and recovered")
 
     @cached_property
     def _disk_view(self) -> DiskView:
+        from mqstore.rocketmq.store.disk_view import DiskView  # loading a store for writing takes no view
+
         return DiskView(self)
 
     def to_batches(

@@ -22,7 +22,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
-from mqstore.table.formatting import count
 
 __all__ = ["unread_parts"]
 
@@ -72,6 +71,8 @@ def _tiered(directory: ReadOnlyDirectory) -> str | None:
         segments += len(held)
         size += sum(held)
     if segments:
+        from mqstore.table.formatting import count
+
         return (
             f"tiered storage: {size:,} bytes in {count(segments, 'log segment')} of {count(queues, 'queue')}, "
             "in the directory tieredStoreFilePath; "

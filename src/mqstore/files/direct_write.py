@@ -1,10 +1,10 @@
 """Writing a large range of a file past the page cache (O_DIRECT).
 
-Bytes that are written as usual are copied into new pages of the page cache, and a later sync waits until those are on the disk. Whoever
-writes a whole log file that is not read soon does better without: the disk takes the bytes from the writer's memory, which may be a map
-of another file, and the sync finds nothing to do.
+Bytes that are written as usual are copied into new pages of the page cache, and a later sync waits until those are on the disk. A whole
+log file that is not read soon is better written without: the disk takes the bytes from the writer's memory, which may be a map of
+another file, and the sync finds nothing to do.
 
-Offset, address and length have to be multiples of a block; file systems without O_DIRECT exist. So this writes what it can.
+Offset, address and length have to be multiples of a block, and not every file system can do it. So this writes what it can.
 """
 
 from __future__ import annotations

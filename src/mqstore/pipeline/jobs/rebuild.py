@@ -192,6 +192,8 @@ class _RebuildRun:
             self._move(scratch.directory)
             self._write_checkpoint(ends)
             self._note_stage("gather")
+            self.runner.require_started()
+            self._note_stage("session")
             self.target.publish()
             self._note_stage("sync")
         return RebuildReport(

@@ -43,7 +43,8 @@ def class_archive_options(java: Java, jars: Path, cache: Path | None = None) -> 
         if archive.exists():
             if not _trusted(archive) or not _quotable(archive):
                 return []
-            os.utime(archive)  # the time of its last use: archives of many environments displace each other
+            with contextlib.suppress(OSError):  # a cache that is only read
+                os.utime(archive)  # the time of its last use: archives of many environments displace each other
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
         if _quotable(archive) and os.access(cache, os.W_OK) and shutil.disk_usage(cache).free >= _SPACE:
             return [f"-XX:ArchiveClassesAtExit={archive}.{secrets.token_hex(4)}", "-Xlog:disable"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_threads_keep_the_order_and_count_what_is_done(width: int) -> None:
     progress: list[int] = []
     assert list(ThreadRunner(width).each(range(50), lambda number: -number, progress.append)) == [-number for number in range(50)]
     assert progress == list(range(1, 51))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interrupt_does_not_wait_for_a_session_that_starts_and_any_other_error_does(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    go_on, stopped = threading.Event(), threading.Event()
+    monkeypatch.setattr(session, "session", lambda master: go_on.wait(60) and "session")
+    monkeypatch.setattr(session, "stop", stopped.set)
+    if error is not KeyboardInterrupt:
+        go_on.set()
+    with pytest.raises(error), session.starting("local[2]"):
+        raise error
+    assert stopped.is_set() == (error is not KeyboardInterrupt)
+    go_on.set()
+    assert stopped.wait(60)  # in any case, as soon as it is there
 
 
 @pytest.mark.spark

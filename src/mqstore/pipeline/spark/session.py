@@ -137,26 +137,36 @@ def running(
 def starting(master: str) -> Iterator[Future[SparkSession]]:
     """Start a session in another thread, and yield its future at once; the session is stopped at the end of the block.
 
-    Only where no session is active. The block ends when the start has ended, too.
+    Only where no session is active. The block ends when the start has ended, except after an interrupt: then the session is stopped as
+    soon as it is there, or ends with this process.
     """
+    future: Future[SparkSession] = Future()
+    interrupted = threading.Event()
+
+    def start() -> None:
+        try:
+            future.set_result(session(master))
+        except BaseException as error:
+            future.set_exception(error)
+        if interrupted.is_set():
+            stop()
+
+    thread = threading.Thread(target=start, name="mqstore-session", daemon=True)
     with _plain_interrupts():
-        # a thread, not a pool: its end is waited for in the block and nowhere else
-        future: Future[SparkSession] = Future()
-
-        def start() -> None:
-            try:
-                future.set_result(session(master))
-            except BaseException as error:
-                future.set_exception(error)
-
-        thread = threading.Thread(target=start, name="mqstore-session", daemon=True)
         thread.start()
         try:
             yield future
-        finally:
-            thread.join()
-            if future.exception() is None:
+        except KeyboardInterrupt:
+            interrupted.set()
+            if future.done():
                 stop()
+            raise
+        except BaseException:
+            thread.join()
+            stop()
+            raise
+        thread.join()
+        stop()
 
 
 def starts_on_this_machine(master: str) -> bool:

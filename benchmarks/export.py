@@ -69,18 +69,20 @@ def main() -> None:
                 written = sum(path.stat().st_size for path in out.rglob("*.parquet"))
     warm = median(seconds[1:])
     rate = size / warm / 1e6
+    floor = writing_alone(store, messages)
     bench.emit(
         Row(
             "export to Parquet with bodies, zstd level 1",
-            ">= 600 MB/s of log",
+            ">= 600 MB/s of log and >= 0.85 of the floor",
             {"MB/s": rate, "seconds": warm, "first": seconds[0], "written MB": written / 1e6},
             {
                 "MB/s, decoding only, one thread": size / decoding / 1e6,
                 "seconds": decoding,
-                "floor: pyarrow's writer alone, two processes, seconds": writing_alone(store, messages),
+                "floor: pyarrow's writer alone, two processes, seconds": floor,
+                "share of the floor": floor / warm,
             },
             decoding / warm,
-            rate >= 600,
+            rate >= 600 and floor / warm >= 0.85,
             f"{size / 1e9:.2f} GB of log, {messages} messages, median of {bench.rounds}",
         )
     )

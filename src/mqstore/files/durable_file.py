@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.direct_write import write_past_cache
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 from mqstore.files.regular_file import open_regular, why_unreadable
 
@@ -160,6 +161,17 @@ class DurableFile(io.RawIOBase):
         try:
             self._directory.attempt("write", self.relative)
             _pwrite(self._descriptor, view, offset)
+        except OSError as error:
+            raise target_error(error, self.path) from error
+        self._directory.note_write(self.relative, offset, view)
+
+    def pwrite_past_cache(self, offset: int, buffer: Any) -> None:
+        """Write like `pwrite`, but without the page cache, as far as possible: for what is large and not read soon."""
+        view = _byte_view(buffer)
+        try:
+            self._directory.attempt("write", self.relative)
+            written = write_past_cache(self._descriptor, view, offset)
+            _pwrite(self._descriptor, view[written:], offset + written)
         except OSError as error:
             raise target_error(error, self.path) from error
         self._directory.note_write(self.relative, offset, view)

@@ -109,6 +109,22 @@ def test_only_the_newest_archives_are_kept(java: Java, jars: Path, cache: Path) 
     assert {each.name for each in cache.iterdir()} == {archive.name, "classes-3.jsa", "classes-4.jsa"}
 
 
+def test_an_archive_in_use_outlives_newer_ones(java: Java, jars: Path, cache: Path) -> None:
+    written(java, jars, cache)
+    _, mine = option(class_archive_options(java, jars, cache))
+    for number in range(4):
+        os.utime(mine, (number, number))
+        other = fill(cache / f"classes-{number:016x}.jsa")
+        os.utime(other, (number + 100, number + 100))
+        assert option(class_archive_options(java, jars, cache)) == ("-XX:SharedArchiveFile", mine)
+    # another environment adds its own, and the oldest have to go
+    (jars / "another.jar").write_bytes(b"classes")
+    written(java, jars, cache)
+    class_archive_options(java, jars, cache)
+    assert mine.exists()
+    assert len(list(cache.glob("classes-*.jsa"))) == 3
+
+
 def test_an_archive_that_others_can_write_is_not_mapped(java: Java, jars: Path, cache: Path) -> None:
     written(java, jars, cache)
     _, archive = option(class_archive_options(java, jars, cache))

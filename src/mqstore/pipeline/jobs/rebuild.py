@@ -15,6 +15,7 @@ only the names of index files differ, which a broker takes from its clock.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -27,6 +28,7 @@ from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
 from mqstore.pipeline.jobs.kept_queues import queues_without_messages
+from mqstore.pipeline.jobs.last_file_copy import LastFileCopy
 from mqstore.pipeline.jobs.rebuild_database import (
     DATABASE,
     NEEDED_OPTION,
@@ -66,7 +68,6 @@ __all__ = ["rebuild"]
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 
 MAX_NOTED = 20
-COPY = 16 << 20  # bytes
 IN_DRIVER = 2_000_000  # up to this many keys, indexing here is faster than starting a Spark task
 
 _UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
@@ -174,20 +175,25 @@ class _RebuildRun:
             self.stage = str(scratch.directory.root)
             for name in (PLAIN, EXACT, rebuild_steps.PARTS, "index"):
                 scratch.directory.make_directory(name)
-            self._note_stage("plan")
-            sequence = self._index_sequence(scratch.directory)
-            self._scan(sequence)
-            self._note_stage("scan")
-            exact = self._complete_in_database(scratch.directory) if self.in_database else self._complete_queues(scratch.directory)
-            self._note_stage("queues")
-            ends = self._build_index(sequence)
-            if self.settings.assumed_geometry and any(end.keys for end in ends):
-                self.notes.append(self.settings.assumed_geometry)
-            self._note_stage("index")
-            linked = self._carry_over()
+            with self._last_file_copy() as copy:
+                self._note_stage("plan")
+                sequence = self._index_sequence(scratch.directory)
+                self._scan(sequence)
+                self._note_stage("scan")
+                exact = self._complete_in_database(scratch.directory) if self.in_database else self._complete_queues(scratch.directory)
+                self._note_stage("queues")
+                ends = self._build_index(sequence)
+                if self.settings.assumed_geometry and any(end.keys for end in ends):
+                    self.notes.append(self.settings.assumed_geometry)
+                self._note_stage("index")
+                linked = self._carry_over()
+                if copy is not None:
+                    copy.finish(self.end)
             self._move(scratch.directory)
             self._write_checkpoint(ends)
             self._note_stage("gather")
+            self.runner.require_started()
+            self._note_stage("session")
             self.target.publish()
             self._note_stage("sync")
         return RebuildReport(
@@ -415,24 +421,26 @@ class _RebuildRun:
 
     # the new store
 
-    def _carry_over(self) -> bool:
-        """Link or copy the log files, and copy whatever else is not derived. Return whether the log files are links, except the last.
+    def _written_files(self) -> list[QueueFile]:
+        return [file for file in self.store.log.files[: self.store.log.last_written() + 1] if file.size]
 
-        A broker continues to write the last file, so it is always a copy, which leaves the old store unchanged. It ends after its
-        last valid record.
-        """
+    def _last_file_copy(self) -> contextlib.AbstractContextManager[LastFileCopy | None]:
+        """Return the copy of the last log file: a link would let a broker change the old store."""
+        written = self._written_files()
+        return LastFileCopy(self.store.log, written[-1], self.target.directory) if written else contextlib.nullcontext()
+
+    def _carry_over(self) -> bool:
+        """Link or copy the log files except the last, and copy whatever else is not derived. Return whether those files are links."""
         log, new = self.store.log, self.target.directory
         new.make_directory("commitlog")
         linked = True
-        written = [file for file in log.files[: log.last_written() + 1] if file.size]
+        written = self._written_files()
         for file in written[:-1]:
             # a broker refuses a log file of another size, so a truncated one is copied and padded with zeros
             short = file.size < log.file_size
             linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or short)
             if short:
                 new.truncate(f"commitlog/{file.name}", log.file_size)
-        for file in written[-1:]:
-            self._copy_last(file)
         self.notes.extend(
             f"commitlog/{file.name} had {file.size} bytes and was padded to {log.file_size}"
             for file in written
@@ -445,13 +453,6 @@ class _RebuildRun:
                 if entry:
                     new.link_or_copy(self.store.directory.path(relative), relative, copy=True)
         return linked
-
-    def _copy_last(self, file: QueueFile) -> None:
-        name = f"commitlog/{file.name}"
-        written = self.store.log.mapped(file).data[: max(0, self.end - file.start)]
-        self.target.directory.create(name, max(file.size, self.store.log.file_size))
-        for at in range(0, len(written), COPY):
-            self.target.directory.pwrite(name, at, written[at : at + COPY])
 
     def _carried_files(self, name: str) -> Iterator[tuple[str, bool]]:
         directory = self.store.directory

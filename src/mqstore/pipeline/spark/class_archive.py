@@ -27,7 +27,7 @@ _MAGIC = 0xF00BABA8  # the first four bytes; Java writes the header last
 _SMALLEST = 64 << 20  # bytes: an archive of a session that ran no query lacks half of the classes
 _SPACE = 2 << 30  # bytes free in the cache, below which no archive is written
 _ABANDONED = 3600  # seconds after which an incomplete archive has no writer
-_KEPT = 3  # archives in the cache: one for each pair of Java and Spark
+_KEPT = 3  # archives in the cache, those used last: one for each pair of Java and Spark
 
 
 def class_archive_options(java: Java, jars: Path, cache: Path | None = None) -> list[str]:
@@ -41,7 +41,11 @@ def class_archive_options(java: Java, jars: Path, cache: Path | None = None) -> 
         cache.mkdir(parents=True, exist_ok=True)
         _adopt(archive)
         if archive.exists():
-            return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if _trusted(archive) and _quotable(archive) else []
+            if not _trusted(archive) or not _quotable(archive):
+                return []
+            with contextlib.suppress(OSError):  # a cache that is only read
+                os.utime(archive)  # the time of its last use: archives of many environments displace each other
+            return [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
         if _quotable(archive) and os.access(cache, os.W_OK) and shutil.disk_usage(cache).free >= _SPACE:
             return [f"-XX:ArchiveClassesAtExit={archive}.{secrets.token_hex(4)}", "-Xlog:disable"]
     except OSError:

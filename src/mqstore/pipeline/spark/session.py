@@ -1,6 +1,7 @@
 """Spark sessions that start fast, print nothing, and report failures in one sentence.
 
-`session()` returns a session with the settings below; `running()` is a block with one, stopped at the end only if it was started there.
+`session()` returns a session with the settings below; `running()` is a block with one, stopped at the end only if it was started there;
+`starting()` is a block in which one starts.
 With a local master everything stays on 127.0.0.1, needs no configuration, and writes nothing to the working directory. On a cluster the
 package is shipped to the executors, and Spark's own configuration (spark-defaults.conf, PYSPARK_PYTHON) applies.
 
@@ -34,6 +35,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -46,7 +48,17 @@ from mqstore.pipeline.spark.failures import error_sentence, failures, innermost_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cores", "error_sentence", "failures", "running", "session", "stop"]
+__all__ = [
+    "cores",
+    "error_sentence",
+    "failures",
+    "running",
+    "session",
+    "starting",
+    "starts_on_this_machine",
+    "stop",
+    "tasks_at_once",
+]
 
 # lines a JVM prints around the one that names the cause
 _UNINFORMATIVE = (
@@ -119,6 +131,53 @@ def running(
             yield started
         finally:
             stop()
+
+
+@contextlib.contextmanager
+def starting(master: str) -> Iterator[Future[SparkSession]]:
+    """Start a session in another thread, and yield its future at once; the session is stopped at the end of the block.
+
+    Only where no session is active. The block ends when the start has ended, except after an interrupt: then the session is stopped as
+    soon as it is there, or ends with this process.
+    """
+    future: Future[SparkSession] = Future()
+    interrupted = threading.Event()
+
+    def start() -> None:
+        try:
+            future.set_result(session(master))
+        except BaseException as error:
+            future.set_exception(error)
+        if interrupted.is_set():
+            stop()
+
+    thread = threading.Thread(target=start, name="mqstore-session", daemon=True)
+    with _plain_interrupts():
+        thread.start()
+        try:
+            yield future
+        except KeyboardInterrupt:
+            interrupted.set()
+            if future.done():
+                stop()
+            raise
+        except BaseException:
+            thread.join()
+            stop()
+            raise
+        thread.join()
+        stop()
+
+
+def starts_on_this_machine(master: str) -> bool:
+    """Return whether a session on `master` would be a new one whose tasks run in child processes of this one."""
+    return _runs_in_process_tree(master) and _active() is None
+
+
+def tasks_at_once(master: str) -> int:
+    """Return the number of tasks that a session on a local master runs at the same time."""
+    number = re.match(r"local\[(\d+)", master)
+    return int(number[1]) if number else 1 if master == "local" else len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager
@@ -201,11 +260,9 @@ def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, as
     if _on_this_machine(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if master.startswith("local"):
-        number = re.match(r"local\[(\d+)", master)
-        at_once = int(number[1]) if number else 1 if master == "local" else len(os.sched_getaffinity(0))
         settings |= {
             "spark.driver.memory": "2g",
-            "spark.sql.shuffle.partitions": str(2 * at_once),
+            "spark.sql.shuffle.partitions": str(2 * tasks_at_once(master)),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"mqstore-warehouse-{os.getpid()}").as_uri(),
         }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqstore.errors import PipelineError, UsageError
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, StartingSparkRunner, ThreadRunner
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.scan.splits import log_bytes, plan
 
@@ -37,13 +37,20 @@ class RunnerChoice:
 
     @contextlib.contextmanager
     def runner(self, spark: SparkSession | None = None) -> Iterator[Runner]:
-        """Yield the chosen runner. A session that was started here is stopped at the end. Raises PipelineError."""
+        """Yield the chosen runner. A session that was started here is stopped at the end.
+
+        Raises PipelineError; a session of this machine may still be starting, see `Runner.require_started`.
+        """
         if self.threads is not None:
             yield ThreadRunner(self.threads)
             return
-        from mqstore.pipeline.spark.session import running
+        from mqstore.pipeline.spark import session
 
-        with running(self.master, spark=spark) as started:
+        if spark is None and session.starts_on_this_machine(self.master):
+            with session.starting(self.master) as future:
+                yield StartingSparkRunner(future, session.tasks_at_once(self.master))
+            return
+        with session.running(self.master, spark=spark) as started:
             yield SparkRunner(started)
 
 

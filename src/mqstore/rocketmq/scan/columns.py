@@ -195,8 +195,8 @@ class RecordColumns:
         """Return the 8 host bytes of every record; None if one of them is IPv6."""
         if (self.row(frames.SYS_FLAG) & ipv6_bit).any():
             return None
-        found: NDArray[np.uint8] = self._data[self.row(start_row)[:, None] + np.arange(8)]
-        return found
+        _, found, _ = self._buffers(self.row(start_row), np.full(len(self), 8))
+        return found.reshape(-1, 8)
 
     def _hosts(self, start_row: int, ipv6_bit: int) -> pa.Array:
         import pyarrow as pa
@@ -204,7 +204,10 @@ class RecordColumns:
         narrow = self._ipv4(start_row, ipv6_bit)
         if narrow is None:
             return pa.array([format_host(raw) for raw in self._host_bytes(start_row, ipv6_bit)], pa.string())
-        distinct, number = np.unique(narrow.view(">u8").ravel(), return_inverse=True)
+        raw_hosts = narrow.view(">u8").ravel()
+        if len(raw_hosts) and (raw_hosts == raw_hosts[0]).all():
+            return pa.repeat(format_host(int(raw_hosts[0]).to_bytes(8, "big")), len(raw_hosts))
+        distinct, number = np.unique(raw_hosts, return_inverse=True)
         texts = pa.array([format_host(int(raw).to_bytes(8, "big")) for raw in distinct.tolist()], pa.string())
         return texts.take(pa.array(number))
 

@@ -94,8 +94,12 @@ def judge(columns: RecordColumns, log: CommitLog, queue_of: QueueLookup | None) 
     encoded = columns.topic.dictionary_encode()
     topics = encoded.dictionary.to_pylist()
     groups = encoded.indices.to_numpy().astype(np.int64) * (1 << 32) + columns.row(frames.QUEUE_ID)
-    for group in np.unique(groups[expected]).tolist():
-        members = np.flatnonzero(expected & (groups == group))
+    # the records of each queue together, in log order
+    order = np.flatnonzero(expected)
+    order = order[np.argsort(groups[order], kind="stable")]
+    ordered = groups[order]
+    for members in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1) if len(order) else ():
+        group = int(groups[members[0]])
         number = (group + (1 << 31)) >> 32
         queue = queue_of(topics[number], group - (number << 32))
         verdict[members] = _UNINDEXED if queue is None else _against_queue(columns, members, queue, log)
@@ -112,6 +116,10 @@ def _against_queue(columns: RecordColumns, members: NDArray[np.intp], queue: Que
     if low >= high:
         return verdict
     entries = queue.entries(low, high)
+    consecutive = len(entries) == len(members) == high - low and bool((offsets == np.arange(low, high)).all())
+    if consecutive and (entries["physical_offset"] == physical).all():
+        verdict[:] = _INTACT  # as in a queue without any damage
+        return verdict
     if queue.batch:
         verdict[np.isin(physical, entries["physical_offset"])] = _INTACT
         return verdict

@@ -34,7 +34,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
 from mqstore.rocketmq.verify.database_index_proof import DatabaseIndexProof
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
-from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
+from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, SplitsAhead, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
 from mqstore.rocketmq.verify.timeline_proof import TimelineProof
@@ -198,12 +198,12 @@ class Verification:
         """Yield checked splits in log order; one that did not begin where the split before it ended is checked again from there."""
         waiting: deque[Future[SplitCheck]] = deque()
         met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
-        with TaskThreads(threads, "verify") as pool:
+        with SplitsAhead(self.log) as ahead, TaskThreads(threads, "verify") as pool:
             splits = iter(plan(self.log))
             try:
                 while True:
                     while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
-                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split)))
+                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split), ahead=ahead.of(split)))
                     if not waiting:
                         return
                     check = waiting.popleft().result()

@@ -59,6 +59,7 @@ from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
+from mqstore.table.distinct import distinct
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class _IndexReading:
                 found.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
         every = np.concatenate(found)
         before_log = every["physical_offset"] < self._store.log.start
-        self.removed = np.unique(self._keys.places(np.unique(every["hash"][before_log]).astype(np.int32))[1])
+        self.removed = distinct(self._keys.places(distinct(every["hash"][before_log]).astype(np.int32))[1])
         return every[~before_log]
 
     def _bytes_read(self, number: int, searched: IndexSearch) -> int:

@@ -275,6 +275,11 @@ class RocketMQReader(DataSourceReader):
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
 
+    def confine_to_keys(self, keys: frozenset[str]) -> None:
+        """Narrow the selection to messages that may have one of these keys, unless keys were already given."""
+        if self.selection.keys is None:
+            self.selection = replace(self.selection, keys=keys)
+
     def partitions(self) -> Sequence[InputPartition]:
         found = plan_stores(self.paths, self._sized_parts, fail_fast=self.options.fail_fast)
         report_skipped(found.skipped, len(self.paths), self.options.reported)

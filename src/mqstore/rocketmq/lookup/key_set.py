@@ -39,6 +39,7 @@ from mqstore.kernels.rocketmq import frames, hashing
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.arrow_spans import spans_of
+from mqstore.table.distinct import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +224,7 @@ class KeySet:
         hit = same.to_numpy(zero_copy_only=False).astype(np.bool_)
         # a record may hold one key twice, as UNIQ_KEY and in KEYS
         found = np.unique(np.stack([owners[rows[hit]], self.number[places[hit]]], axis=1), axis=0)
-        return Matches(found[:, 0], self.in_order[found[:, 1]], np.unique(places[~hit]), hashes, owners)
+        return Matches(found[:, 0], self.in_order[found[:, 1]], distinct(places[~hit]), hashes, owners)
 
 
 def last_per_key_mask(places: Longs, limit: int) -> Mask:

@@ -39,6 +39,7 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.table.distinct import distinct
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def scan_range(task: ScanTask) -> LookupResult:
     for records, dispatched in _dispatches(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
         found.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
         wanted = keys.has(dispatched.keys["hash"].astype(np.int32))
-        positions = np.unique(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
+        positions = distinct(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
         for low in range(0, len(positions), RECORDS_AT_ONCE):
             some = Records(records.file, records.data, positions[low : low + RECORDS_AT_ONCE])
             found.add(some, keys.match(RecordColumns(some)))
@@ -287,7 +288,7 @@ def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: 
             inside = some[numbers == number]
             if number >= 0:
                 file = log.files[number]
-                positions = np.unique(inside["physical_offset"]) - file.start
+                positions = distinct(inside["physical_offset"]) - file.start
                 for data, near in group_ranges(log.mapped(file), file.start, positions.astype(np.int64)):
                     valid = np.array([_is_valid(data, position, file.start) for position in near.tolist()], np.bool_)
                     offsets = inside["physical_offset"] - file.start
@@ -322,7 +323,7 @@ def _stage_hits(
     token = secrets.token_hex(6)
     part: PartFile | None = None
     outcomes: str | None = None
-    collisions, damaged = np.unique(_concatenated(found.collisions)), np.unique(_concatenated(found.damaged))
+    collisions, damaged = distinct(_concatenated(found.collisions)), distinct(_concatenated(found.damaged))
     with DurableDirectory(context.stage) as stage:
         if len(offsets):
             staged = f"{name}.{token}.rows"

@@ -39,6 +39,7 @@ from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
 from mqstore.rocketmq.verify.timeline_proof import TimelineProof
 from mqstore.rocketmq.verify.timer_proof import TimerProof
+from mqstore.table.distinct import distinct
 from mqstore.threads import TaskThreads
 
 __all__ = ["Verification", "settle_index", "verify"]
@@ -232,7 +233,7 @@ class Verification:
                 self._take_run(run)
             if len(dispatched.keys):
                 self._take_keys(dispatched.keys)
-        self.affected += len(np.unique(np.concatenate(self._of_split)))
+        self.affected += len(distinct(np.concatenate(self._of_split)))
 
     def _take_run(self, run: QueueRun) -> None:
         proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
@@ -262,7 +263,7 @@ class Verification:
         for file in self.store.unread_index:  # it may hold them
             held |= (offsets >= file.header.begin_physical_offset) & (offsets <= file.header.end_physical_offset)
         inside = offsets <= newest
-        beyond = np.unique(offsets[~held & ~inside])
+        beyond = distinct(offsets[~held & ~inside])
         self.unindexed += len(beyond)
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
         known = [offset for offset in lost if not self._was_deleted_by_recovery(offset)]

@@ -17,7 +17,8 @@ import mqstore
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import index_hash
-from mqstore.rocketmq.lookup.key_set import KeySet, hash_pairs, last_per_key_mask, read_keys
+from mqstore.rocketmq.lookup.key_file import read_keys
+from mqstore.rocketmq.lookup.key_set import KeySet, hash_pairs, last_per_key_mask
 from mqstore.rocketmq.scan.columns import RecordColumns
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -124,7 +125,8 @@ def test_a_hash_is_asked_or_it_is_not(asked: set[int], others: list[int]) -> Non
 
 def test_tasks_map_what_is_asked(tmp_path: Path) -> None:
     asked = KeySet.of([("t", f"k{number}") for number in range(1000)])
-    (tmp_path / "asked").write_bytes(asked.to_bytes())
+    with (tmp_path / "asked").open("wb") as sink:
+        asked.write_to(sink)
     again = KeySet.mapped(tmp_path / "asked")
     assert pairs(again) == pairs(asked)
     assert (again.hash == asked.hash).all()

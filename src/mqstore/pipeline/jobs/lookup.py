@@ -36,7 +36,8 @@ from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
-from mqstore.rocketmq.lookup.key_set import KeySet, last_per_key_mask, read_keys
+from mqstore.rocketmq.lookup.key_file import read_keys
+from mqstore.rocketmq.lookup.key_set import KeySet, last_per_key_mask
 from mqstore.rocketmq.lookup.plan import Interval, Plan, Survey, check_plan, covered_intervals, survey, uncovered_intervals
 from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.lookup.tasks import (
@@ -69,7 +70,7 @@ __all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
-CANDIDATES_PER_TASK = 20_000
+LEAST_PER_TASK, MOST_PER_TASK = 20_000, 200_000  # candidates
 
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -93,7 +94,7 @@ def lookup(
 ) -> LookupReport:
     """Write the messages of many keys, and the reason for each key without one, to `to`.
 
-    keys: a file of topics and keys (`mqstore.rocketmq.lookup.key_set`), or the pairs.
+    keys: a file of topics and keys (`mqstore.rocketmq.lookup.key_file`), or the pairs.
     to: a new directory of Parquet files, or a new `.parquet` or `.jsonl` file.
     by: auto, probe, sweep or scan. columns: of the message table, by default all. max_per_key: keep that many newest messages of a key.
     mode: PERMISSIVE skips damage and reports it, FAILFAST ends the job at it.
@@ -111,12 +112,15 @@ def lookup(
     local_target(to)
     target = _answer_target(to)
     begun = time.perf_counter()
-    key_set = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
+    wanted = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
     store = open_rocketmq(store_path, config=config)
     check_outside(to, store.path)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         stage = scratch.directory
-        context = _stage_keys(store, key_set, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
+        context = _stage_keys(store, wanted, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
+        # from here on this process, too, reads the file: the keys are in memory once
+        key_set = KeySet.mapped(context.keys, wanted.repeated)
+        del wanted
         chosen_plan = survey(store, len(key_set), by, splits)
         job = _Lookup(store, key_set, context, chosen_plan, stage, splits, progress)
         local = in_process_threads is not None or (spark is None and master is None)
@@ -149,8 +153,8 @@ def _stage_keys(
 ) -> LookupContext:
     """Write the keys into the stage, and return what all tasks share."""
     name = f"{secrets.token_hex(6)}.keys"
-    stage.create(name)
-    stage.pwrite(name, 0, keys.to_bytes())
+    with stage.open_new(name) as sink:
+        keys.write_to(sink)
     return LookupContext(
         store=store.place,
         config=store.config,
@@ -208,7 +212,7 @@ class _IndexReading:
             return []
         candidates = self._candidates(runner)
         while self.files:
-            results = list(runner.each(self._fetch_tasks(candidates), fetch_range))
+            results = list(runner.each(self._fetch_tasks(candidates, runner.width), fetch_range))
             invalid = frozenset[int]().union(*(each.invalid for each in results))
             if not invalid:
                 return results
@@ -236,26 +240,30 @@ class _IndexReading:
                 found.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
         every = np.concatenate(found)
         before_log = every["physical_offset"] < self._store.log.start
+        if not before_log.any():
+            return every
         self.removed = distinct(self._keys.places(distinct(every["hash"][before_log]).astype(np.int32))[1])
         return every[~before_log]
 
     def _bytes_read(self, number: int, searched: IndexSearch) -> int:
         return HEADER_SIZE + SLOT_SIZE * self.files[number].slot_count + ENTRY_SIZE * searched.entries
 
-    def _fetch_tasks(self, candidates: NDArray[np.void]) -> list[FetchTask]:
+    def _fetch_tasks(self, candidates: NDArray[np.void], width: int) -> list[FetchTask]:
         """Sort candidates by physical offset, and cut them into tasks at the ends of covered ranges and at a maximum size."""
-        order = np.lexsort((candidates["hash"], candidates["physical_offset"]))
-        rows = candidates[order]
+        rows = candidates
+        if (np.diff(candidates["physical_offset"]) < 0).any():
+            rows = candidates[np.argsort(candidates["physical_offset"], kind="stable")]
+        most = max(LEAST_PER_TASK, min(MOST_PER_TASK, len(rows) // (8 * width)))
         name = f"{secrets.token_hex(6)}.candidates"
         self._stage.create(name)
         self._stage.pwrite(name, 0, np.ascontiguousarray(rows).view(np.uint8))
-        offsets = rows["physical_offset"].astype(np.int64)
+        offsets = rows["physical_offset"]
         tasks = []
         for each in self.covered():
             low, high = np.searchsorted(offsets, [each.start, each.stop]).tolist()
             start = each.start
             while low < high:
-                cut = min(low + CANDIDATES_PER_TASK, high)
+                cut = min(low + most, high)
                 # the entries of one record stay together
                 cut = high if cut == high else int(np.searchsorted(offsets, offsets[cut - 1], "right"))
                 tasks.append(FetchTask(self._context, str(self._stage.path(name)), low, cut, start))
@@ -381,16 +389,10 @@ class _Lookup:
 
     def _of_unknown_topics(self, results: Sequence[LookupResult]) -> Mask:
         """Return which pairs have a topic of which there is no record, queue or configuration."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         known = {topic for each in results for topic in each.topics}
         known.update(queue.topic for queue in self._store.view().queues())
         known.update(self._store.topics.names)
-        mask: Mask = ~pc.is_in(self._keys.topic, pa.array(sorted(known & self._keys.topics), pa.large_string())).to_numpy(
-            zero_copy_only=False
-        )
-        return mask
+        return ~self._keys.of_topics(known & self._keys.topics)
 
 
 def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Longs:

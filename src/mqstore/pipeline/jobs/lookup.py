@@ -53,6 +53,7 @@ from mqstore.rocketmq.lookup.tasks import (
     SearchTask,
     damage_sentence,
     fetch_range,
+    keys_of,
     scan_range,
     search_index,
 )
@@ -72,6 +73,7 @@ MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
 LEAST_PER_TASK, MOST_PER_TASK = 20_000, 200_000  # candidates
 
+Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -119,8 +121,9 @@ def lookup(
         stage = scratch.directory
         context = _stage_keys(store, wanted, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
         # from here on this process, too, reads the file: the keys are in memory once
-        key_set = KeySet.mapped(context.keys, wanted.repeated)
+        key_set = keys_of(context)
         del wanted
+        _release_unused()
         chosen_plan = survey(store, len(key_set), by, splits)
         job = _Lookup(store, key_set, context, chosen_plan, stage, splits, progress)
         local = in_process_threads is not None or (spark is None and master is None)
@@ -132,6 +135,13 @@ def lookup(
         with running(master or "local[*]", spark=spark) as started:
             begun += time.perf_counter() - waiting
             return job.write(target, SparkRunner(started), begun)
+
+
+def _release_unused() -> None:
+    """Return the memory that Arrow keeps for later to the system."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _answer_target(to: str | os.PathLike[str]) -> NewDirectory | NewFile:
@@ -231,14 +241,14 @@ class _IndexReading:
         """Return what probing or sweeping finds inside the log; what points before it goes to `removed`."""
         tasks = [SearchTask(self._context, number, self._plan) for number in self.files]
         here = runner if runner.shares_memory or self._plan is Plan.SWEEP else ThreadRunner(1)
-        found: list[NDArray[np.void]] = [np.empty(0, CANDIDATE)]
+        found: list[NDArray[np.void]] = []
         for task, searched in zip(tasks, here.each(tasks, search_index), strict=True):
             self.index_bytes += self._bytes_read(task.number, searched)
             if searched.fault:
                 self._drop(task.number, searched.fault)
             elif searched.staged is not None:
                 found.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
-        every = np.concatenate(found)
+        every = found[0] if len(found) == 1 else np.concatenate([np.empty(0, CANDIDATE), *found])
         before_log = every["physical_offset"] < self._store.log.start
         if not before_log.any():
             return every
@@ -251,7 +261,7 @@ class _IndexReading:
     def _fetch_tasks(self, candidates: NDArray[np.void], width: int) -> list[FetchTask]:
         """Sort candidates by physical offset, and cut them into tasks at the ends of covered ranges and at a maximum size."""
         rows = candidates
-        if (np.diff(candidates["physical_offset"]) < 0).any():
+        if _descends(candidates["physical_offset"]):
             rows = candidates[np.argsort(candidates["physical_offset"], kind="stable")]
         most = max(LEAST_PER_TASK, min(MOST_PER_TASK, len(rows) // (8 * width)))
         name = f"{secrets.token_hex(6)}.candidates"
@@ -296,7 +306,9 @@ class _Lookup:
         """Find everything and publish the answer. begun: `time.perf_counter()` at the start."""
         findings = self._find(runner)
         by_part = [_places(self._stage, each, HIT) for each in findings.results]
-        places = np.concatenate([np.zeros(0, np.int64), *by_part])
+        counts = [len(each) for each in by_part]
+        places = np.concatenate([np.zeros(0, np.int32), *by_part])
+        del by_part
         limit = self._context.max_per_key
         kept = np.ones(len(places), np.bool_) if limit is None else last_per_key_mask(places, limit)
         found = np.zeros(len(self._keys), np.bool_)
@@ -304,7 +316,7 @@ class _Lookup:
         damage = merge_adjacent([*self._store.log.findings, *(item for each in findings.results for item in each.damage)])
         misses = self._misses(findings, found, bool(damage))
         report = self._report(findings, target, runner, found, kept, misses, damage)
-        parts = _kept_parts(findings.results, by_part, kept)
+        parts = _kept_parts(findings.results, counts, kept)
         answer = Answer(self._keys, self._context.columns, self._context.lines, parts, misses)
         report = replace(report, seconds=time.perf_counter() - begun)
         files = answer.write(target, self._stage, report)
@@ -382,8 +394,9 @@ class _Lookup:
         for result in findings.results:
             reason[_places(self._stage, result, COLLISION)] = order.index(Reason.HASH_COLLISIONS_ONLY)
         reason[findings.removed] = order.index(Reason.REMOVED_BY_RETENTION)
-        for places in (findings.damaged, *(_places(self._stage, result, DAMAGED) for result in findings.results)):
-            reason[places] = order.index(Reason.RECORD_DAMAGED)
+        reason[findings.damaged] = order.index(Reason.RECORD_DAMAGED)
+        for result in findings.results:
+            reason[_places(self._stage, result, DAMAGED)] = order.index(Reason.RECORD_DAMAGED)
         missed = self._keys.in_order[~found[self._keys.in_order]]
         return [(order[code], missed[reason[missed] == code]) for code in np.unique(reason[missed]).tolist()]
 
@@ -395,22 +408,31 @@ class _Lookup:
         return ~self._keys.of_topics(known & self._keys.topics)
 
 
-def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Longs:
+def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints:
     """Return the places of the pairs with an outcome: HIT, COLLISION or DAMAGED. Hits are in the order of the part's rows."""
     if result.outcomes is None:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int32)
     rows = MappedFile(stage.path(result.outcomes)).data.view(OUTCOME)
-    places: Longs = rows["place"][rows["outcome"] == outcome].astype(np.int64)
+    places: Ints = rows["place"][rows["outcome"] == outcome].astype(np.int32)
     return places
 
 
-def _kept_parts(results: Sequence[LookupResult], by_part: Sequence[Longs], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
-    """Return the parts that have rows to keep, each with the mask of these rows, or None for all. kept: over the rows of all parts."""
+def _descends(offsets: Longs) -> bool:
+    """Return whether an offset is less than the one before it."""
+    step = 1 << 20
+    return any((np.diff(offsets[low : low + step + 1]) < 0).any() for low in range(0, len(offsets), step))
+
+
+def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
+    """Return the parts that have rows to keep, each with the mask of these rows, or None for all.
+
+    counts: of the rows of each part; kept: over the rows of all parts.
+    """
     parts: list[tuple[PartFile, Mask | None]] = []
     at = 0
-    for result, own in zip(results, by_part, strict=True):
-        mask = kept[at : at + len(own)]
-        at += len(own)
+    for result, count in zip(results, counts, strict=True):
+        mask = kept[at : at + count]
+        at += count
         if result.part is not None and mask.any():
             parts.append((result.part, None if mask.all() else mask))
     return parts

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_keys"]
 
-PIECE = 8 << 20  # bytes of text read at once
+PIECE = 4 << 20  # bytes of text read at once
 _TAB, _RETURN, _NEWLINE = b"\t\r\n"
 _BOM = b"\xef\xbb\xbf"
 

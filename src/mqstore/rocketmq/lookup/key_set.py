@@ -98,44 +98,69 @@ class BadPairs:
 
 
 class PairColumns:
-    """Pairs that are collected batch by batch: hashes, numbers of topics, and keys."""
+    """Pairs that are collected batch by batch: hashes, numbers of topics, and the text of all keys.
+
+    The arrays grow in place: at this size, pieces that are allocated and joined would leave holes in memory as large as themselves.
+    """
 
     def __init__(self) -> None:
-        self._hashes: list[Ints] = []
-        self._codes: list[Ints] = []
-        self._keys: list[pa.Array] = []
+        self._count = self._bytes = 0
+        self._hashes = np.empty(0, np.int32)
+        self._codes = np.empty(0, np.int32)
+        self._lengths = np.empty(0, np.int32)
+        self._text = np.empty(0, np.uint8)
         self._topics: dict[str, int] = {}
 
     def add(self, topics: pa.Array, keys: pa.Array) -> None:
         """Add pairs of text, none of them null or empty."""
-        self._hashes.append(hash_pairs(topics, keys))
+        low, high = self._count, self._count + len(keys)
+        spans = spans_of("key", keys)
+        begin, size = (int(spans.starts[0]), int(spans.lengths.sum())) if len(keys) else (0, 0)
+        for array in (self._hashes, self._codes, self._lengths):
+            _grow(array, high)
+        _grow(self._text, self._bytes + size)
+        self._hashes[low:high] = hash_pairs(topics, keys)
         encoded = topics.dictionary_encode()
         numbers = [self._topics.setdefault(topic, len(self._topics)) for topic in encoded.dictionary.to_pylist()]
-        self._codes.append(np.array(numbers, np.int32)[encoded.indices.to_numpy()])
-        self._keys.append(keys)
+        self._codes[low:high] = np.array(numbers, np.int32)[encoded.indices.to_numpy()]
+        self._lengths[low:high] = spans.lengths
+        self._text[self._bytes : self._bytes + size] = spans.data[begin : begin + size]
+        self._count, self._bytes = high, self._bytes + size
 
     def key_set(self) -> KeySet:
         """Return the set of the pairs. Can be called once. Raises UsageError if there are none."""
         import pyarrow as pa
 
-        if not sum(map(len, self._hashes)):
+        if not self._count:
             raise UsageError("there are no keys to look up: give at least one line `topic<TAB>key`")
-        kind = pa.string() if sum(each.nbytes for each in self._keys) < 1 << 31 else pa.large_string()
-        hashes, codes = np.concatenate(self._hashes), np.concatenate(self._codes)
-        keys = pa.concat_arrays([each.cast(kind) for each in self._keys])
-        self._keys.clear()
+        hashes, codes = self._hashes[: self._count], self._codes[: self._count]
+        keys = self._keys()
         order = np.argsort(hashes, kind="stable").astype(np.int32)
         again = _repeated(hashes, order, codes, keys)
+        number = order
         if len(again):
             kept = np.ones(len(hashes), np.bool_)
             kept[again] = False
             order = order[kept[order]]
-            number = (np.cumsum(kept) - 1).astype(np.int32)[order]
-        else:
-            number = order
-        topics = pa.array(list(self._topics), pa.string())
-        topic = pa.DictionaryArray.from_arrays(pa.array(codes[order]), topics)
+            number = (np.cumsum(kept, dtype=np.int32) - 1)[order]
+        topic = pa.DictionaryArray.from_arrays(pa.array(codes[order]), pa.array(list(self._topics), pa.string()))
         return KeySet(hashes[order], number, topic, keys.take(pa.array(order)), len(again))
+
+    def _keys(self) -> pa.Array:
+        import pyarrow as pa
+
+        narrow = self._bytes < 1 << 31
+        offsets = np.zeros(self._count + 1, np.int32 if narrow else np.int64)
+        np.cumsum(self._lengths[: self._count], out=offsets[1:])
+        self._lengths = np.empty(0, np.int32)
+        kind = pa.string() if narrow else pa.large_string()
+        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), pa.py_buffer(self._text[: self._bytes])])
+
+
+def _grow(array: NDArray[Any], size: int) -> None:
+    """Make room in an array, in place: large ones are moved by the system, not copied."""
+    if len(array) < size:
+        array.resize(max(size, len(array) + (len(array) >> 3)), refcheck=False)
 
 
 def _repeated(hashes: Ints, order: Ints, codes: Ints, keys: pa.Array) -> Longs:
@@ -196,18 +221,19 @@ class KeySet:
         """Write an Arrow file that `mapped` reads in place. sink: a file open for writing."""
         import pyarrow as pa
 
-        batch = pa.record_batch(
-            [pa.array(self.hash), pa.array(self.number), self.topic, self.key], names=["hash", "number", "topic", "key"]
-        )
+        columns = {"hash": pa.array(self.hash), "number": pa.array(self.number), "topic": self.topic, "key": self.key}
+        batch = pa.RecordBatch.from_pydict(columns).replace_schema_metadata({"repeated": str(self.repeated)})
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
 
     @classmethod
-    def mapped(cls, path: str | os.PathLike[str], repeated: int = 0) -> KeySet:
+    def mapped(cls, path: str | os.PathLike[str]) -> KeySet:
         """Map a file of `write_to`. All tasks of a machine share its pages."""
         import pyarrow as pa
 
-        batch = pa.ipc.open_file(pa.memory_map(os.fspath(path))).get_batch(0)
+        file = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+        batch = file.get_batch(0)
+        repeated = int(file.schema.metadata[b"repeated"])
         return cls(batch.column(0).to_numpy(), batch.column(1).to_numpy(), batch.column(2), batch.column(3), repeated)
 
     @cached_property

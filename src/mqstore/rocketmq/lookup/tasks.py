@@ -60,6 +60,7 @@ __all__ = [
     "SearchTask",
     "damage_sentence",
     "fetch_range",
+    "keys_of",
     "scan_range",
     "search_index",
 ]
@@ -155,7 +156,7 @@ def _view_of(context: LookupContext) -> DiskView:
     return opened_view(context.store, context.config, context.token)
 
 
-def _keys_of(context: LookupContext) -> KeySet:
+def keys_of(context: LookupContext) -> KeySet:
     """Return the keys of a lookup, mapped once per process."""
     found = _key_sets.get(context.keys)
     if found is None:
@@ -171,7 +172,7 @@ def search_index(task: SearchTask) -> IndexSearch:
     """Find the candidates of one index file by probing or sweeping it."""
     file = _view_of(task.context).store.index_files()[task.number]
     try:
-        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _keys_of(task.context))
+        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, keys_of(task.context))
     finally:
         if file.octets is not None:
             file.drop()
@@ -217,7 +218,7 @@ def _concatenated(parts: Sequence[Longs]) -> Longs:
 def scan_range(task: ScanTask) -> LookupResult:
     """Find the hits of one split. Raises PipelineError at damage if the lookup is `failfast`."""
     context = task.context
-    view, keys = _view_of(context), _keys_of(context)
+    view, keys = _view_of(context), keys_of(context)
     damage: list[Damage] = []
     found = _Hits()
     for records, dispatched in _dispatches(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
@@ -263,7 +264,7 @@ def damage_sentence(damage: Damage) -> str:
 def fetch_range(task: FetchTask) -> LookupResult:
     """Find the hits among the records that candidates point at."""
     context = task.context
-    view, keys = _view_of(context), _keys_of(context)
+    view, keys = _view_of(context), keys_of(context)
     rows = MappedFile(Path(task.candidates)).data.view(CANDIDATE)[task.low : task.high]
     found = _Hits()
     read = 0

@@ -114,7 +114,7 @@ class ReadAhead:
     def _next_piece(self) -> tuple[int, int] | None:
         """Wait until the walk has made room in the window. Returns what to read next, or None at the end."""
         with self._changed:
-            while self._next >= self._limit and not self._closed:
+            while self._limit <= self._next < self._stop and not self._closed:
                 self._changed.wait()
             if self._closed or self._next >= self._stop:
                 return None

@@ -47,7 +47,7 @@ class ReadAhead:
         self._descriptor: int | None = None
         self._reader: threading.Thread | None = None
         self._closed = stop - start < LEAST
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()  # reentrant: an abandoned walk may be closed by the garbage collector, on any thread
 
     def __enter__(self) -> ReadAhead:
         return self
@@ -72,8 +72,10 @@ class ReadAhead:
                 self._advise(self._next, room)
                 self._next = self._limit
             elif not self._cached():
-                self._reader = threading.Thread(target=self._read, name="mqstore-read-ahead", daemon=True)
-                self._reader.start()
+                reader = threading.Thread(target=self._read, name="mqstore-read-ahead", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no further thread can be started
+                    reader.start()
+                    self._reader = reader
 
     def _cached(self) -> bool:
         """Return whether the window is in the page cache, going by samples; move on to the first that is not."""

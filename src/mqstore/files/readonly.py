@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError, FileLostError
+from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
 
 __all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow"]
@@ -197,6 +198,10 @@ class MappedFile:
                 self._map.madvise(mmap.MADV_WILLNEED, page, min(length + start - page, self.size - page))
             except (OSError, ValueError):
                 return
+
+    def read_ahead(self, start: int, stop: int) -> ReadAhead:
+        """Return what reads start..stop-1 ahead of a walk."""
+        return ReadAhead(self._reopen, start, min(stop, self.size), self.will_need)
 
     def drop(self, start: int, length: int) -> None:
         """Release the resident pages of [start, start+length): they stay in the page cache, but not in the memory of this process."""

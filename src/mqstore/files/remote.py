@@ -27,6 +27,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, FileLostError, UnsupportedError
 from mqstore.files.location import Location, Url, as_location
+from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
 
@@ -208,6 +209,10 @@ class RemoteFile(MappedFile):
 
     def will_need(self, start: int, length: int) -> None:
         """Do nothing: a scan reads ahead by itself."""
+
+    def read_ahead(self, start: int, stop: int) -> ReadAhead:
+        """Return what does nothing: a scan reads ahead by itself."""
+        return ReadAhead(lambda: None, start, start, self.will_need)
 
     def drop(self, start: int, length: int) -> None:
         self._directory.drop_blocks(self._relative)

@@ -164,6 +164,19 @@ def test_positions_outside_the_buffer_are_refused(kernels: Kernels) -> None:
     assert kernels.frames.status_at(data, len(data), BASE, True) == kernels.frames.UNWRITTEN
 
 
+def test_many_positions_have_the_status_that_each_has(kernels: Kernels) -> None:
+    data, positions = laid([Record("T", b"x" * 30), Record("T", b"")] * 3)
+    asked = np.array([-1, *positions, *(at + 1 for at in positions), len(data) - 3, len(data), len(data) + 9], np.int64)
+    found = np.full(len(asked) + 1, 7, np.uint8)
+    kernels.frames.are_valid(data, asked, BASE, found)
+    assert found.tolist() == [*(kernels.frames.status_at(data, at, BASE, True) == kernels.frames.VALID for at in asked.tolist()), 7]
+    assert int(found[:-1].sum()) == len(positions)
+    kernels.frames.are_valid(data[:0], asked, BASE, found)
+    assert not found[:-1].any()
+    with pytest.raises(ValueError, match="too small"):
+        kernels.frames.are_valid(data, asked, BASE, found[:2])
+
+
 # lanes: the walk follows several ranges of a megabyte at once
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,12 @@ import mqstore
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import index_hash
-from mqstore.rocketmq.lookup.key_set import KeySet, hash_pairs, last_per_key_mask, read_keys
+from mqstore.rocketmq.lookup import key_file
+from mqstore.rocketmq.lookup.key_file import read_keys
+from mqstore.rocketmq.lookup.key_set import KeySet, hash_pairs, last_per_key_mask
 from mqstore.rocketmq.scan.columns import RecordColumns
 
+BLANKS = str.maketrans("\t\r\n", "   ")
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)
 
 
@@ -124,7 +129,8 @@ def test_a_hash_is_asked_or_it_is_not(asked: set[int], others: list[int]) -> Non
 
 def test_tasks_map_what_is_asked(tmp_path: Path) -> None:
     asked = KeySet.of([("t", f"k{number}") for number in range(1000)])
-    (tmp_path / "asked").write_bytes(asked.to_bytes())
+    with (tmp_path / "asked").open("wb") as sink:
+        asked.write_to(sink)
     again = KeySet.mapped(tmp_path / "asked")
     assert pairs(again) == pairs(asked)
     assert (again.hash == asked.hash).all()
@@ -155,3 +161,50 @@ def test_only_equal_text_is_a_hit_and_a_rolled_back_message_never(tmp_path: Path
 def test_the_newest_hits_of_each_key_are_the_last(places: list[int], limit: int) -> None:
     wanted = [places[k + 1 :].count(place) < limit for k, place in enumerate(places)]
     assert last_per_key_mask(np.array(places, np.int64), limit).tolist() == wanted
+
+
+# size
+
+
+@given(st.lists(st.tuples(TEXTS.map(lambda text: text.translate(BLANKS)), TEXTS.map(lambda text: text.translate(BLANKS))), min_size=1))
+def test_pieces_of_a_file_are_read_like_the_whole(tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[str, str]]) -> None:
+    path = tmp_path_factory.mktemp("keys") / "a"
+    path.write_text("".join(f"{topic}\t{key}\r\n\n" for topic, key in wanted), encoding="utf-8-sig", newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_file, "PIECE", 64)
+        asked = read_keys(path)
+    assert pairs(asked) == list(dict.fromkeys(wanted))
+    assert asked.repeated == len(wanted) - len(set(wanted))
+
+
+def test_a_bad_line_is_counted_in_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_file, "PIECE", 64)
+    (tmp_path / "a").write_text("t\tk\n" * 40 + "no tab\n" + "t\tk\n" * 40 + "t\t\n")
+    with pytest.raises(UsageError, match="line 41 has no tab, line 82 has no key; each"):
+        read_keys(tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"t\tk\n" * 40 + b"t\t\xff\n")
+    with pytest.raises(UsageError, match="line 41 is not UTF-8"):
+        read_keys(tmp_path / "a")
+    (tmp_path / "a.csv").write_bytes(b"topic,key\n" + b"t,k\n" * 40 + b"t,\xff\n")
+    with pytest.raises(UsageError, match="line 42 is not UTF-8"):
+        read_keys(tmp_path / "a.csv")
+    (tmp_path / "a").write_text("t\tk\n" + "x" * 200)
+    with pytest.raises(UsageError, match="line 2 has more than 64 bytes"):
+        read_keys(tmp_path / "a")
+
+
+def test_a_million_keys_take_less_than_100_bytes_each(tmp_path: Path) -> None:
+    """A key of 15 bytes takes 31 in the set; as Python strings a pair took some 300."""
+    count = 1_000_000
+    with (tmp_path / "a").open("w") as file:
+        file.writelines(f"bench-{number % 4}\torder-{number:09d}\n" for number in range(count))
+    script = (
+        "import resource, sys; import pyarrow.compute, mqstore.rocketmq.lookup.tasks\n"
+        "from mqstore.rocketmq.lookup.key_file import read_keys\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "assert len(read_keys(sys.argv[1])) == int(sys.argv[2])\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a"), str(count)], stdout=subprocess.PIPE, check=True)
+    working = 40 << 20  # one piece of the file with its spans and hashes, whatever the number of keys
+    assert int(done.stdout) < 100 * count + working

@@ -168,6 +168,26 @@ def status_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, base: cy
     return check(first_byte(b), p, b.shape[0], base, strict)
 
 
+def are_valid(
+    b: cython.const[cython.uchar][::1], positions: cython.const[cython.longlong][::1], base: cython.longlong, out: cython.uchar[::1]
+):
+    """Set out[k] to 1 where the bytes at a position are a record that agrees with its position, else to 0."""
+    n: cython.Py_ssize_t = positions.shape[0]
+    k: cython.Py_ssize_t
+    limit: cython.Py_ssize_t = b.shape[0]
+    p: cython.Py_ssize_t
+    if out.shape[0] < n:
+        raise ValueError("arrays are too small")
+    if limit == 0:
+        for k in range(n):
+            out[k] = 0
+        return
+    with cython.nogil:
+        for k in range(n):
+            p = positions[k]
+            out[k] = 0 <= p < limit and check(first_byte(b), p, limit, base, True) == VALID
+
+
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)

@@ -36,7 +36,8 @@ from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
-from mqstore.rocketmq.lookup.key_set import KeySet, last_per_key_mask, read_keys
+from mqstore.rocketmq.lookup.key_file import read_keys
+from mqstore.rocketmq.lookup.key_set import KeySet, last_per_key_mask
 from mqstore.rocketmq.lookup.plan import Interval, Plan, Survey, check_plan, covered_intervals, survey, uncovered_intervals
 from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.lookup.tasks import (
@@ -52,6 +53,7 @@ from mqstore.rocketmq.lookup.tasks import (
     SearchTask,
     damage_sentence,
     fetch_range,
+    keys_of,
     scan_range,
     search_index,
 )
@@ -59,6 +61,7 @@ from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
+from mqstore.table.distinct import distinct
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -68,8 +71,9 @@ __all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
-CANDIDATES_PER_TASK = 20_000
+LEAST_PER_TASK, MOST_PER_TASK = 20_000, 200_000  # candidates
 
+Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -92,7 +96,7 @@ def lookup(
 ) -> LookupReport:
     """Write the messages of many keys, and the reason for each key without one, to `to`.
 
-    keys: a file of topics and keys (`mqstore.rocketmq.lookup.key_set`), or the pairs.
+    keys: a file of topics and keys (`mqstore.rocketmq.lookup.key_file`), or the pairs.
     to: a new directory of Parquet files, or a new `.parquet` or `.jsonl` file.
     by: auto, probe, sweep or scan. columns: of the message table, by default all. max_per_key: keep that many newest messages of a key.
     mode: PERMISSIVE skips damage and reports it, FAILFAST ends the job at it.
@@ -110,12 +114,16 @@ def lookup(
     local_target(to)
     target = _answer_target(to)
     begun = time.perf_counter()
-    key_set = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
+    wanted = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
     store = open_rocketmq(store_path, config=config)
     check_outside(to, store.path)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         stage = scratch.directory
-        context = _stage_keys(store, key_set, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
+        context = _stage_keys(store, wanted, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
+        # from here on this process, too, reads the file: the keys are in memory once
+        key_set = keys_of(context)
+        del wanted
+        _release_unused()
         chosen_plan = survey(store, len(key_set), by, splits)
         job = _Lookup(store, key_set, context, chosen_plan, stage, splits, progress)
         local = in_process_threads is not None or (spark is None and master is None)
@@ -127,6 +135,13 @@ def lookup(
         with running(master or "local[*]", spark=spark) as started:
             begun += time.perf_counter() - waiting
             return job.write(target, SparkRunner(started), begun)
+
+
+def _release_unused() -> None:
+    """Return the memory that Arrow keeps for later to the system."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _answer_target(to: str | os.PathLike[str]) -> NewDirectory | NewFile:
@@ -148,8 +163,8 @@ def _stage_keys(
 ) -> LookupContext:
     """Write the keys into the stage, and return what all tasks share."""
     name = f"{secrets.token_hex(6)}.keys"
-    stage.create(name)
-    stage.pwrite(name, 0, keys.to_bytes())
+    with stage.open_new(name) as sink:
+        keys.write_to(sink)
     return LookupContext(
         store=store.place,
         config=store.config,
@@ -207,7 +222,7 @@ class _IndexReading:
             return []
         candidates = self._candidates(runner)
         while self.files:
-            results = list(runner.each(self._fetch_tasks(candidates), fetch_range))
+            results = list(runner.each(self._fetch_tasks(candidates, runner.width), fetch_range))
             invalid = frozenset[int]().union(*(each.invalid for each in results))
             if not invalid:
                 return results
@@ -226,35 +241,39 @@ class _IndexReading:
         """Return what probing or sweeping finds inside the log; what points before it goes to `removed`."""
         tasks = [SearchTask(self._context, number, self._plan) for number in self.files]
         here = runner if runner.shares_memory or self._plan is Plan.SWEEP else ThreadRunner(1)
-        found: list[NDArray[np.void]] = [np.empty(0, CANDIDATE)]
+        found: list[NDArray[np.void]] = []
         for task, searched in zip(tasks, here.each(tasks, search_index), strict=True):
             self.index_bytes += self._bytes_read(task.number, searched)
             if searched.fault:
                 self._drop(task.number, searched.fault)
             elif searched.staged is not None:
                 found.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
-        every = np.concatenate(found)
+        every = found[0] if len(found) == 1 else np.concatenate([np.empty(0, CANDIDATE), *found])
         before_log = every["physical_offset"] < self._store.log.start
-        self.removed = np.unique(self._keys.places(np.unique(every["hash"][before_log]).astype(np.int32))[1])
+        if not before_log.any():
+            return every
+        self.removed = distinct(self._keys.places(distinct(every["hash"][before_log]).astype(np.int32))[1])
         return every[~before_log]
 
     def _bytes_read(self, number: int, searched: IndexSearch) -> int:
         return HEADER_SIZE + SLOT_SIZE * self.files[number].slot_count + ENTRY_SIZE * searched.entries
 
-    def _fetch_tasks(self, candidates: NDArray[np.void]) -> list[FetchTask]:
+    def _fetch_tasks(self, candidates: NDArray[np.void], width: int) -> list[FetchTask]:
         """Sort candidates by physical offset, and cut them into tasks at the ends of covered ranges and at a maximum size."""
-        order = np.lexsort((candidates["hash"], candidates["physical_offset"]))
-        rows = candidates[order]
+        rows = candidates
+        if _descends(candidates["physical_offset"]):
+            rows = candidates[np.argsort(candidates["physical_offset"], kind="stable")]
+        most = max(LEAST_PER_TASK, min(MOST_PER_TASK, len(rows) // (8 * width)))
         name = f"{secrets.token_hex(6)}.candidates"
         self._stage.create(name)
         self._stage.pwrite(name, 0, np.ascontiguousarray(rows).view(np.uint8))
-        offsets = rows["physical_offset"].astype(np.int64)
+        offsets = rows["physical_offset"]
         tasks = []
         for each in self.covered():
             low, high = np.searchsorted(offsets, [each.start, each.stop]).tolist()
             start = each.start
             while low < high:
-                cut = min(low + CANDIDATES_PER_TASK, high)
+                cut = min(low + most, high)
                 # the entries of one record stay together
                 cut = high if cut == high else int(np.searchsorted(offsets, offsets[cut - 1], "right"))
                 tasks.append(FetchTask(self._context, str(self._stage.path(name)), low, cut, start))
@@ -287,7 +306,9 @@ class _Lookup:
         """Find everything and publish the answer. begun: `time.perf_counter()` at the start."""
         findings = self._find(runner)
         by_part = [_places(self._stage, each, HIT) for each in findings.results]
-        places = np.concatenate([np.zeros(0, np.int64), *by_part])
+        counts = [len(each) for each in by_part]
+        places = np.concatenate([np.zeros(0, np.int32), *by_part])
+        del by_part
         limit = self._context.max_per_key
         kept = np.ones(len(places), np.bool_) if limit is None else last_per_key_mask(places, limit)
         found = np.zeros(len(self._keys), np.bool_)
@@ -295,7 +316,7 @@ class _Lookup:
         damage = merge_adjacent([*self._store.log.findings, *(item for each in findings.results for item in each.damage)])
         misses = self._misses(findings, found, bool(damage))
         report = self._report(findings, target, runner, found, kept, misses, damage)
-        parts = _kept_parts(findings.results, by_part, kept)
+        parts = _kept_parts(findings.results, counts, kept)
         answer = Answer(self._keys, self._context.columns, self._context.lines, parts, misses)
         report = replace(report, seconds=time.perf_counter() - begun)
         files = answer.write(target, self._stage, report)
@@ -373,41 +394,45 @@ class _Lookup:
         for result in findings.results:
             reason[_places(self._stage, result, COLLISION)] = order.index(Reason.HASH_COLLISIONS_ONLY)
         reason[findings.removed] = order.index(Reason.REMOVED_BY_RETENTION)
-        for places in (findings.damaged, *(_places(self._stage, result, DAMAGED) for result in findings.results)):
-            reason[places] = order.index(Reason.RECORD_DAMAGED)
+        reason[findings.damaged] = order.index(Reason.RECORD_DAMAGED)
+        for result in findings.results:
+            reason[_places(self._stage, result, DAMAGED)] = order.index(Reason.RECORD_DAMAGED)
         missed = self._keys.in_order[~found[self._keys.in_order]]
         return [(order[code], missed[reason[missed] == code]) for code in np.unique(reason[missed]).tolist()]
 
     def _of_unknown_topics(self, results: Sequence[LookupResult]) -> Mask:
         """Return which pairs have a topic of which there is no record, queue or configuration."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         known = {topic for each in results for topic in each.topics}
         known.update(queue.topic for queue in self._store.view().queues())
         known.update(self._store.topics.names)
-        mask: Mask = ~pc.is_in(self._keys.topic, pa.array(sorted(known & self._keys.topics), pa.large_string())).to_numpy(
-            zero_copy_only=False
-        )
-        return mask
+        return ~self._keys.of_topics(known & self._keys.topics)
 
 
-def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Longs:
+def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints:
     """Return the places of the pairs with an outcome: HIT, COLLISION or DAMAGED. Hits are in the order of the part's rows."""
     if result.outcomes is None:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int32)
     rows = MappedFile(stage.path(result.outcomes)).data.view(OUTCOME)
-    places: Longs = rows["place"][rows["outcome"] == outcome].astype(np.int64)
+    places: Ints = rows["place"][rows["outcome"] == outcome].astype(np.int32)
     return places
 
 
-def _kept_parts(results: Sequence[LookupResult], by_part: Sequence[Longs], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
-    """Return the parts that have rows to keep, each with the mask of these rows, or None for all. kept: over the rows of all parts."""
+def _descends(offsets: Longs) -> bool:
+    """Return whether an offset is less than the one before it."""
+    step = 1 << 20
+    return any((np.diff(offsets[low : low + step + 1]) < 0).any() for low in range(0, len(offsets), step))
+
+
+def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
+    """Return the parts that have rows to keep, each with the mask of these rows, or None for all.
+
+    counts: of the rows of each part; kept: over the rows of all parts.
+    """
     parts: list[tuple[PartFile, Mask | None]] = []
     at = 0
-    for result, own in zip(results, by_part, strict=True):
-        mask = kept[at : at + len(own)]
-        at += len(own)
+    for result, count in zip(results, counts, strict=True):
+        mask = kept[at : at + count]
+        at += count
         if result.part is not None and mask.any():
             parts.append((result.part, None if mask.all() else mask))
     return parts

@@ -10,7 +10,8 @@ RocketMQ: the views of `mqstore.pipeline.source.views`. RabbitMQ: those of `mqst
 
 DuckDB asks each table, at each scan, for columns and rows: it passes the names and a filter, which it has derived from the whole query
 and does not check again. The messages that a filter excludes are not read, as far as a `Selection` can express it
-(`mqstore.pipeline.source.filters`); then Arrow applies the filter as it is. Rows are streamed, and DuckDB writes to a temporary
+(`mqstore.pipeline.source.filters`); then Arrow applies the filter as it is. Conditions on the list of keys are not among what DuckDB
+passes; they are taken from the statement (`mqstore.pipeline.queries.key_conditions`). Rows are streamed, and DuckDB writes to a temporary
 directory what exceeds its memory.
 """
 
@@ -30,6 +31,7 @@ import pyarrow.dataset
 
 from mqstore.errors import MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
+from mqstore.pipeline.queries.key_conditions import keys_wanted
 from mqstore.pipeline.source.derived import SOURCES
 from mqstore.pipeline.source.options import message_columns, message_fields
 from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS, RabbitMQDataSource
@@ -134,9 +136,22 @@ class StoreTables:
             statements = self._connection.extract_statements(text)
             if [each.type for each in statements] not in ([kind.SELECT], [kind.EXPLAIN]):
                 raise UsageError("give one statement that reads, such as SELECT … FROM messages")
+            self._tables["messages"].keys = self._keys_wanted(text)
             return self._connection.execute(statements[0]).fetch_record_batch(ROWS)
         except (duckdb.Error, RuntimeError) as error:
             raise self._cause(error) from error
+
+    def _keys_wanted(self, text: str) -> frozenset[str] | None:
+        """Return keys of which each message that a statement uses has one; None if it may use others, too."""
+        import duckdb
+
+        if "keys" not in self._tables["messages"].schema.names or "messages" not in text.lower():
+            return None
+        try:
+            found = self._connection.execute("select json_serialize_sql($1::varchar, skip_null := true, skip_empty := true)", [text])
+            return keys_wanted(found.fetchall()[0][0])
+        except (duckdb.Error, RuntimeError):  # a statement or a version of DuckDB that cannot be serialized
+            return None
 
     def _rows(self, reader: Any) -> Iterator[tuple[Any, ...]]:
         try:
@@ -175,13 +190,17 @@ def _rabbitmq_tables(options: Mapping[str, str], columns: Sequence[str] | None) 
 
 
 class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
-    """A table of a store as DuckDB reads it: `schema`, and `scanner` at each scan. error: what ended a scan."""
+    """A table of a store as DuckDB reads it: `schema`, and `scanner` at each scan. error: what ended a scan.
+
+    keys: of which each row that the current statement uses has one; None: it may use any row.
+    """
 
     def __init__(self, source: type[DataSource], options: Mapping[str, str], schema: pa.Schema) -> None:
         self._source = source
         self._options = dict(options)
         self._schema = schema
         self.error: MqstoreError | None = None
+        self.keys: frozenset[str] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -191,13 +210,15 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
         """Return what reads these columns of the rows that fulfil the filter."""
         schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
         conditions = [] if filter is None else conditions_in(str(filter), schema)
-        return _Scan(schema, self._batches(schema, conditions), filter)
+        return _Scan(schema, self._batches(schema, conditions, self.keys), filter)
 
-    def _batches(self, schema: pa.Schema, conditions: Sequence[Filter]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, conditions: Sequence[Filter], keys: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         try:
             reader: Any = self._source(self._options).reader(from_arrow_schema(schema))
+            if keys is not None:
+                reader.confine_to_keys(keys)
             if hasattr(reader, "confine"):
                 reader.confine(conditions)
             yield from (batch.cast(schema) for batch in _read(reader))

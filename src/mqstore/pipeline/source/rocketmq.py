@@ -73,7 +73,7 @@ from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_point
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
-from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -265,6 +265,7 @@ class RocketMQReader(DataSourceReader):
         self.columns = columns
         self.names = names
         self.selection = options.selection
+        self.read_keys: frozenset[str] | None = None
         self.paths = options.paths
         self.confine(options.filters)
 
@@ -274,6 +275,16 @@ class RocketMQReader(DataSourceReader):
         kept = values_of(STORE, filters)
         if kept is not None:
             self.paths = tuple(path for path in self.paths if path in kept)
+
+    def confine_to_keys(self, keys: frozenset[str]) -> None:
+        """Read only messages that may have one of these keys. The index is not asked for them: the log alone decides."""
+        self.read_keys = keys
+
+    @property
+    def _read_selection(self) -> Selection:
+        """The selection that is applied to each record."""
+        unset = self.read_keys is not None and self.selection.keys is None
+        return replace(self.selection, keys=self.read_keys) if unset else self.selection
 
     def partitions(self) -> Sequence[InputPartition]:
         found = plan_stores(self.paths, self._sized_parts, fail_fast=self.options.fail_fast)
@@ -302,10 +313,10 @@ class RocketMQReader(DataSourceReader):
             splits = splits_in_files(splits, found.files)
         for split in splits:
             files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
-            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self.selection), how, why, files)
+            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self._read_selection), how, why, files)
         for places in () if found is None else _point_chunks(found):
             files = files_of(store, places)
-            yield LogPart(path, PointTask(place, store.config, token, places, columns, self.selection), how, why, files)
+            yield LogPart(path, PointTask(place, store.config, token, places, columns, self._read_selection), how, why, files)
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
         splits = plan(store.log, tasks=TASKS)

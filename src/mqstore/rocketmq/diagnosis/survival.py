@@ -27,6 +27,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
 from mqstore.rocketmq.verify.queue_proof import QueueProof
 from mqstore.rocketmq.verify.verification import Verification
+from mqstore.table.distinct import distinct
 
 __all__ = ["QueueLoss", "SurvivalCheck"]
 
@@ -91,7 +92,7 @@ class SurvivalCheck(Verification):
                 total += max(0, high - low + 1 - records)
         total += sum(self._missing_of(proof) for proof in self.queues.values())
         places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
-        return total - (len(places) - len(np.unique(places)))
+        return total - (len(places) - len(distinct(places)))
 
     def _missing_of(self, proof: QueueProof) -> int:
         """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other."""
@@ -160,7 +161,7 @@ class SurvivalCheck(Verification):
         for run in check.dispatched.runs:
             self._take_survivors(run, lost, moved)
         # a message that several queues list counts once
-        gone = np.unique(np.concatenate(lost)) if lost else np.empty(0, np.int64)
+        gone = distinct(np.concatenate(lost)) if lost else np.empty(0, np.int64)
         self.lost += len(gone)
         if moved:
             self.moved += len(np.setdiff1d(np.concatenate(moved), gone))

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.files.read_ahead import ReadAhead
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames, record_layout
 from mqstore.rocketmq.format import mapped_file_queue, record
@@ -37,6 +38,8 @@ __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "siz
 
 CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
 TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
+AT_ONCE = 16 << 20  # bytes after which a walk yields, so that it does not leave the window that is read ahead
+SPARSE = 1 << 18  # mean size of records above which a walk that may not need their bodies does not read ahead
 DROP = 32 << 20  # bytes that stay resident after being walked, so that a walk of any length uses bounded memory
 
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
@@ -280,9 +283,18 @@ class CommitLog:
             yield from self.scan_file(file, max(0, low - file.start), upto, chunk=chunk)
 
     def scan_file(
-        self, file: QueueFile, start: int = 0, stop: int | None = None, *, chunk: int = CHUNK, together: bool = False
+        self,
+        file: QueueFile,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        chunk: int = CHUNK,
+        together: bool = False,
+        ahead: ReadAhead | None = None,
     ) -> Iterator[LogEvent]:
         """Walk the records of one file that start in [start, stop), as positions in the file. together: read it all into one array.
+
+        ahead: what reads the file ahead of this walk and of others; by default one of this walk alone.
 
         The bytes of a file that is too long are walked up to the start of the next one.
         Pages already walked are released from this process, and so are the last ones at the end; they stay in the page cache.
@@ -299,8 +311,12 @@ class CommitLog:
         stretch = mapped.read_window(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start
+        dense = True
+        window = mapped.read_ahead(start, stop) if ahead is None else ahead
         try:
             while at < stop:
+                if dense or together:
+                    window.reach(at, hop=not together)
                 if at - dropped > self.drop_after:
                     mapped.drop(dropped, at - dropped)
                     dropped = at
@@ -310,7 +326,9 @@ class CommitLog:
                 if at > stretch.end:
                     stretch.advance(at, at)
                 data, end = stretch.data, stretch.end
-                count, at, status = self._walk(data, at, min(stop, end), file.start, positions)
+                before = at
+                count, at, status = self._walk(data, at, min(stop, end, at + AT_ONCE), file.start, positions)
+                dense = at - before <= SPARSE * count
                 if at > end:  # the last record ends past the bytes fetched: it is visited again
                     count -= 1
                     at, status = int(positions[count]) - self.header_size, frames.STOP
@@ -322,6 +340,8 @@ class CommitLog:
                     stretch.advance(at, at + extent)
                     continue
                 if status == frames.STOP:
+                    if at < stop:
+                        continue
                     return
                 if status == frames.BLANK and size_at(data, at + self._size_field) == mapped.size - at:
                     yield EndOfFile(file, at, mapped.size - at)
@@ -344,6 +364,8 @@ class CommitLog:
                 yield from self._tail_damage(mapped, file, at, status, last=number == self.last_written())
                 return
         finally:
+            if ahead is None:
+                window.close()
             if not mapped.remote:  # fetched ranges of a remote file are bounded anyway
                 mapped.drop(dropped, at - dropped)
 

@@ -255,7 +255,7 @@ class Answer:
         for low in range(0, len(order), MISSES_AT_ONCE):
             some = order[low : low + MISSES_AT_ONCE]
             rows = pa.array(places[some])
-            pair = [column.take(rows).cast(pa.string()) for column in (self.keys.topic, self.keys.key)]
+            pair = [self.keys.topic.take(rows).dictionary_decode(), self.keys.key.take(rows).cast(pa.string())]
             empty = [pa.nulls(len(some), schema.field(name).type) for name in self.columns]
             absent = pa.array(np.zeros(len(some), np.bool_))
             yield pa.RecordBatch.from_arrays([*pair, absent, *empty, pa.array(why[some].tolist(), pa.string())], schema=schema)

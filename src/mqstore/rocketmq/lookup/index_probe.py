@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.lookup.key_set import KeySet
+from mqstore.table.distinct import distinct_of_sorted
 
 __all__ = ["CANDIDATE", "EMPTY", "IndexHits", "probe", "sweep", "why_unusable"]
 
@@ -68,7 +69,7 @@ def probe(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
     in_use = int(np.count_nonzero(table.view(np.int32)))  # zero is zero in either byte order
     if in_use != header.hash_slot_count:  # in a file of 4.3.0, which counts keys, a lost slot would not be seen
         return _invalid(f"{in_use} of its slots are in use, its header counts {header.hash_slot_count}")
-    hashes = np.unique(keys.hash)
+    hashes = distinct_of_sorted(keys.hash)
     slots = hashes % file.slot_count
     entry = table[slots].astype(np.int64)
     entries = file.entries(0, header.index_count)

@@ -1,12 +1,8 @@
-"""The keys of a lookup: read from a file, hashed as the index hashes them, laid out for tasks to map, matched with records.
+"""The keys of a lookup: hashed as the index hashes them, laid out for tasks to map, matched with records.
 
-    text       topic<TAB>key, one pair a line; empty lines are skipped
-    CSV        a header with the columns topic and key; other columns are ignored
-    Parquet    columns topic and key
-
-A Parquet file is recognised by its first bytes, a CSV file by its suffix; anything else is text. A line without a pair is an error with
-its number. Repeated pairs are looked up once. `KeySet` holds the pairs by ascending hash, so that a hash from the log or from an index
-finds its pairs by bisection; a bit table over the low digits of the hashes rules out nearly all other hashes before that.
+Repeated pairs are looked up once. `KeySet` holds the pairs by ascending hash, so that a hash from the log or from an index finds its
+pairs by bisection; a bit table over the low digits of the hashes rules out nearly all other hashes before that. A pair takes 16 bytes
+and its key: topics are numbers of a dictionary.
 
     >>> keys = KeySet.of([("bills", "b-7"), ("orders", "o-1"), ("orders", "o-1")])
     >>> len(keys), keys.repeated, keys.topic.to_pylist(), keys.number.tolist()
@@ -22,34 +18,33 @@ Format: docs/formats/rocketmq.md, section 5.2.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import UsageError
 from mqstore.kernels.rocketmq import frames, hashing
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.arrow_spans import spans_of
+from mqstore.table.distinct import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeySet", "Matches", "hash_pairs", "last_per_key_mask", "read_keys"]
+__all__ = ["BadPairs", "KeySet", "Matches", "PairColumns", "hash_pairs", "last_per_key_mask"]
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-MAX_BAD_LINES = 5  # bad lines that an error names
+MAX_BAD = 5  # bad pairs that an error names
+AT_ONCE = 100_000  # pairs of a sequence that are hashed at once
 MIN_BITS, MAX_BITS = 12, 26  # binary digits of the size of the bit table
 
 
@@ -82,13 +77,115 @@ class Matches:
     owners: Longs
 
 
+class BadPairs:
+    """Pairs that cannot be looked up, the first of them each with a few words. what: where they come from."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._first: list[str] = []
+        self._count = 0
+
+    def add(self, sentence: str) -> None:
+        self._count += 1
+        if len(self._first) < MAX_BAD:
+            self._first.append(sentence)
+
+    def refuse(self) -> None:
+        """Raise UsageError if there are any."""
+        if self._count:
+            more = f"; {self._count - MAX_BAD} more" if self._count > MAX_BAD else ""
+            raise UsageError(f"{self._what} cannot be looked up: {', '.join(self._first)}{more}; each row needs a topic and a key")
+
+
+class PairColumns:
+    """Pairs that are collected batch by batch: hashes, numbers of topics, and the text of all keys.
+
+    The arrays grow in place: at this size, pieces that are allocated and joined would leave holes in memory as large as themselves.
+    """
+
+    def __init__(self) -> None:
+        self._count = self._bytes = 0
+        self._hashes = np.empty(0, np.int32)
+        self._codes = np.empty(0, np.int32)
+        self._lengths = np.empty(0, np.int32)
+        self._text = np.empty(0, np.uint8)
+        self._topics: dict[str, int] = {}
+
+    def add(self, topics: pa.Array, keys: pa.Array) -> None:
+        """Add pairs of text, none of them null or empty."""
+        low, high = self._count, self._count + len(keys)
+        spans = spans_of("key", keys)
+        begin, size = (int(spans.starts[0]), int(spans.lengths.sum())) if len(keys) else (0, 0)
+        for array in (self._hashes, self._codes, self._lengths):
+            _grow(array, high)
+        _grow(self._text, self._bytes + size)
+        self._hashes[low:high] = hash_pairs(topics, keys)
+        encoded = topics.dictionary_encode()
+        numbers = [self._topics.setdefault(topic, len(self._topics)) for topic in encoded.dictionary.to_pylist()]
+        self._codes[low:high] = np.array(numbers, np.int32)[encoded.indices.to_numpy()]
+        self._lengths[low:high] = spans.lengths
+        self._text[self._bytes : self._bytes + size] = spans.data[begin : begin + size]
+        self._count, self._bytes = high, self._bytes + size
+
+    def key_set(self) -> KeySet:
+        """Return the set of the pairs. Can be called once. Raises UsageError if there are none."""
+        import pyarrow as pa
+
+        if not self._count:
+            raise UsageError("there are no keys to look up: give at least one line `topic<TAB>key`")
+        hashes, codes = self._hashes[: self._count], self._codes[: self._count]
+        keys = self._keys()
+        order = np.argsort(hashes, kind="stable").astype(np.int32)
+        again = _repeated(hashes, order, codes, keys)
+        number = order
+        if len(again):
+            kept = np.ones(len(hashes), np.bool_)
+            kept[again] = False
+            order = order[kept[order]]
+            number = (np.cumsum(kept, dtype=np.int32) - 1)[order]
+        topic = pa.DictionaryArray.from_arrays(pa.array(codes[order]), pa.array(list(self._topics), pa.string()))
+        return KeySet(hashes[order], number, topic, keys.take(pa.array(order)), len(again))
+
+    def _keys(self) -> pa.Array:
+        import pyarrow as pa
+
+        narrow = self._bytes < 1 << 31
+        offsets = np.zeros(self._count + 1, np.int32 if narrow else np.int64)
+        np.cumsum(self._lengths[: self._count], out=offsets[1:])
+        self._lengths = np.empty(0, np.int32)
+        kind = pa.string() if narrow else pa.large_string()
+        return pa.Array.from_buffers(kind, self._count, [None, pa.py_buffer(offsets), pa.py_buffer(self._text[: self._bytes])])
+
+
+def _grow(array: NDArray[Any], size: int) -> None:
+    """Make room in an array, in place: large ones are moved by the system, not copied."""
+    if len(array) < size:
+        array.resize(max(size, len(array) + (len(array) >> 3)), refcheck=False)
+
+
+def _repeated(hashes: Ints, order: Ints, codes: Ints, keys: pa.Array) -> Longs:
+    """Return the rows of pairs that an earlier row has too. Only pairs of equal hash are compared: nearly all hashes differ."""
+    import pyarrow as pa
+
+    alike = np.diff(hashes[order]) == 0
+    shared = np.sort(order[np.append(alike, False) | np.append(False, alike)]).astype(np.int64)
+    if not len(shared):
+        return shared
+    rows = pa.array(shared)
+    table = pa.table({"topic": pa.array(codes[shared]), "key": keys.take(rows), "row": rows})
+    first = table.group_by(["topic", "key"], use_threads=False).aggregate([("row", "min")])["row_min"].to_numpy()
+    is_first = np.zeros(len(hashes), np.bool_)
+    is_first[first] = True
+    return shared[~is_first[shared]]
+
+
 class KeySet:
     """Pairs of topic and key by ascending hash. number: rank of each pair in the file, repetitions not counted.
 
     repeated: how many repetitions were left out. A *place* is an index into these columns.
     """
 
-    def __init__(self, hashes: Ints, number: Longs, topic: pa.Array, key: pa.Array, repeated: int = 0) -> None:
+    def __init__(self, hashes: Ints, number: Ints, topic: pa.Array, key: pa.Array, repeated: int = 0) -> None:
         self.hash = hashes
         self.number = number
         self.topic = topic
@@ -104,76 +201,60 @@ class KeySet:
         import pyarrow as pa
 
         listed = list(pairs)
-        bad = [f"pair {number} has no {'key' if pair[0] else 'topic'}" for number, pair in enumerate(listed, 1) if not all(pair)]
-        _refuse("the keys", bad)
-        wide = pa.large_string()
+        bad = BadPairs("the keys")
+        for number, pair in enumerate(listed, 1):
+            if not all(pair):
+                bad.add(f"pair {number} has no {'key' if pair[0] else 'topic'}")
+        bad.refuse()
+        columns = PairColumns()
         try:
-            return cls._distinct(pa.array([topic for topic, _ in listed], wide), pa.array([key for _, key in listed], wide))
+            for low in range(0, len(listed), AT_ONCE):
+                topics, keys = zip(*listed[low : low + AT_ONCE], strict=True)
+                columns.add(pa.array(topics, pa.string()), pa.array(keys, pa.string()))
         except UnicodeEncodeError:
             raise UsageError("a key or topic holds a lone surrogate, which no message can hold: give text that UTF-8 can encode") from None
-
-    @classmethod
-    def _distinct(cls, topics: pa.Array, keys: pa.Array) -> KeySet:
-        import pyarrow as pa
-
-        if not len(topics):
-            raise UsageError("there are no keys to look up: give at least one line `topic<TAB>key`")
-        hashes = hash_pairs(topics, keys)
-        again = cls._repeated(hashes, topics, keys)
-        if len(again):
-            kept = np.delete(np.arange(len(topics)), again)
-            hashes, topics, keys = hashes[kept], topics.take(pa.array(kept)), keys.take(pa.array(kept))
-        order = np.argsort(hashes, kind="stable")
-        by_hash = pa.array(order)
-        return cls(hashes[order], order.astype(np.int64), topics.take(by_hash), keys.take(by_hash), len(again))
-
-    @staticmethod
-    def _repeated(hashes: Ints, topics: pa.Array, keys: pa.Array) -> Longs:
-        """Return the rows of pairs that an earlier row has too. Only pairs of equal hash are compared: nearly all hashes differ."""
-        import pyarrow as pa
-
-        order = np.argsort(hashes, kind="stable")
-        alike = np.diff(hashes[order]) == 0
-        shared = np.sort(order[np.append(alike, False) | np.append(False, alike)])
-        if not len(shared):
-            return shared
-        rows = pa.array(shared)
-        table = pa.table({"topic": topics.take(rows), "key": keys.take(rows), "row": rows})
-        first = table.group_by(["topic", "key"], use_threads=False).aggregate([("row", "min")])["row_min"].to_numpy()
-        return np.setdiff1d(shared, first)
+        return columns.key_set()
 
     # for tasks
 
-    def to_bytes(self) -> Any:
-        """Return an Arrow file that `mapped` reads in place."""
+    def write_to(self, sink: Any) -> None:
+        """Write an Arrow file that `mapped` reads in place. sink: a file open for writing."""
         import pyarrow as pa
 
-        batch = pa.record_batch(
-            [pa.array(self.hash), pa.array(self.number), self.topic, self.key], names=["hash", "number", "topic", "key"]
-        )
-        sink = pa.BufferOutputStream()
+        columns = {"hash": pa.array(self.hash), "number": pa.array(self.number), "topic": self.topic, "key": self.key}
+        batch = pa.RecordBatch.from_pydict(columns).replace_schema_metadata({"repeated": str(self.repeated)})
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
-        return sink.getvalue()
 
     @classmethod
     def mapped(cls, path: str | os.PathLike[str]) -> KeySet:
-        """Map a file of `to_bytes`. All tasks of a machine share its pages."""
+        """Map a file of `write_to`. All tasks of a machine share its pages."""
         import pyarrow as pa
 
-        batch = pa.ipc.open_file(pa.memory_map(os.fspath(path))).get_batch(0)
-        return cls(batch.column(0).to_numpy(), batch.column(1).to_numpy(), batch.column(2), batch.column(3))
+        file = pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+        batch = file.get_batch(0)
+        repeated = int(file.schema.metadata[b"repeated"])
+        return cls(batch.column(0).to_numpy(), batch.column(1).to_numpy(), batch.column(2), batch.column(3), repeated)
 
     @cached_property
     def topics(self) -> frozenset[str]:
         """The topics of the pairs."""
         return frozenset(self.topic.unique().to_pylist())
 
+    def of_topics(self, topics: Iterable[str]) -> Mask:
+        """Return which pairs have one of these topics."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        known = pc.is_in(self.topic.dictionary, pa.array(sorted(topics), pa.string())).to_numpy(zero_copy_only=False)
+        mask: Mask = known[self.topic.indices.to_numpy()]
+        return mask
+
     @cached_property
-    def in_order(self) -> Longs:
+    def in_order(self) -> Ints:
         """The place of each pair, in the order of the file."""
-        places = np.empty(len(self), np.int64)
-        places[self.number] = np.arange(len(self))
+        places = np.empty(len(self), np.int32)
+        places[self.number] = np.arange(len(self), dtype=np.int32)
         return places
 
     # finding
@@ -199,7 +280,13 @@ class KeySet:
     def places(self, hashes: Ints) -> tuple[Longs, Longs]:
         """Return (index into `hashes`, place) of each pair with one of the hashes."""
         low = np.searchsorted(self.hash, hashes, "left")
-        counts = np.searchsorted(self.hash, hashes, "right") - low
+        counts = np.zeros(len(hashes), np.int64)
+        going = np.arange(len(hashes))
+        while len(going):  # few hashes belong to several pairs
+            place = low[going] + counts[going]
+            going = going[place < len(self.hash)]
+            going = going[self.hash[low[going] + counts[going]] == hashes[going]]
+            counts[going] += 1
         rows = np.repeat(np.arange(len(hashes)), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         return rows, np.repeat(low, counts) + within
@@ -219,11 +306,12 @@ class KeySet:
         hashes = hash_pairs(topics, texts)
         rows, places = self.places(hashes)
         own, other = pa.array(rows), pa.array(places)
-        same = pc.and_(pc.equal(topics.take(own), self.topic.take(other)), pc.equal(texts.take(own), self.key.take(other)))
+        wanted = self.topic.take(other).dictionary_decode().cast(wide), self.key.take(other).cast(wide)
+        same = pc.and_(pc.equal(topics.take(own), wanted[0]), pc.equal(texts.take(own), wanted[1]))
         hit = same.to_numpy(zero_copy_only=False).astype(np.bool_)
         # a record may hold one key twice, as UNIQ_KEY and in KEYS
-        found = np.unique(np.stack([owners[rows[hit]], self.number[places[hit]]], axis=1), axis=0)
-        return Matches(found[:, 0], self.in_order[found[:, 1]], np.unique(places[~hit]), hashes, owners)
+        found = distinct((owners[rows[hit]] << 32) + self.number[places[hit]])
+        return Matches(found >> 32, self.in_order[found & 0xFFFFFFFF].astype(np.int64), distinct(places[~hit]), hashes, owners)
 
 
 def last_per_key_mask(places: Longs, limit: int) -> Mask:
@@ -234,98 +322,3 @@ def last_per_key_mask(places: Longs, limit: int) -> Mask:
     mask = np.empty(len(places), np.bool_)
     mask[order] = ends - np.arange(len(places)) <= limit
     return mask
-
-
-# files
-
-
-def read_keys(path: str | os.PathLike[str]) -> KeySet:
-    """Read the keys of a text, CSV or Parquet file. Raises CannotOpenError, or UsageError that names bad lines by number."""
-    place = Path(path)
-    try:
-        with place.open("rb") as file:
-            magic = file.read(4)
-            if magic == b"PAR1":
-                return _parquet(place)
-            raw = magic + file.read()
-    except OSError as error:
-        raise CannotOpenError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}; give a file of topics and keys") from None
-    text = _decode_utf8(place, raw)
-    topics, keys, bad = (_csv if place.suffix.lower() == ".csv" else _lines)(place, text)
-    _refuse(str(place), bad)
-    import pyarrow as pa
-
-    return KeySet._distinct(pa.array(topics, pa.large_string()), pa.array(keys, pa.large_string()))
-
-
-def _refuse(what: str, bad: Sequence[str]) -> None:
-    if bad:
-        more = f"; {len(bad) - MAX_BAD_LINES} more" if len(bad) > MAX_BAD_LINES else ""
-        raise UsageError(f"{what} cannot be looked up: {', '.join(bad[:MAX_BAD_LINES])}{more}; each row needs a topic and a key")
-
-
-def _decode_utf8(place: Path, raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{place}, line {line} is not UTF-8 text; give lines `topic<TAB>key`, CSV or Parquet") from None
-
-
-def _lines(place: Path, text: str) -> tuple[list[str], list[str], list[str]]:
-    topics, keys, bad = [], [], []
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.removesuffix("\r")
-        topic, tab, key = line.partition("\t")
-        if topic and key and "\t" not in key:
-            topics.append(topic)
-            keys.append(key)
-        elif line:
-            wrong = "no tab" if not tab else "more than one tab" if "\t" in key else f"no {'key' if topic else 'topic'}"
-            bad.append(f"line {number} has {wrong}")
-    return topics, keys, bad
-
-
-def _csv(place: Path, text: str) -> tuple[list[str], list[str], list[str]]:
-    topics, keys, bad = [], [], []
-    rows = csv.reader(io.StringIO(text), strict=True)
-    try:
-        head = next(rows, [])
-        at = _columns(place, head)
-        for row in rows:
-            pair = [row[k] for k in at if k < len(row)]
-            if len(pair) == 2 and all(pair):
-                topics.append(pair[0])
-                keys.append(pair[1])
-            elif row:
-                bad.append(f"line {rows.line_num} has no {'topic' if not pair or not pair[0] else 'key'}")
-    except csv.Error as error:
-        raise UsageError(f"{place}, line {rows.line_num} is not valid CSV: {error}") from None
-    return topics, keys, bad
-
-
-def _columns(place: Path, names: Sequence[str]) -> list[int]:
-    for name in ("topic", "key"):
-        if name not in names:
-            raise UsageError(f"{place} has no column {name!r}, it has {', '.join(names) or 'none'}; give one with topic and key")
-    return [names.index("topic"), names.index("key")]
-
-
-def _parquet(place: Path) -> KeySet:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    try:
-        _columns(place, pq.read_schema(place).names)
-        rows = pq.read_table(place, columns=["topic", "key"])
-        pair = [rows.column(name).cast(pa.large_string()).combine_chunks() for name in ("topic", "key")]
-    except (pa.ArrowException, pa.ArrowInvalid) as error:
-        raise UsageError(f"{place} cannot be read as Parquet with text in topic and key: {' '.join(str(error).split())[:200]}") from None
-    bad: list[str] = []
-    for name, column in zip(("topic", "key"), pair, strict=True):
-        empty = pc.fill_null(pc.equal(pc.binary_length(column), 0), True).to_numpy(zero_copy_only=False)
-        bad.extend(f"row {row + 1} has no {name}" for row in np.flatnonzero(empty)[:1000].tolist())
-    _refuse(str(place), bad)
-    topics, keys = (column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks) for column in pair)
-    return KeySet._distinct(topics, keys)

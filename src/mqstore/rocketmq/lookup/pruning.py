@@ -33,6 +33,7 @@ from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.index_proof import check_chains
 from mqstore.table.columns import Selection
+from mqstore.table.distinct import distinct, distinct_of_sorted
 
 __all__ = ["PrunedScan", "QueueRange", "fully_indexed", "prune"]
 
@@ -224,7 +225,7 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
         return _scan(store, "there is no index file")
     if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_ENTRIES:
         return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
-    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entry_blocks(store)]))
+    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entry_blocks(store)]), kind="stable")
     if not len(listed):
         return _scan(store, "no record has a queue entry")
     topics = selection.topics or {queue.topic for queue in store.all_queues()}
@@ -240,7 +241,7 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
             hits.append(proved[1])
     if not valid:
         return _scan(store, f"none of the {len(files)} index files is valid")
-    points = np.unique(np.concatenate([listed[~known], *hits]))
+    points = distinct(np.concatenate([listed[~known], *hits]))
     if len(points) > MAX_POINTS or len(points) * MAX_SHARE > len(listed) + 64 * MAX_SHARE:
         return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
     rest = tuple(file for file in _written_files(store.log) if file not in sure)
@@ -257,7 +258,7 @@ def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted
     if (np.diff(physical) < 0).any():
         return None
     hits = _inside(physical[np.isin(entries["key_hash"], wanted)], sure)
-    mentioned = np.unique(_inside(physical, sure))
+    mentioned = distinct_of_sorted(_inside(physical, sure))
     # the first and the last record may have keys in the file before or after this one
     mentioned = mentioned[(mentioned > physical[0]) & (mentioned < physical[-1])]
     numbers = np.searchsorted(listed, mentioned)

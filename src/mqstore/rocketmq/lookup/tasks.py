@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import PipelineError
-from mqstore.files import Bytes, MappedFile
+from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import Url
 from mqstore.findings import Damage
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchOutput, DispatchRules
-from mqstore.rocketmq.format.commit_log import CommitLog, Records, group_ranges
+from mqstore.rocketmq.format.commit_log import SPARSE, CommitLog, Records, group_ranges
 from mqstore.rocketmq.lookup.answer import AnswerFile, answer_schema
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE, probe, sweep
 from mqstore.rocketmq.lookup.key_set import KeySet, Matches, last_per_key_mask
@@ -39,10 +39,13 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.table.distinct import distinct
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
 __all__ = [
     "COLLISION",
@@ -57,6 +60,7 @@ __all__ = [
     "SearchTask",
     "damage_sentence",
     "fetch_range",
+    "keys_of",
     "scan_range",
     "search_index",
 ]
@@ -152,7 +156,7 @@ def _view_of(context: LookupContext) -> DiskView:
     return opened_view(context.store, context.config, context.token)
 
 
-def _keys_of(context: LookupContext) -> KeySet:
+def keys_of(context: LookupContext) -> KeySet:
     """Return the keys of a lookup, mapped once per process."""
     found = _key_sets.get(context.keys)
     if found is None:
@@ -168,7 +172,7 @@ def search_index(task: SearchTask) -> IndexSearch:
     """Find the candidates of one index file by probing or sweeping it."""
     file = _view_of(task.context).store.index_files()[task.number]
     try:
-        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, _keys_of(task.context))
+        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, keys_of(task.context))
     finally:
         if file.octets is not None:
             file.drop()
@@ -214,13 +218,13 @@ def _concatenated(parts: Sequence[Longs]) -> Longs:
 def scan_range(task: ScanTask) -> LookupResult:
     """Find the hits of one split. Raises PipelineError at damage if the lookup is `failfast`."""
     context = task.context
-    view, keys = _view_of(context), _keys_of(context)
+    view, keys = _view_of(context), keys_of(context)
     damage: list[Damage] = []
     found = _Hits()
     for records, dispatched in _dispatches(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
         found.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
         wanted = keys.has(dispatched.keys["hash"].astype(np.int32))
-        positions = np.unique(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
+        positions = distinct(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
         for low in range(0, len(positions), RECORDS_AT_ONCE):
             some = Records(records.file, records.data, positions[low : low + RECORDS_AT_ONCE])
             found.add(some, keys.match(RecordColumns(some)))
@@ -260,7 +264,7 @@ def damage_sentence(damage: Damage) -> str:
 def fetch_range(task: FetchTask) -> LookupResult:
     """Find the hits among the records that candidates point at."""
     context = task.context
-    view, keys = _view_of(context), _keys_of(context)
+    view, keys = _view_of(context), keys_of(context)
     rows = MappedFile(Path(task.candidates)).data.view(CANDIDATE)[task.low : task.high]
     found = _Hits()
     read = 0
@@ -271,7 +275,7 @@ def fetch_range(task: FetchTask) -> LookupResult:
         found.add(records, matched)
         # an entry whose record has no key of that hash is wrong, so the file is not valid
         owner = np.searchsorted(records.positions, some["physical_offset"] - records.file.start)
-        had = np.isin((owner << 32) + some["hash"], (matched.owners << 32) + matched.hashes)
+        had = _are_in((owner << 32) + some["hash"], np.sort((matched.owners << 32) + matched.hashes))
         found.invalid.update(np.unique(some["file"][~had]).tolist())
         view.log.drop_records(records)
     return _stage_hits(context, view, keys, found, f"c{task.low:010d}", task.start, read, [])
@@ -280,24 +284,48 @@ def fetch_range(task: FetchTask) -> LookupResult:
 def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: _Hits) -> Iterator[tuple[Records, NDArray[np.void]]]:
     """Yield valid records, each once, up to RECORDS_AT_ONCE at a time, with the candidates that point at them."""
     starts = np.array([file.start for file in log.files], np.int64)
-    for low in range(0, len(rows), RECORDS_AT_ONCE):
-        some = rows[low : low + RECORDS_AT_ONCE]
-        numbers = np.searchsorted(starts, some["physical_offset"], "right") - 1
-        for number in np.unique(numbers).tolist():
-            inside = some[numbers == number]
-            if number >= 0:
-                file = log.files[number]
-                positions = np.unique(inside["physical_offset"]) - file.start
-                for data, near in group_ranges(log.mapped(file), file.start, positions.astype(np.int64)):
-                    valid = np.array([_is_valid(data, position, file.start) for position in near.tolist()], np.bool_)
-                    offsets = inside["physical_offset"] - file.start
-                    here = inside[(offsets >= near[0]) & (offsets <= near[-1])]
-                    points = np.isin(here["physical_offset"] - file.start, near[valid])
-                    _note_damaged(here[~points], keys, found)
-                    if points.any():
-                        yield Records(file, data, np.ascontiguousarray(near[valid])), here[points]
-            else:
-                _note_damaged(inside, keys, found)
+    numbers = np.searchsorted(starts, rows["physical_offset"], "right") - 1
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
+        number = int(numbers[low]) if low < high else -1
+        if number < 0:
+            _note_damaged(rows[low:high], keys, found)
+            continue
+        file = log.files[number]
+        first, last = (int(rows["physical_offset"][k]) - file.start for k in (low, high - 1))
+        sparse = last - first > SPARSE * (high - low)
+        with log.mapped(file).read_ahead(first, first if sparse else last + 1) as ahead:
+            for at in range(low, high, RECORDS_AT_ONCE):
+                some = rows[at : min(at + RECORDS_AT_ONCE, high)]
+                ahead.reach(int(some["physical_offset"][0]) - file.start)
+                yield from _valid_in(log, file, some, keys, found)
+
+
+def _valid_in(
+    log: CommitLog, file: QueueFile, some: NDArray[np.void], keys: KeySet, found: _Hits
+) -> Iterator[tuple[Records, NDArray[np.void]]]:
+    """Yield the valid records of one file at which candidates point, as `_valid_records` does."""
+    offsets = some["physical_offset"] - file.start
+    for data, near in group_ranges(log.mapped(file), file.start, distinct(offsets)):
+        valid = np.empty(len(near), np.uint8)
+        frames.are_valid(data, near, file.start, valid)
+        here = some[slice(*np.searchsorted(offsets, [near[0], near[-1] + 1]).tolist())]
+        sound = near[valid.view(np.bool_)]
+        if len(sound) < len(near):
+            points = _are_in(here["physical_offset"] - file.start, sound)
+            _note_damaged(here[~points], keys, found)
+            here = here[points]
+        if len(sound):
+            yield Records(file, data, np.ascontiguousarray(sound)), here
+
+
+def _are_in(values: Longs, ascending: Longs) -> NDArray[np.bool_]:
+    """Return which values are among others."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    mask: NDArray[np.bool_] = ascending[places] == values
+    return mask
 
 
 def _note_damaged(some: NDArray[np.void], keys: KeySet, found: _Hits) -> None:
@@ -305,10 +333,6 @@ def _note_damaged(some: NDArray[np.void], keys: KeySet, found: _Hits) -> None:
     if len(some):
         found.damaged.append(keys.places(some["hash"].astype(np.int32))[1])
         found.invalid.update(np.unique(some["file"]).tolist())
-
-
-def _is_valid(data: Bytes, position: int, base: int) -> bool:
-    return position + 8 <= len(data) and frames.status_at(data, position, base, True) == frames.STOP
 
 
 # writing
@@ -322,7 +346,7 @@ def _stage_hits(
     token = secrets.token_hex(6)
     part: PartFile | None = None
     outcomes: str | None = None
-    collisions, damaged = np.unique(_concatenated(found.collisions)), np.unique(_concatenated(found.damaged))
+    collisions, damaged = distinct(_concatenated(found.collisions)), distinct(_concatenated(found.damaged))
     with DurableDirectory(context.stage) as stage:
         if len(offsets):
             staged = f"{name}.{token}.rows"
@@ -365,7 +389,7 @@ def _answer_batches(context: LookupContext, view: DiskView, keys: KeySet, offset
         rows = pa.array(of_some)
         yield pa.RecordBatch.from_arrays(
             [
-                keys.topic.take(rows).cast(pa.string()),
+                keys.topic.take(rows).dictionary_decode(),
                 keys.key.take(rows).cast(pa.string()),
                 pa.array(np.ones(len(of_some), np.bool_)),
                 *batch.columns,

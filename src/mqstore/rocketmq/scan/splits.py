@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
+from mqstore.files.read_ahead import ReadAhead
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
@@ -137,28 +138,27 @@ class SplitWalk:
             if start >= stop:
                 continue
             mapped = self._log.mapped(file)
-            if self._first is not None:
-                start = max(start, min(self._first - file.start, size))
-            elif start:
-                found = self._join(file, start, stop)
-                self.begin = None if found is None else file.start + found
-                if found is None:
-                    # no record starts in this file, as far as this split can see
-                    self.reach = file.start + start
-                    continue
-                start = found
-            at = start
-            if at < stop:
-                mapped.will_need(at, stop - at)
-            for event in self._log.scan_file(file, at, stop, chunk=CHUNK):
-                at = _end_of(event)
-                if not isinstance(event, Damage):
-                    self.end = file.start + at
-                yield event
+            with mapped.read_ahead(max(0, start - self._lead), stop) as ahead:
+                if self._first is not None:
+                    start = max(start, min(self._first - file.start, size))
+                elif start:
+                    found = self._join(file, start, stop, ahead)
+                    self.begin = None if found is None else file.start + found
+                    if found is None:
+                        # no record starts in this file, as far as this split can see
+                        self.reach = file.start + start
+                        continue
+                    start = found
+                at = start
+                for event in self._log.scan_file(file, at, stop, chunk=CHUNK, ahead=ahead):
+                    at = _end_of(event)
+                    if not isinstance(event, Damage):
+                        self.end = file.start + at
+                    yield event
             self.reach = file.start + (at if at >= stop else file.size)
             mapped.drop(start, stop - start)
 
-    def _join(self, file: QueueFile, start: int, stop: int) -> int | None:
+    def _join(self, file: QueueFile, start: int, stop: int, ahead: ReadAhead) -> int | None:
         """Return where the chain enters the split: at its first record, or where a walk from `lead` bytes before arrives."""
         if not self._lead:
             return self._log.first_record(file, start, stop)
@@ -167,7 +167,7 @@ class SplitWalk:
         if found is None or found >= start:
             return found
         at = found
-        for event in self._log.scan_file(file, found, start):
+        for event in self._log.scan_file(file, found, start, ahead=ahead):
             at = _end_of(event)
         return at if at >= start else None
 

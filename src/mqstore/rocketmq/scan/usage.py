@@ -12,7 +12,7 @@ Each split is counted separately, and the tallies are added up. Bodies are not r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -133,40 +133,43 @@ def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: i
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     queues = columns.row(frames.QUEUE_ID)
     days = columns.row(frames.STORE_TIMESTAMP) // DAY
-    for rows in _groups((codes, queues, days)):
-        k = rows[0]
-        group = (start, names[codes[k]], int(queues[k]), int(days[k]))
-        found.groups.setdefault(group, Tally()).add(_tally(columns, rows, header))
+    for k, tally in _tallies((codes, queues, days), columns, header):
+        found.groups.setdefault((start, names[codes[k]], int(queues[k]), int(days[k])), Tally()).add(tally)
     if prefix is not None:
         keys = [None if stored is None else next(iter(split_keys(stored)), "")[:prefix] for stored in columns.stored_keys.to_pylist()]
         numbers: dict[str | None, int] = {}
         labels = np.array([numbers.setdefault(key or None, len(numbers)) for key in keys], np.int64)
         names_of_keys = list(numbers)
-        for rows in _groups((labels,)):
-            found.by_key.setdefault(names_of_keys[labels[rows[0]]], Tally()).add(_tally(columns, rows, header))
+        for k, tally in _tallies((labels,), columns, header):
+            found.by_key.setdefault(names_of_keys[labels[k]], Tally()).add(tally)
 
 
-def _groups(parts: Iterable[np.ndarray]) -> list[np.ndarray]:
-    """Group the row numbers that agree in all parts."""
-    label: np.ndarray | None = None
-    for part in parts:
-        _, number = np.unique(part, return_inverse=True)
-        label = number if label is None else np.unique(label * (int(number.max(initial=0)) + 1) + number, return_inverse=True)[1]
-    assert label is not None
-    order = np.argsort(label, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(label[order])) + 1) if len(order) else []
-
-
-def _tally(columns: RecordColumns, rows: np.ndarray, header: int) -> Tally:
-    times = columns.row(frames.STORE_TIMESTAMP)[rows]
-    offsets = columns.row(frames.QUEUE_OFFSET)[rows]
-    return Tally(
-        len(rows),
-        int(columns.row(frames.SIZE)[rows].sum()) + header * len(rows),
-        int(columns.row(frames.BODY_LENGTH)[rows].sum()),
-        int(columns.row(frames.PROPERTIES_LENGTH)[rows].sum()),
-        int(times.min()),
-        int(times.max()),
-        int(offsets.min()),
-        int(offsets.max()),
+def _tallies(labels: Sequence[np.ndarray], columns: RecordColumns, header: int) -> Iterator[tuple[int, Tally]]:
+    """Yield a tally for each group of records that agree in all labels, with a record of the group."""
+    if not len(columns):
+        return
+    order = np.lexsort(labels)
+    changes = np.zeros(len(order) - 1, np.bool_)
+    for label in labels:
+        ordered = label[order]
+        changes |= ordered[1:] != ordered[:-1]
+    first = np.append(0, np.flatnonzero(changes) + 1)
+    counts = np.diff(np.append(first, len(order)))
+    times = columns.row(frames.STORE_TIMESTAMP)[order]
+    offsets = columns.row(frames.QUEUE_OFFSET)[order]
+    sizes, bodies, properties = (
+        np.add.reduceat(columns.row(field)[order], first) for field in (frames.SIZE, frames.BODY_LENGTH, frames.PROPERTIES_LENGTH)
     )
+    rows = (
+        order[first],
+        counts,
+        sizes + header * counts,
+        bodies,
+        properties,
+        np.minimum.reduceat(times, first),
+        np.maximum.reduceat(times, first),
+        np.minimum.reduceat(offsets, first),
+        np.maximum.reduceat(offsets, first),
+    )
+    for k, *figures in zip(*(row.tolist() for row in rows), strict=True):
+        yield k, Tally(*figures)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import numpy as np
 
+from mqstore.files.read_ahead import ReadAhead
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchOutput, DispatchRules
@@ -13,7 +16,7 @@ from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
 
-__all__ = ["SPLIT", "LogSplit", "SplitCheck", "check_split", "plan"]
+__all__ = ["SPLIT", "LogSplit", "SplitCheck", "SplitsAhead", "check_split", "plan"]
 
 SPLIT = 16 << 20  # bytes of log a thread checks at once
 
@@ -50,8 +53,35 @@ def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
     ]
 
 
-def check_split(log: CommitLog, split: LogSplit, rules: DispatchRules, begin: int | None = None) -> SplitCheck:
-    """Check one split. begin: position of its first record, if known; otherwise it is searched for."""
+class SplitsAhead:
+    """Reads log files ahead of threads that check their splits in log order."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._windows: deque[tuple[QueueFile, ReadAhead]] = deque()
+
+    def __enter__(self) -> SplitsAhead:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for _, window in self._windows:
+            window.close()
+
+    def of(self, split: LogSplit) -> ReadAhead:
+        """Return the window for a split that is checked soon. The file before may still be read."""
+        if not self._windows or self._windows[-1][0] != split.file:
+            if len(self._windows) > 1:
+                self._windows.popleft()[1].close()
+            self._windows.append((split.file, self._log.mapped(split.file).read_ahead(split.start, split.file.size)))
+        window = self._windows[-1][1]
+        window.reach(split.start)
+        return window
+
+
+def check_split(
+    log: CommitLog, split: LogSplit, rules: DispatchRules, begin: int | None = None, ahead: ReadAhead | None = None
+) -> SplitCheck:
+    """Check one split. begin: position of its first record, if known; otherwise it is searched for. ahead: as for `scan_file`."""
     file = split.file
     if begin is None:
         # at the start of a file whatever is there is checked; elsewhere the first valid record
@@ -60,7 +90,7 @@ def check_split(log: CommitLog, split: LogSplit, rules: DispatchRules, begin: in
         return SplitCheck(split, None, split.start if begin is None else begin)
     check = SplitCheck(split, begin, begin)
     dispatcher: Dispatcher | None = None
-    for event in log.scan_file(file, begin, split.stop, together=True):
+    for event in log.scan_file(file, begin, split.stop, together=True, ahead=ahead):
         if isinstance(event, Records):
             if dispatcher is None:
                 dispatcher = Dispatcher(event.data, rules, (split.stop - begin) // 91 + 1)

@@ -18,7 +18,7 @@ from mqstore.findings import CheckCounts, Damage
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.rocketmq.verify.log_proof import LogSplit, check_split, plan
+from mqstore.rocketmq.verify.log_proof import LogSplit, SplitsAhead, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import MAX_FINDINGS
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
@@ -115,14 +115,15 @@ def check_part(task: PartTask) -> PartProof:
     findings_before = len(work.damage)
     met = task.met
     begin: int | None = None
-    for number, split in enumerate(task.splits):
-        check = check_split(work.log, split, work.rules_for(split))
-        if met[0] == split.file.start and met[1] > split.start and check.begin != met[1]:
-            check = check_split(work.log, split, work.rules_for(split), met[1])
-        if number == 0:
-            begin = check.begin
-        met = _arrived(met, split.file.start, check.end)
-        work.take(check)
+    with SplitsAhead(work.log) as ahead:
+        for number, split in enumerate(task.splits):
+            check = check_split(work.log, split, work.rules_for(split), ahead=ahead.of(split))
+            if met[0] == split.file.start and met[1] > split.start and check.begin != met[1]:
+                check = check_split(work.log, split, work.rules_for(split), met[1])
+            if number == 0:
+                begin = check.begin
+            met = _arrived(met, split.file.start, check.end)
+            work.take(check)
     work.drop()
     return PartProof(
         task,

@@ -34,11 +34,12 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_directories import below
 from mqstore.rocketmq.verify.database_index_proof import DatabaseIndexProof
 from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
-from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, check_split, plan
+from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, SplitsAhead, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
 from mqstore.rocketmq.verify.timeline_proof import TimelineProof
 from mqstore.rocketmq.verify.timer_proof import TimerProof
+from mqstore.table.distinct import distinct
 from mqstore.threads import TaskThreads
 
 __all__ = ["Verification", "settle_index", "verify"]
@@ -198,12 +199,12 @@ class Verification:
         """Yield checked splits in log order; one that did not begin where the split before it ended is checked again from there."""
         waiting: deque[Future[SplitCheck]] = deque()
         met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
-        with TaskThreads(threads, "verify") as pool:
+        with SplitsAhead(self.log) as ahead, TaskThreads(threads, "verify") as pool:
             splits = iter(plan(self.log))
             try:
                 while True:
                     while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
-                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split)))
+                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split), ahead=ahead.of(split)))
                     if not waiting:
                         return
                     check = waiting.popleft().result()
@@ -232,7 +233,7 @@ class Verification:
                 self._take_run(run)
             if len(dispatched.keys):
                 self._take_keys(dispatched.keys)
-        self.affected += len(np.unique(np.concatenate(self._of_split)))
+        self.affected += len(distinct(np.concatenate(self._of_split)))
 
     def _take_run(self, run: QueueRun) -> None:
         proof = (self.batch_queues if run.batch else self.queues).get((run.topic, run.queue_id))
@@ -262,7 +263,7 @@ class Verification:
         for file in self.store.unread_index:  # it may hold them
             held |= (offsets >= file.header.begin_physical_offset) & (offsets <= file.header.end_physical_offset)
         inside = offsets <= newest
-        beyond = np.unique(offsets[~held & ~inside])
+        beyond = distinct(offsets[~held & ~inside])
         self.unindexed += len(beyond)
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
         known = [offset for offset in lost if not self._was_deleted_by_recovery(offset)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import time
 from pathlib import Path
 
 import pytest
-from support.broker import OPEN, SMALL, BrokerThread, Wire, records
+from support.broker import OPEN, SMALL, BrokerThread, Wire, heartbeat_body, records
 
+from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.handlers.queries import KeyQueries, query_message
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups
 from mqstore.broker.protocol.frames import Frame
 
 FOREVER = (1 << 63) - 1
@@ -90,3 +94,38 @@ def test_large_responses_to_requests_that_arrived_together_are_complete_and_in_o
     assert [each.opaque for each in told] == opaques
     bodies = [each.body for answer in told for each in records(answer.body)]
     assert bodies == [b"%d" % number for number in range(10)] + [b"z" * 60_000] * 38
+
+
+def test_members_are_notified_once_a_new_group_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right before the response: a client that is notified earlier rebalances, and cannot send its subscription until it has it."""
+    saved: list[bool] = []
+    notify = Membership.changed
+
+    def changed(self: Membership, groups: list[str]) -> None:
+        topics = tmp_path / "store" / "config" / "topics.json"
+        saved.append(topics.exists() and "%RETRY%g" in topics.read_text(encoding="utf-8"))
+        notify(self, groups)
+
+    monkeypatch.setattr(Membership, "changed", changed)
+    with BrokerThread(tmp_path / "store", settings=OPEN, config=SMALL) as thread, Wire(thread.address) as wire:
+        wire.make_topic("T", 1)
+        assert wire.heartbeat("c@a", "g", {"T": "*"}).code == 0
+        assert wire.pushed.pop().code == 40
+        assert saved == [True]
+        assert wire.call(38, {"consumerGroup": "g"}).json() == {"consumerIdList": ["c@a"]}
+
+
+def test_a_client_that_leaves_while_its_group_is_saved_is_not_a_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = TopicsAndGroups.save
+
+    async def slowly(self: TopicsAndGroups) -> None:
+        await asyncio.sleep(0.5)
+        await save(self)
+
+    with BrokerThread(tmp_path / "store", settings=OPEN, config=SMALL) as thread, Wire(thread.address) as wire:
+        wire.make_topic("T", 1)
+        monkeypatch.setattr(TopicsAndGroups, "save", slowly)
+        with Wire(thread.address) as other:
+            other.post(34, {}, heartbeat_body("c@b", "g", {"T": "*"}))
+        time.sleep(1)
+        assert wire.call(38, {"consumerGroup": "g"}).remark == "no consumer for this group, g"

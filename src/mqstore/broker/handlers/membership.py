@@ -78,7 +78,7 @@ def heart_beat(context: Context, connection: Connection, request: Frame) -> Fram
         told = parse(request.body)
     except UsageError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    membership, configured = context.component(Membership), context.component(TopicsAndGroups)
+    configured = context.component(TopicsAndGroups)
     _check_limits(context, connection, told)
     known = len(context.store.groups.names())
     new = False
@@ -86,6 +86,23 @@ def heart_beat(context: Context, connection: Connection, request: Frame) -> Fram
         config = configured.group(group.name)
         new |= config is not None and configured.retry_topic(config)
     new |= len(context.store.groups.names()) > known
+    return _registered_once_saved(context, connection, request, told) if new else _registered(context, connection, request, told)
+
+
+async def _registered_once_saved(context: Context, connection: Connection, request: Frame, told: Heartbeat) -> Frame:
+    """Save new groups and topics, then register the client.
+
+    Notifications follow the save, as in the broker: a client that is notified while its heartbeat is not answered rebalances, but cannot
+    send the heartbeat with its new subscription, so its pulls are refused for a second.
+    """
+    await context.component(TopicsAndGroups).save()
+    _check_limits(context, connection, told)  # others may have come meanwhile
+    return make_response(request) if connection.closed else _registered(context, connection, request, told)
+
+
+def _registered(context: Context, connection: Connection, request: Frame, told: Heartbeat) -> Frame:
+    """Register a client, notify the members of its groups if they have changed, and return the response."""
+    membership = context.component(Membership)
     changed = membership.clients.heartbeat(connection, told, request.language.name, request.version, context.clock())
     if changed:
         log("consumers-changed", groups=changed, client=told.client_id, peer=connection.peer)
@@ -94,8 +111,7 @@ def heart_beat(context: Context, connection: Connection, request: Frame) -> Fram
     if context.profile.is_v5:
         moved = bool(changed) or not told.fingerprint
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if moved else "false"}
-    done = make_response(request, ext=ext)
-    return _saved(configured, done) if new else done
+    return make_response(request, ext=ext)
 
 
 def _check_limits(context: Context, connection: Connection, told: Heartbeat) -> None:
@@ -112,11 +128,6 @@ def _check_limits(context: Context, connection: Connection, told: Heartbeat) -> 
         new = {group.name for group in told.consumers if group.name not in context.store.groups}
         limits.check("groups", len(context.store.groups.names()), len(new))
         limits.check("topics", len(context.store.topics.names()), len(new))
-
-
-async def _saved(configured: TopicsAndGroups, done: Frame) -> Frame:
-    await configured.save()
-    return done
 
 
 def unregister_client(context: Context, connection: Connection, request: Frame) -> Frame:

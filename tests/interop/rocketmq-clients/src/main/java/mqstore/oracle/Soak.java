@@ -137,12 +137,13 @@ public final class Soak {
         admin.setNamesrvAddr(address);
         admin.setInstanceName("soak_admin");
         admin.start();
+        String broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next().selectBrokerAddr();
         DefaultMQProducer p = producer("soak_churn_producer");
         for (int number = 0; !over(); number++) {
             String topic = "soak-churn-" + number;
             String group = "soak_churn_" + number;
             try {
-                admin.createAndUpdateTopicConfig(address, new TopicConfig(topic, 4, 4, 6));
+                admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, 4, 4, 6));
                 for (int i = 0; i < EACH; i++) {
                     p.send(new Message(topic, "t", "k" + i, "message".getBytes(StandardCharsets.UTF_8)));
                 }
@@ -165,10 +166,10 @@ public final class Soak {
                     }
                 }
                 c.shutdown();
-                admin.deleteTopicInBroker(Collections.singleton(address), topic);
+                admin.deleteTopicInBroker(Collections.singleton(broker), topic);
                 // what mqadmin deleteSubGroup does; without it, a broker keeps the retry topic and the offsets for ever
-                admin.deleteSubscriptionGroup(address, group, true);
-                admin.deleteTopicInBroker(Collections.singleton(address), "%RETRY%" + group);
+                admin.deleteSubscriptionGroup(broker, group, true);
+                admin.deleteTopicInBroker(Collections.singleton(broker), "%RETRY%" + group);
                 topics.incrementAndGet();
             } catch (Exception e) {
                 incomplete.incrementAndGet();

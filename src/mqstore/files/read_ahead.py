@@ -25,7 +25,7 @@ __all__ = ["ReadAhead"]
 
 WINDOW = 32 << 20
 PIECE = 2 << 20  # bytes that the thread reads before it looks where the walk is
-PROBE = 1 << 20  # one byte in so many is looked for in the page cache
+PROBE = 1 << 20  # bytes between two samples of what the page cache holds
 LEAST = 4 << 20  # a shorter range is left to the system's own readahead
 
 _SUPPORTED = all(hasattr(os, name) for name in ("sendfile", "preadv", "RWF_NOWAIT", "posix_fadvise", "SEEK_DATA"))

@@ -16,7 +16,7 @@ from support.stores import Store, message
 import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.commit_log import AT_ONCE, CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.record import blank, decode, encode
 from mqstore.rocketmq.verify.verification import verify
 
@@ -303,3 +303,17 @@ def test_without_a_record_that_says_otherwise_the_first_of_two_overlapping_files
     before = offsets(log_of(tmp_path))
     (tmp_path / "commitlog" / f"{4095:020d}").write_bytes(bytes(4096))
     assert offsets(log_of(tmp_path)) == before
+
+
+def test_a_walk_that_reads_ahead_yields_before_it_leaves_its_window(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=64 << 20)
+    for number in range(400):
+        store.put(message("orders", bytes([number % 251]) * (100 << 10)))
+    log = mqstore.open(store.write()).log
+    events = [event for event in log.scan() if isinstance(event, Records)]
+    spans = [int(event.positions[-1] - event.positions[0]) for event in events]
+    assert len(events) > 2
+    assert max(spans) <= AT_ONCE
+    found = [event.file.start + at for event in events for at in event.positions.tolist()]
+    assert len(found) == len(set(found)) == 400
+    assert found == [event.file.start + at for event in log.scan(chunk=7) if isinstance(event, Records) for at in event.positions.tolist()]

@@ -38,7 +38,7 @@ __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "siz
 
 CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
 TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
-AT_ONCE = 16 << 20  # bytes after which a walk yields, so that it does not leave the window that is read ahead
+AT_ONCE = 16 << 20  # bytes after which a walk that is read ahead yields, so that it does not leave the window
 SPARSE = 1 << 18  # mean size of records above which a walk that may not need their bodies does not read ahead
 DROP = 32 << 20  # bytes that stay resident after being walked, so that a walk of any length uses bounded memory
 
@@ -311,12 +311,14 @@ class CommitLog:
         stretch = mapped.read_window(start, stop, together=together)
         positions = np.empty(chunk, np.int64)
         at = dropped = start
-        dense = True
+        dense = not mapped.remote and start < stop and size_in(mapped, start + self._size_field) <= SPARSE
         window = mapped.read_ahead(start, stop) if ahead is None else ahead
         try:
             while at < stop:
+                near = stop
                 if dense or together:
                     window.reach(at, hop=not together)
+                    near = at + AT_ONCE
                 if at - dropped > self.drop_after:
                     mapped.drop(dropped, at - dropped)
                     dropped = at
@@ -327,8 +329,8 @@ class CommitLog:
                     stretch.advance(at, at)
                 data, end = stretch.data, stretch.end
                 before = at
-                count, at, status = self._walk(data, at, min(stop, end, at + AT_ONCE), file.start, positions)
-                dense = at - before <= SPARSE * count
+                count, at, status = self._walk(data, at, min(stop, end, near), file.start, positions)
+                dense = not mapped.remote and at - before <= SPARSE * count
                 if at > end:  # the last record ends past the bytes fetched: it is visited again
                     count -= 1
                     at, status = int(positions[count]) - self.header_size, frames.STOP

@@ -91,9 +91,12 @@ def test_a_rebuild_whose_session_does_not_start_leaves_nothing(tmp_path: Path, m
 
     monkeypatch.setattr(session, "session", fail)
     monkeypatch.setattr(session, "starts_on_this_machine", lambda master: True)
+    stopped: list[str] = []
+    monkeypatch.setattr(session, "stop", lambda: stopped.append("another session"))
     with pytest.raises(PipelineError, match="did not start"):
         rebuild(opened(case_named("4.9.3/c-index-collisions")), tmp_path / "new", master="local[2]")
     assert list(tmp_path.iterdir()) == []
+    assert stopped == []
 
 
 def test_an_error_of_a_task_ends_the_others(on_spark: list[int]) -> None:

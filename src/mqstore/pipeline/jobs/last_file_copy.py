@@ -29,7 +29,8 @@ class LastFileCopy:
 
     def __init__(self, log: CommitLog, file: QueueFile, directory: DurableDirectory) -> None:
         self._file = file
-        self._source: MappedFile = log.mapped(file)
+        # a separate map: pages that are released after they are copied would be taken from the walk over the log
+        self._source = MappedFile(log.mapped(file).path)
         self._directory = directory
         self._size = max(file.size, log.file_size)
         self._stopped = threading.Event()

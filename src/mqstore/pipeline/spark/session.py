@@ -149,6 +149,11 @@ def starting(master: str) -> Iterator[Future[SparkSession]]:
         except BaseException as error:
             future.set_exception(error)
         if interrupted.is_set():
+            end()
+
+    def end() -> None:
+        """Stop the session, if it was started here: another one that is active now belongs to the caller."""
+        if future.done() and future.exception() is None:
             stop()
 
     thread = threading.Thread(target=start, name="mqstore-session", daemon=True)
@@ -158,15 +163,14 @@ def starting(master: str) -> Iterator[Future[SparkSession]]:
             yield future
         except KeyboardInterrupt:
             interrupted.set()
-            if future.done():
-                stop()
+            end()
             raise
         except BaseException:
             thread.join()
-            stop()
+            end()
             raise
         thread.join()
-        stop()
+        end()
 
 
 def starts_on_this_machine(master: str) -> bool:

@@ -138,10 +138,11 @@ public final class Soak {
         admin.setInstanceName("soak_admin");
         admin.start();
         String broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next().selectBrokerAddr();
-        DefaultMQProducer p = producer("soak_churn_producer");
         for (int number = 0; !over(); number++) {
             String topic = "soak-churn-" + number;
             String group = "soak_churn_" + number;
+            // a producer asks twice a minute for the routes of all topics that it ever sent to, deleted ones too
+            DefaultMQProducer p = producer("soak_churn_producer_" + number);
             try {
                 admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, 4, 4, 6));
                 for (int i = 0; i < EACH; i++) {
@@ -176,8 +177,8 @@ public final class Soak {
                 error = e.toString();
                 Thread.sleep(1000);
             }
+            p.shutdown();
         }
-        p.shutdown();
         admin.shutdown();
     }
 

@@ -210,6 +210,7 @@ def floor(spark: Any, tasks: int, rounds: int) -> float:
 def peer_dispatch(store: Path, rounds: int, work: Path) -> list[dict[str, Any]]:
     """Let the real store build queues and index of a linked log, several times in one JVM, so that later rounds are warm."""
     remove(work)
+    provide_memory()
     try:
         return oracle("dispatch", link_log(store, work), "--rounds", rounds)
     finally:

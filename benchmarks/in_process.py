@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchkit import Bench, Row, log_files, median, peer_dispatch, timed
+from benchkit import Bench, Row, log_files, median, peer_dispatch, provide_memory, timed
 
 import mqstore
 from mqstore.files.durable import DurableDirectory
@@ -63,6 +63,7 @@ def main() -> None:
         for threads, target in TARGETS.items():
             reports = []
             for _ in range(bench.rounds):
+                provide_memory()
                 with bench.scratch("rebuilt") as out:
                     reports.append(rebuild(store, out, in_process_threads=threads))
             assert reports[0].messages == peer[0]["entries"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from benchkit import Bench, Row, median, peer_dispatch
+from benchkit import Bench, Row, median, peer_dispatch, provide_memory
 
 from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.session import session
@@ -23,6 +23,7 @@ def main() -> None:
         session_seconds = time.perf_counter() - start
 
         def run(*, check_crc: bool) -> tuple[float, str]:
+            provide_memory()
             with bench.scratch("rebuilt") as out:
                 report = rebuild(store, out, spark=spark, check_crc=check_crc)
             assert report.messages == peer[0]["entries"]

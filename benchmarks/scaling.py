@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, warm
+from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, provide_memory, warm
 
 from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.jobs.report import RebuildReport
@@ -44,6 +44,7 @@ def main() -> None:
     store = bench.store("s10")
 
     def run(source: Path, **where: object) -> RebuildReport:
+        provide_memory()
         with bench.scratch("rebuilt") as out:
             return rebuild(source, out, **where)  # type: ignore[arg-type]
 

@@ -239,13 +239,22 @@ class Child:
     status: int
 
 
-def child(*command: object, sample: float = 0.02) -> Child:
-    """Run a command and sample its memory. Its standard output goes to a file, so that it never blocks on a pipe."""
+def child(*command: object, sample: float = 0.02, told: list[tuple[float, str]] | None = None) -> Child:
+    """Run a command and sample its memory. Its standard output goes to a file, so that it never blocks on a pipe.
+
+    told: list that the lines of its standard error are appended to, each with the seconds since the start.
+    """
     peak = {"VmHWM": 0, "RssAnon": 0}
     with tempfile.TemporaryFile() as out:
         start = time.perf_counter()
-        process = subprocess.Popen([str(part) for part in command], stdout=out)
+        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=None if told is None else subprocess.PIPE, text=True)
         ended = threading.Event()
+
+        def listen() -> None:
+            with process.stderr as lines:
+                told.extend((time.perf_counter() - start, line) for line in lines)
+
+        threads = [threading.Thread(target=listen)] * (told is not None)
 
         def watch() -> None:
             while not ended.wait(sample):
@@ -254,13 +263,15 @@ def child(*command: object, sample: float = 0.02) -> Child:
                     if name in peak:
                         peak[name] = max(peak[name], int(value.split()[0]) * 1024)
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
+        threads.append(threading.Thread(target=watch))
+        for thread in threads:
+            thread.start()
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         ended.set()
-        watcher.join()
+        for thread in threads:
+            thread.join()
         out.seek(0)
         text = out.read(1 << 24).decode("utf-8", "replace")
     return Child(seconds, max(usage.ru_maxrss * 1024, peak["VmHWM"]), peak["RssAnon"], text, process.returncode)

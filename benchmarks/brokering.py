@@ -5,8 +5,8 @@ each round; the rounds of both sides alternate; each figure is a median. The cli
 for each round, with one connection to the broker. Sends are synchronous, 1 KiB each, and counted for a few seconds after a few seconds
 of warm-up. The push consumer drains a topic that was filled beforehand; the first fifth is not measured. Startup is measured from the
 start of the process until it accepts a message from a client that is already running and keeps retrying; resident memory is read right
-after that. Name server and real broker share one JVM with a heap of at most 1 GB. If enough memory is free, it is also started once
-with the heap size of its start script (8 GB, pre-touched).
+after that. The floor of both is a process that imports asyncio and numpy and ends. Name server and real broker share one JVM with a heap
+of at most 1 GB. If enough memory is free, it is also started once with the heap size of its start script (8 GB, pre-touched).
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchkit import ROOT, Bench, Row, median, mqstore, remove
+from benchkit import ROOT, Bench, Row, child, median, mqstore, remove
 
 CLIENTS = ROOT / "tests" / "interop" / "rocketmq-clients"
 VERSION = "4.9.3"
 TOPIC = "load-filled"
 SHIPPED = ("-Xms8g", "-Xmx8g", "-XX:+AlwaysPreTouch")  # from bin/runbroker.sh
 ROOM = 12_000_000  # kB that must be free for that heap
+# prints its resident kB
+IMPORTS = """
+import asyncio, numpy
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+"""
 OPENED = [
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
@@ -167,6 +172,13 @@ class Sizes:
         return cls(max(1.0, 3 * scale), max(1.0, 5 * scale), max(20_000, int(200_000 * scale)), max(200, int(4000 * scale)))
 
 
+def imported(rounds: int) -> tuple[float, float]:
+    """Return the seconds and MB of a process that imports what no server in Python with numpy is without, and does nothing else."""
+    runs = [child(sys.executable, "-c", IMPORTS) for _ in range(rounds + 1)][1:]
+    assert all(run.status == 0 for run in runs)
+    return median([run.seconds for run in runs]), median([float(run.stdout) / 1000 for run in runs])
+
+
 def starts(bench: Bench, directory: Path) -> None:
     """Measure the time to the first accepted message, and the memory after it."""
     client = Client(directory / "client")
@@ -192,12 +204,15 @@ def starts(bench: Bench, directory: Path) -> None:
     shipped = measured(Side(False, SHIPPED)) if free_memory() > ROOM else None
     client.end()
     ours, theirs = median(seconds["ours"]), median(seconds["peer"])
+    floor, held = imported(bench.rounds)
     conditions = f"medians of {bench.rounds}; the real name server and broker start in one JVM, -Xmx1g"
-    row = Row("broker: start to first accepted message", "<= 0.08 x the real broker", {"s": ours}, {"s": theirs}, ours / theirs)
+    figures = {"s": theirs, "floor: a process that imports asyncio and numpy, s": floor, "ratio of the floor": floor / theirs}
+    row = Row("broker: start to first accepted message", "<= 0.08 x the real broker", {"s": ours}, figures, ours / theirs)
     bench.emit(Row(row.what, row.target, row.ours, row.peer, row.ratio, ours <= 0.08 * theirs, conditions))
     mine, its = median(memory["ours"]), median(memory["peer"])
     what = "broker: resident memory after the first message"
-    bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, {"MB": its}, mine / its, mine <= 0.1 * its, conditions))
+    figures = {"MB": its, "floor: a process that imports asyncio and numpy, MB": held, "ratio of the floor": held / its}
+    bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, figures, mine / its, mine <= 0.1 * its, conditions))
     if shipped is not None:
         its = shipped[1]
         conditions = f"ours as above; the real one once, {' '.join(SHIPPED)}; to its first message {shipped[0]:.1f} s"

@@ -87,10 +87,10 @@ def main() -> None:
         bench.emit(Row(f"floor of {what}", "", {"seconds": median([float(run.stdout) for run in runs])}))
 
 
-def messages_made() -> float:
-    """Return the messages that a loop makes in a second, as in `putting`."""
+def messages_made(body: int = 100) -> float:
+    """Return the messages, with bodies of so many bytes, that a loop makes in a second, as in `putting`."""
     names = tuple(f"bench-{number}" for number in range(TOPICS))
-    texts = [b"x" * 100] * 1024
+    texts = [b"x" * body] * 1024
     start = time.perf_counter()
     for i in range(MESSAGES):
         Message(names[i % TOPICS], texts[i & 1023], queue_id=i // TOPICS % 8, keys=f"order-{i:09d}")

@@ -7,51 +7,13 @@ copies the last log file and syncs; its floor is writing that many bytes of it t
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from benchkit import Bench, Row, log_files, median, peer_dispatch, provide_memory
+from unwritten import walked, written
 
-from benchkit import Bench, Row, log_files, median, peer_dispatch, provide_memory, timed
-
-import mqstore
-from mqstore.files.durable import DurableDirectory
-from mqstore.files.readonly import MappedFile
 from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.runner import ThreadRunner
-from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchRules
-from mqstore.rocketmq.format.commit_log import Records
-from mqstore.rocketmq.rebuild_steps import DISPATCHED_AT_ONCE
-from mqstore.rocketmq.scan.splits import Split, SplitWalk, plan
 
 TARGETS = {1: 5.0, 2: 8.0}
-AT_ONCE = 32 << 20  # bytes
-
-
-def dispatched_only(store: Path, threads: int) -> float:
-    """Return the seconds that walking and dispatching all records takes if entries and keys are thrown away."""
-    log = mqstore.open(store).log
-
-    def dispatch(split: Split) -> None:
-        dispatcher: Dispatcher | None = None
-        for event in SplitWalk(log, split):
-            if isinstance(event, Records):
-                if dispatcher is None or dispatcher.count + len(event) > DISPATCHED_AT_ONCE:
-                    dispatcher = Dispatcher(event.data, DispatchRules(), DISPATCHED_AT_ONCE)
-                dispatcher.add(event.positions)
-
-    return timed(lambda: list(ThreadRunner(threads).each(plan(log, tasks=4 * threads), dispatch)))
-
-
-def last_file_written(store: Path, place: Path) -> float:
-    """Return the seconds that the disk takes for the bytes of the last log file."""
-    source = MappedFile(log_files(store)[-1])
-    end = source.last_nonzero(0, source.size) + 1
-    place.mkdir()
-    with DurableDirectory(place) as directory, directory.open_new("copy") as file:
-        start = time.perf_counter()
-        for at in range(0, end, AT_ONCE):
-            file.pwrite_past_cache(at, source.data[at : min(at + AT_ONCE, end)])
-        file.sync()
-        return time.perf_counter() - start
 
 
 def main() -> None:
@@ -67,7 +29,7 @@ def main() -> None:
                 with bench.scratch("rebuilt") as out:
                     reports.append(rebuild(store, out, in_process_threads=threads))
             assert reports[0].messages == peer[0]["entries"]
-            floor = median([dispatched_only(store, threads) for _ in range(bench.rounds)])
+            floor = median([walked(store, ThreadRunner(threads)) for _ in range(bench.rounds)])
             alone = median([sum(seconds for name, seconds in report.stages if name in ("scan", "queues", "index")) for report in reports])
             whole = median([report.seconds for report in reports])
             stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in reports[-1].stages)
@@ -86,16 +48,16 @@ def main() -> None:
                     f"{reports[0].messages} messages, {reports[0].log_bytes / 1e9:.2f} GB, medians of {bench.rounds}; stages: {stages}",
                 )
             )
-        written = []
+        copies = []
         for _ in range(bench.rounds):
             with bench.scratch("written") as place:
-                written.append(last_file_written(store, place))
+                copies.append(written(log_files(store)[-1], place))
         bench.emit(
             Row(
                 f"whole rebuild in process, 2 threads, {kind}",
                 "",
                 {"seconds": whole},
-                {"floor: writing the last log file to the disk, seconds": median(written)},
+                {"floor: writing the last log file to the disk, seconds": median(copies)},
                 conditions=f"medians of {bench.rounds}",
             )
         )

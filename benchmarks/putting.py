@@ -3,7 +3,8 @@
 A put counts only when its message is also in queue and index: time is measured until dispatch has caught up. Both sides create each
 message object inside the timed loop, from prepared bodies, and first put a quarter as many messages to warm up. The rounds of both
 sides alternate; each figure is a median. Before each run memory is used and freed (`benchkit.provide_memory`). Arrow batches of 8192 rows
-are prepared beforehand.
+are prepared beforehand. The floors of the same run: the loop that makes the message objects and puts none (single puts only), and a new
+mapped file that is filled with as many bytes as the log gets.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from benchkit import TOPICS, Bench, Row, median, oracle, provide_memory
+from floors import messages_made, touches
 
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -68,8 +70,8 @@ def in_batches(texts: Sequence[bytes], count: int) -> Put:
     return run
 
 
-def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> tuple[float, float]:
-    """Return (seconds of the puts, seconds until all are dispatched) of messages warm to warm + count."""
+def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> tuple[float, float, float]:
+    """Return (seconds of the puts, seconds until all are dispatched, bytes of log a message) of messages warm to warm + count."""
     with MessageStore.open(path, StoreConfig(version="4.9.3", flush_disk_type=flush)) as store:
         put(store, 0, warm)
         assert store.wait_dispatched()
@@ -87,7 +89,7 @@ def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: s
         assert store.wait_dispatched()
         listed = time.perf_counter() - start
         assert sum(queue.max_offset for queue in store.queues()) == warm + share * threads
-    return seconds, listed
+        return seconds, listed, store.log_max / (warm + share * threads)
 
 
 def peer(bench: Bench, count: int, warm: int, body: int, threads: int = 1, flush: str = "async", batch: int = 1) -> dict[str, float]:
@@ -102,7 +104,8 @@ def asynchronous(bench: Bench, body: int) -> None:
     warm = max(1, count // 4 // ROWS) * ROWS
     texts = bodies(body)
     ways = {"put": one_by_one(texts), "put_batch": in_batches(texts, warm + count)}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    filled: list[float] = []
     theirs: list[dict[str, float]] = []
     producers: list[dict[str, float]] = []
     for _ in range(bench.rounds):
@@ -114,6 +117,10 @@ def asynchronous(bench: Bench, body: int) -> None:
             provide_memory()
             with bench.scratch("our-puts") as path:
                 found[name].append(ours(path, put, count, warm))
+        provide_memory()
+        with bench.scratch("touched") as path:
+            filled.append(touches(path)[0])
+    made = median([messages_made(body) for _ in range(bench.rounds)])
     base = median([row["messages"] / row["dispatched_seconds"] for row in theirs])
     real = {
         "messages/s": base,
@@ -121,15 +128,17 @@ def asynchronous(bench: Bench, body: int) -> None:
         "in producers' batches of 32": median([row["messages"] / row["dispatched_seconds"] for row in producers]),
     }
     for name, least in TARGETS[body].items():
-        rate = median([count / listed for _, listed in found[name]])
-        alone = median([count / seconds for seconds, _ in found[name]])
+        rate = median([count / listed for _, listed, _ in found[name]])
+        alone = median([count / seconds for seconds, _, _ in found[name]])
+        floors = {"floor: making the messages, messages/s": made} if name == "put" else {}
+        floors |= {"floor: filling a new mapped file, messages/s": median(filled) * 1e6 / found[name][0][2]}
         what = f"{name}, {body} B and a key, async flush, one thread, until in queue and index"
         bench.emit(
             Row(
                 what,
                 f">= {least} x the real store's single puts",
                 {"messages/s": rate, "puts only": alone, "MB/s of bodies": rate * body / 1e6},
-                real,
+                real | floors,
                 rate / base,
                 rate / base >= least,
                 f"{count} messages after {warm} to warm up, medians of {bench.rounds}",
@@ -147,7 +156,7 @@ def synced(bench: Bench, threads: int) -> None:
         theirs.append(peer(bench, count, warm, 1024, threads, "sync"))
         with bench.scratch("our-puts") as path:
             found.append(ours(path, put, count, warm, threads, "SYNC_FLUSH"))
-    rate = median([count / seconds for seconds, _ in found])
+    rate = median([count / seconds for seconds, _, _ in found])
     base = median([row["messages"] / row["put_seconds"] for row in theirs])
     bench.emit(
         Row(

@@ -2,7 +2,8 @@
 
 A smaller log is a store with the first log files of a large one, hard-linked, and the beginning of the next: a rebuild copies the last
 log file, and this keeps the copy small. 0.1 GB is the first part of the first file. Cost per message is that of the default, threads of
-this process; the cost on warm Spark is shown beside it. The peer of the cold rebuild is the real store's total: load and dispatch.
+this process. The peer of the cold rebuild is the real store's total: load and dispatch. The floor of a cost per message, and of a second
+core, is walk and dispatch of the same splits with nothing written; that of a second core is also an arithmetic loop in two processes.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, provide_memory, warm
+from unwritten import walked
 
 from mqstore.pipeline.jobs.rebuild import rebuild
 from mqstore.pipeline.jobs.report import RebuildReport
+from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.spark.session import session
 
 PART = 100_000_000  # size of the smallest log in bytes
 BEGINNING = 1_000_000  # bytes of the last log file
+LOOP = 10_000_000
 COLD = "import sys; from mqstore.pipeline.jobs.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
 
 
@@ -39,6 +46,53 @@ def part_of(store: Path, target: Path, files: int) -> Path:
     return target
 
 
+def loop(count: int) -> float:
+    """Return the seconds of an arithmetic loop."""
+    start, total = time.perf_counter(), 0
+    for number in range(count):
+        total += number * number
+    return time.perf_counter() - start
+
+
+def two_processes(rounds: int) -> float:
+    """Return how much more arithmetic two processes do at once than one alone: 2 if the cores do not disturb each other."""
+    gains = []
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        list(processes.map(loop, [1000] * 4))
+        for _ in range(rounds):
+            alone = processes.submit(loop, LOOP).result()
+            gains.append(2 * alone / max(processes.map(loop, [LOOP] * 2)))
+    return median(gains)
+
+
+def two_cores(bench: Bench, store: Path, cost: Callable[..., float], floor: Callable[[Path, int, Runner], float]) -> None:
+    """Compare one core with two on the first 4 GB, in threads and on Spark, beside their floors."""
+    arithmetic = two_processes(bench.rounds)
+    with bench.scratch("part") as place:
+        part = part_of(store, place, min(4, len(log_files(store))))
+        warm(part)
+        with bench.scratch("rebuilt") as out:
+            messages = rebuild(part, out, in_process_threads=2).messages
+        found: dict[str, list[tuple[float, float]]] = {"in this process": [], "on Spark, warm": []}
+        for width in (1, 2):
+            measured = cost(part, in_process_threads=width)
+            found["in this process"].append((measured, floor(part, messages, ThreadRunner(width))))
+            with session(master=f"local[{width}]") as spark:
+                measured = cost(part, spark=spark)
+                found["on Spark, warm"].append((measured, floor(part, messages, SparkRunner(spark))))
+        size = log_size(part)
+    for name, ((one, floor_one), (two, floor_two)) in found.items():
+        figures = {"one core, us": one, "two cores, us": two}
+        floors = {
+            "floor: walk and dispatch, nothing written, one core, us": floor_one,
+            "two cores, us": floor_two,
+            "their ratio": floor_one / floor_two,
+            "arithmetic, two processes against one": arithmetic,
+        }
+        what = f"{size / 1e9:.1f} GB of log, medians of {bench.rounds}"
+        bench.emit(Row(f"1 -> 2 cores, rebuild {name}, per message", ">= 1.8 x", figures, floors, one / two, one / two >= 1.8, what))
+
+
 def main() -> None:
     bench = Bench(__doc__ or "")
     store = bench.store("s10")
@@ -48,37 +102,32 @@ def main() -> None:
         with bench.scratch("rebuilt") as out:
             return rebuild(source, out, **where)  # type: ignore[arg-type]
 
-    def best(source: Path, **where: object) -> float:
-        """Return the median microseconds per message."""
+    def cost(source: Path, **where: object) -> float:
+        """Return the median microseconds per message, after a run that does not count."""
+        run(source, **where)
         reports = [run(source, **where) for _ in range(bench.rounds)]
         return median([report.seconds / report.messages * 1e6 for report in reports])
 
+    def floor(source: Path, messages: int, runner: Runner) -> float:
+        """Return the median microseconds per message of walk and dispatch alone."""
+        return median([walked(source, runner) for _ in range(bench.rounds)]) / messages * 1e6
+
     whole = len(log_files(store))
-    sizes = sorted({0, 1, min(4, whole), whole})
     costs: dict[str, float] = {}
-    cores: dict[str, float] = {}
-    on_spark: dict[str, float] = {}
-    for files in sizes:
+    reading: dict[str, float] = {}
+    for files in sorted({0, 1, min(4, whole), whole}):
         with bench.scratch("part") as place:
             part = part_of(store, place, files)
             warm(part)
             name = f"{log_size(part) / 1e9:.1f} GB"
-            run(part, in_process_threads=2)
-            costs[name] = best(part, in_process_threads=2)
-    with bench.scratch("part") as place:
-        part = part_of(store, place, min(4, whole))
-        warm(part)
-        for threads in (1, 2):
-            cores[f"{threads} threads, us"] = best(part, in_process_threads=threads)
-            with session(master=f"local[{threads}]") as spark:
-                run(part, spark=spark)
-                on_spark[f"local[{threads}], us"] = best(part, spark=spark)
-    spread = max(costs.values()) / min(costs.values())
-    what = f"medians of {bench.rounds}"
-    bench.emit(Row("cost per message of a rebuild as the log grows, us", "flat within 15 %", dict(costs), {}, spread, spread <= 1.15, what))
-    for name, found in (("in this process", cores), ("on Spark, warm", on_spark)):
-        one, two = found.values()
-        bench.emit(Row(f"1 -> 2 cores, rebuild {name}, per message", ">= 1.8 x", dict(found), {}, one / two, one / two >= 1.8, what))
+            costs[name] = cost(part, in_process_threads=2)
+            reading[f"floor at {name}"] = floor(part, run(part, in_process_threads=2).messages, ThreadRunner(2))
+    compared, floors = list(costs.values())[1:], list(reading.values())[1:]  # the smallest store is there to be seen
+    spread = max(compared) / min(compared)
+    reading["spread of the floor"] = max(floors) / min(floors)
+    what = f"medians of {bench.rounds}; the ratio is the spread from 1 GB on"
+    bench.emit(Row("cost per message of a rebuild as the log grows, us", "flat within 15 %", costs, reading, spread, spread <= 1.15, what))
+    two_cores(bench, store, cost, floor)
     with bench.scratch("rebuilt") as out:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", COLD, str(store), str(out)], check=True, stdout=subprocess.DEVNULL)

@@ -2,19 +2,22 @@
 
 The store is made by our engine from Arrow batches and stays in the work directory. Before each command all its files are evicted from the
 page cache; `cat` of the log is timed in the same way, before and after. The real 4.9.3 store opens what was rebuilt and finds messages by
-their keys. An export is also killed halfway and resumed. The DataFrame rows are whole processes on `local[2]`, the seconds without the
-start of the session. With --warm each command is run once more with its files in the page cache, beside `cat` of them: for a store that
-fits into memory with room to spare, such as --gb 8.
+their keys. An export is also killed halfway and resumed. Where a command reports its progress, the row says by how many percentage points
+that was ahead of or behind the share of the time that had passed, at worst. The DataFrame rows are whole processes on `local[2]`, the
+seconds without the start of the session. With --warm each command is run once more with its files in the page cache, beside `cat` of them:
+for a store that fits into memory with room to spare, such as --gb 8.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -139,10 +142,12 @@ def main() -> None:
             continue
         remove(out)
         evict(path)
-        run = child(*command, sample=0.2)
-        seconds = seconds_of(name, run)
+        told: list[tuple[float, str]] = []
+        run = child(*command, *reporting(name), sample=0.2, told=told)
+        seconds = seconds_of(name, run, told)
         rate = size / seconds
         figures = {"seconds": seconds, "MB/s of log": rate / 1e6, "MB resident": run.rss / 1e6, "anonymous": run.anonymous / 1e6}
+        figures |= progress_of(told, run.seconds)
         bench.emit(
             Row(name, ">= 0.85 x cat", figures, {"cat MB/s": disk / 1e6}, rate / disk, rate >= 0.85 * disk, f"{messages:,} messages, cold")
         )
@@ -172,10 +177,22 @@ def main() -> None:
     bench.emit(Row("cat of the log, again", "", {"MB/s": reading_rate(path) / 1e6, "MB/s before": disk / 1e6}))
 
 
-def seconds_of(name: str, run: Child) -> float:
+def seconds_of(name: str, run: Child, told: Sequence[object] = ()) -> float:
     """Return how long a command took, of a DataFrame without the start of the session. It must have succeeded."""
-    assert run.status == 0, (name, run.stdout[-500:])
+    assert run.status == 0, (name, run.stdout[-500:], told[-3:])
     return float(run.stdout.split()[-1]) if name.startswith("DataFrame") else run.seconds
+
+
+def reporting(name: str) -> list[str]:
+    """Return the option with which a command reports its progress; `sql` and DataFrames have none."""
+    return [] if name.startswith(("DataFrame", "sql")) else ["--progress"]
+
+
+def progress_of(told: Sequence[tuple[float, str]], seconds: float) -> dict[str, float]:
+    """Return how far the progress that a command reported was from the share of its time, at worst, in percentage points."""
+    shares = [(at, int(found[1])) for at, line in told if (found := re.search(r": (\d+)% \(", line))]
+    gaps = [share - 100 * at / seconds for at, share in shares]
+    return {"progress, lines": len(gaps), "points ahead": max(0, *gaps), "points behind": max(0, *(-gap for gap in gaps))} if gaps else {}
 
 
 def rows_of(place: Path) -> int:

@@ -161,7 +161,7 @@ def main() -> None:
         if name == "rebuild":
             (found,) = oracle("query", out, "--messages", messages, "--count", 1000, "--rounds", 1)
             bench.emit(Row("the real store opens what was rebuilt and queries 1,000 keys", "", {}, found))
-    whole = run.seconds
+        whole = run.seconds
     remove(out)
     evict(path)
     if options.only in "export" and killed([*export, "--resume"], whole / 2):

@@ -404,6 +404,29 @@ def test_a_recorded_run_replays_to_the_same_bytes(tmp_path: Path) -> None:
     assert names(tmp_path / f"crash-{len(recorded.operations)}-True") == ["out"]
 
 
+def test_an_empty_directory_is_removed_and_nothing_else_is(tmp_path: Path) -> None:
+    recorded = RecordedWrites()
+    (tmp_path / "first").mkdir()
+    with DurableDirectory(tmp_path / "first", recorder=recorded) as directory:
+        directory.create("topic/0/file")
+        directory.make_directory("topic/1")
+        os.symlink("1", tmp_path / "first/topic/link")
+        assert [directory.remove_empty(f"topic/{name}") for name in ("0", "0/file", "link", "1", "1", "2")] == [
+            *(False, False, False),  # something is in it; a file; a link
+            *(True, True, True),  # removed; not there any more; never there
+        ]
+        os.unlink(tmp_path / "first/topic/link")
+        directory.remove("topic/0/file")
+        directory.create("topic/1/file")  # the directory is made again
+        assert [directory.remove_empty(f"topic/{name}") for name in ("0", "1")] == [True, False]
+        directory.remove("topic/1/file")
+        assert directory.remove_empty("topic/1")
+        assert directory.remove_empty("topic")
+    (tmp_path / "second").mkdir()
+    recorded.replay(tmp_path / "second")
+    assert tree(tmp_path / "first") == tree(tmp_path / "second") == {}
+
+
 def test_a_crash_loses_what_was_not_synced() -> None:
     """Bytes are durable after a sync of the file, a name after a sync of its directory: the two are independent."""
     recorded = RecordedWrites(

@@ -293,6 +293,21 @@ class DurableDirectory:
             os.unlink(self.path(relative))
         self.note(Remove(self.named(relative)))
 
+    def remove_empty(self, relative: str) -> bool:
+        """Remove a directory if nothing is in it. Returns whether it is gone; a symbolic link to one stays."""
+        path = self.path(relative)
+        self._forget(relative)
+        with writing(path):
+            self.attempt("remove", relative)
+            try:
+                os.rmdir(path)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY):
+                    return error.errno == errno.ENOENT
+                raise
+        self.note(RemoveTree(self.named(relative)))
+        return True
+
     def remove_tree(self, relative: str) -> None:
         """Remove a directory with all its contents, or what is there in its place. No error if it does not exist."""
         if not relative or not self.exists(relative):

@@ -64,3 +64,34 @@ def test_a_closed_store_deletes_nothing(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(TargetError):
         store.delete_queues("T")
+
+
+def test_no_directory_of_a_deleted_topic_is_left(tmp_path: Path) -> None:
+    queues = tmp_path / "store" / "consumequeue"
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        for queue_id in range(3):
+            store.put(Message("T", b"m", queue_id=queue_id))
+        store.put(Message("other", b"m"))
+        store.dispatch_now()
+        assert store.delete_queues("T") == 3
+        assert [path.name for path in queues.iterdir()] == ["other"]
+        store.flush()  # the directories whose names were to be synced are gone
+        store.put(Message("T", b"new"))
+        store.dispatch_now()
+        store.flush()
+        assert bodies(store, "T") == [b"new"]
+        assert [path.name for path in (queues / "T").iterdir()] == ["0"]
+
+
+def test_what_others_put_beside_a_queue_stays(tmp_path: Path) -> None:
+    topic = tmp_path / "store" / "consumequeue" / "T"
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        for queue_id in range(2):
+            store.put(Message("T", b"m", queue_id=queue_id))
+        store.dispatch_now()
+        (topic / "1" / "notes").write_text("mine")
+        assert store.delete_queues("T") == 2
+        assert [str(path.relative_to(topic)) for path in sorted(topic.rglob("*"))] == ["1", "1/notes"]
+        store.put(Message("T", b"new", queue_id=1))
+        store.dispatch_now()
+        assert [bytes(record.body) for record in store.get("g", "T", 1, 0).records()] == [b"new"]

@@ -29,3 +29,7 @@ class StoredBatchQueue(BatchQueueImage):
 
     def _discard(self, files: Sequence[FileImage]) -> None:
         remove_files(self._queue_files, files)
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._queue_files.remove_directories(self.relative)

@@ -40,6 +40,10 @@ class StoredQueue(QueueImage):
     def _discard(self, files: Sequence[FileImage]) -> None:
         remove_files(self._queue_files, files)
 
+    def destroy(self) -> None:
+        super().destroy()
+        self._queue_files.remove_directories(self.relative)
+
     def _set_first_entry(self, position: int, tags_code: int) -> None:
         super()._set_first_entry(position, tags_code)
         if self.on_minimum is not None:

@@ -150,6 +150,14 @@ class QueueFiles:
         if self._writing.exists(file.relative):
             self._writing.remove(file.relative)
 
+    def remove_directories(self, queue: str) -> None:
+        """Remove the directory of a queue and, after its last queue, that of its topic; what holds anything else stays."""
+        for relative in (queue, queue.rpartition("/")[0]):
+            if not self._writing.remove_empty(relative):
+                return
+            with self._lock:
+                self._named.discard(relative)
+
     def clear_tail(self, file: StoredFile) -> None:
         """Overwrite what an earlier process left after the last row of a file."""
         mapped = file.mapped()
@@ -176,11 +184,21 @@ class QueueFiles:
                 self._sync_file(file)
                 file.synced = written
         if least_pages == 0:
-            for relative in named:
-                if self._syncing.exists(relative):
-                    self._syncing.sync_directory(relative)
+            self._sync_directories(named)
         with self._lock:
             return not self._dirty and not self._named
+
+    def _sync_directories(self, named: Sequence[str]) -> None:
+        """Sync directories, those of queues before those of topics; what could not be synced waits for the next time."""
+        for number, relative in enumerate(named):
+            try:
+                if self._syncing.exists(relative):
+                    self._syncing.sync_directory(relative)
+            except BaseException:
+                if self._syncing.exists(relative):
+                    with self._lock:
+                        self._named.update(named[number:])
+                    raise
 
     def _sync_file(self, file: StoredFile) -> None:
         try:

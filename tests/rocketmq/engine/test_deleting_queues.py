@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,44 @@ def test_no_directory_of_a_deleted_topic_is_left(tmp_path: Path) -> None:
         store.flush()
         assert bodies(store, "T") == [b"new"]
         assert [path.name for path in (queues / "T").iterdir()] == ["0"]
+
+
+def test_nothing_of_a_deleted_topic_is_kept_in_memory(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        for number in range(20):
+            assert [store.put(Message(f"T{number}", b"m")).queue_offset for _ in range(2)] == [0, 1]
+            store.delete_queues(f"T{number}")
+            store.delete_queues(f"%RETRY%{number}")
+        assert store._appender.path.topics == store._appender.next_offset._by_topic == {}
+        assert store.put(Message("T0", b"m")).queue_offset == 0
+
+
+def test_puts_while_their_topic_is_deleted_are_numbered_from_0_without_a_gap(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, services=True)
+    ended = threading.Event()
+
+    def put(store: MessageStore) -> None:
+        while not ended.is_set():
+            for _ in range(50):
+                store.put(Message("T", b"m"))
+            store.put(Message("T", b"m", properties={"DELAY": "0"}))  # one that takes the slow path
+
+    with MessageStore.open(tmp_path / "store", config) as store:
+        threads = [threading.Thread(target=put, args=(store,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        deleted = sum(store.delete_queues("T") for _ in range(30))
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert deleted
+        assert store.wait_dispatched()
+        stop, at = store.max_offset("T", 0), store.min_offset("T", 0)
+        while at < stop:
+            offsets = [record.queue_offset for record in store.get("g", "T", 0, at).records()]
+            assert offsets == list(range(at, at + len(offsets)))
+            at += len(offsets)
+        assert store.put(Message("T", b"last")).queue_offset == stop
 
 
 def test_what_others_put_beside_a_queue_stays(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ class Topic:
     """A topic as a store knows it.
 
     raw: its bytes; version: of the records that carry it; batch: whether its queues are batch queues; refused: why its messages
-    are refused, empty if they are not; following: queue id -> queue offset of the next message.
+    are refused, empty if they are not; following: queue id -> queue offset of the next message, None after the topic was forgotten.
     """
 
     def __init__(self, raw, version, batch, refused=""):
@@ -354,8 +354,8 @@ class PutPath:
         result = PutResult.__new__(PutResult)
         size = FIXED_SIZE + known.version + len(born) + len(store) + len(known.raw) + len(text) + len(body)
         now = now_ms()
-        if self.busy != 0 or self.file is not file:
-            return None  # the collector has let another thread change the log
+        if self.busy != 0 or self.file is not file or known.following is None:
+            return None  # the collector has let another thread change the log, or delete the topic
         if size > self.max_record_size or file.written + size + FRAME_SIZE > self.limit or now <= self.not_after:
             return None
         kind = sys_flag & TRANSACTION_MASK

@@ -69,7 +69,7 @@ class Topic:
     version: int
     batch: bool
     refused: str
-    following: dict[int, int]
+    following: dict[int, int] | None
     def __init__(self, raw: bytes, version: int, batch: bool, refused: str = "") -> None: ...
 
 class LogEnd:

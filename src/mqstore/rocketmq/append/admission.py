@@ -8,6 +8,7 @@ Format: docs/formats/rocketmq.md, section 3.
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 
 from mqstore.kernels.rocketmq.put import PutPath, Topic
@@ -51,18 +52,35 @@ class Admission:
         self._is_v5 = version != "4.9.3"
         self._path = path
         self._next_offset = next_offset
+        self._lock = threading.Lock()  # held while a topic becomes known or is forgotten
 
     # topics and hosts
 
     def topic(self, name: str) -> Topic:
         """Return what is known of a topic; its `refused` is the reason why no message of it is accepted, or empty."""
-        topics: dict[str, Topic] = self._path.topics
-        found = topics.get(name)
+        found: Topic | None = self._path.topics.get(name)
         if found is None:
-            found = topics[name] = self._judge(name)
-            if len(topics) > MAX_TOPICS:
-                self._path.topics = {name: found}
+            with self._lock:
+                topics: dict[str, Topic] = self._path.topics
+                found = topics.get(name)
+                if found is None:
+                    if len(topics) >= MAX_TOPICS:
+                        self._path.topics, topics = {}, self._path.topics
+                        for dropped in topics.values():
+                            dropped.following = None
+                    found = self._path.topics[name] = self._judge(name)
         return found
+
+    def forget(self, name: str) -> None:
+        """Forget a topic and its queue offsets. The caller holds the append lock.
+
+        A put that has looked the topic up and waits for the lock finds the offsets by name; the fast path stops at `following`.
+        """
+        with self._lock:
+            known = self._path.topics.pop(name, None)
+            if known is not None:
+                known.following = None
+            self._next_offset.forget(name.encode("utf-8", "surrogatepass"))
 
     def _judge(self, name: str) -> Topic:
         raw = name.encode("utf-8", "surrogatepass")

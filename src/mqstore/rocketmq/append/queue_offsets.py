@@ -22,5 +22,9 @@ class QueueOffsets:
         """Return the next offset of a queue."""
         return self._by_topic.get(key[0], {}).get(key[1], 0)
 
+    def forget(self, topic: bytes) -> None:
+        """Start all queues of a topic at 0 again. A dictionary that `of_topic` returned before no longer counts."""
+        self._by_topic.pop(topic, None)
+
     def __setitem__(self, key: tuple[bytes, int], offset: int) -> None:
         self.of_topic(key[0])[key[1]] = offset

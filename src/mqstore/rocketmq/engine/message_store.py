@@ -307,7 +307,7 @@ class MessageStore(ReadSide, SinglePut):
                 deleted = [queues.pop(key) for key in list(queues) if key[0] == topic]
                 for queue in deleted:
                     queue.destroy()
-            self._appender.next_offset.of_topic(topic.encode("utf-8", "surrogatepass")).clear()
+            self._appender.admission.forget(topic)
         return len(deleted)
 
     def delete_files_manually(self) -> None:

@@ -213,6 +213,29 @@ def test_what_the_index_does_not_reach_is_read_in_the_log(tmp_path: Path) -> Non
         assert report.misses == {"no-index-entry": 1}
 
 
+@pytest.mark.parametrize("plan", PLANS)
+def test_progress_counts_what_the_index_answers_for_and_what_is_read(plan: str, tmp_path: Path) -> None:
+    source = made(tmp_path / "store", indexed=120).write()
+    asked = [("orders", f"k{number}") for number in range(0, 300, 2)]
+    reported: list[tuple[int, int]] = []
+    lookup(
+        source,
+        asked,
+        tmp_path / "o",
+        by=plan,
+        splits=5,
+        in_process_threads=1,
+        progress=lambda done, total: reported.append((done, total)),
+    )
+    (total,) = {each for _, each in reported}
+    assert total == lookup(source, asked, tmp_path / "whole", by="scan", in_process_threads=1).log_bytes
+    amounts = [done for done, _ in reported]
+    assert amounts == sorted(amounts)
+    assert amounts[-1] == total
+    if plan != "scan":  # the index reaches over 120 of 300 messages
+        assert 0.2 * total < amounts[0] < 0.6 * total
+
+
 def test_a_lost_index_file_between_others_is_a_stretch_that_is_read(tmp_path: Path) -> None:
     source = made(tmp_path / "store", positions=100).write()
     files = sorted((source / "index").iterdir())

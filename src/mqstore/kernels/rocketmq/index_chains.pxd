@@ -1,9 +1,19 @@
-from mqstore.kernels.common.loads cimport mq_store32, mq_store64
+from mqstore.kernels.common.loads cimport mq_prefetch, mq_store32, mq_store64
 from mqstore.kernels.common.pointer_loads cimport first_byte, i32, i64, put32
 from mqstore.kernels.rocketmq.entry_layout cimport (
     INDEX_AT_HASH, INDEX_AT_OFFSET, INDEX_AT_PREVIOUS, INDEX_AT_SECONDS, INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, KEY_AT_HASH,
     KEY_AT_OFFSET, KEY_AT_TIMESTAMP, KEY_SIZE, MAX_INT, MILLISECONDS,
 )
+
+# the name of index_chains.py, where it is described
+cdef enum:
+    AHEAD = 16
+
+cdef inline void expect_slot(int *slots, unsigned int slot) noexcept nogil:
+    mq_prefetch(<const unsigned char *> (slots + slot))
+
+cdef inline void expect_byte(unsigned char *b, Py_ssize_t at) noexcept nogil:
+    mq_prefetch(b + at)
 
 cdef inline int *first_slot(int[::1] slots) noexcept nogil:
     return <int *> slots._data

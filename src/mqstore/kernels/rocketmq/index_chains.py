@@ -29,6 +29,14 @@ if not cython.compiled:
     def start_of(b):
         return b
 
+    def expect_slot(slots, slot):
+        """Have a slot fetched from memory before it is needed."""
+
+    def expect_byte(b, at):
+        """Have a byte fetched from memory before it is needed."""
+
+    AHEAD = 16  # keys
+
     def put_entry(out, at, key_hash, physical_offset, seconds, previous):
         """Write an entry."""
         put32(out, at + INDEX_AT_HASH, key_hash)
@@ -63,6 +71,16 @@ def newest_entry(slot_value: cython.longlong, number: cython.longlong) -> cython
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def hash_of(keys: cython.pointer[cython.const[cython.uchar]], k: cython.Py_ssize_t) -> cython.int:
+    """Return the hash of key row k; 0 for a negative one."""
+    h: cython.int = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
+    return h if h > 0 else 0
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def add_entries(
@@ -81,9 +99,9 @@ def add_entries(
     previous: cython.longlong
     taken: cython.longlong = 0
     for k in range(n):
-        h = i32(keys, KEY_SIZE * k + KEY_AT_HASH)
-        if h < 0:
-            h = 0
+        if k + AHEAD < n:
+            expect_slot(slots, cython.cast(cython.uint, hash_of(keys, k + AHEAD)) % slot_count)
+        h = hash_of(keys, k)
         slot = cython.cast(cython.uint, h) % slot_count
         previous = newest_entry(slots[slot], first_number + k)
         taken += previous == 0
@@ -151,9 +169,9 @@ def put(
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
-            h = i32(source, KEY_SIZE * k + KEY_AT_HASH)
-            if h < 0:
-                h = 0
+            if k + AHEAD < n:
+                expect_byte(to, INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * (hash_of(source, k + AHEAD) % slot_count))
+            h = hash_of(source, k)
             slot = h % slot_count
             at = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slot
             previous = newest_entry(i32(to, at), first_number + k)
@@ -189,6 +207,9 @@ def check(
         raise ValueError("arrays are too small")
     with cython.nogil:
         for k in range(n):
+            if k + AHEAD < n:
+                h = i32(source, INDEX_ENTRY_SIZE * (k + AHEAD) + INDEX_AT_HASH)
+                expect_slot(first_slot(slots), h % slot_count if h >= 0 else 0)
             h = i32(source, INDEX_ENTRY_SIZE * k + INDEX_AT_HASH)
             slot = h % slot_count if h >= 0 else 0
             if h < 0 or i32(source, INDEX_ENTRY_SIZE * k + INDEX_AT_PREVIOUS) != slots[slot]:

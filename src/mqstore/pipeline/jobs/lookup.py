@@ -102,7 +102,7 @@ def lookup(
     mode: PERMISSIVE skips damage and reports it, FAILFAST ends the job at it.
     spark, master: run on Spark; without them in threads of this process, `in_process_threads` or one a core.
     A session is never started for probing alone.
-    progress: called with (bytes of log read, bytes of log to read).
+    progress: called with (bytes of log answered for, by the index or by reading, bytes of log).
     Raises TargetError when `to` exists or cannot be written, UsageError, CannotOpenError, PipelineError.
     """
     if mode.upper() not in MODES:
@@ -216,13 +216,15 @@ class _IndexReading:
         """Return the ranges of log that the usable files answer for."""
         return covered_intervals(list(self.files.values()), self._store.log, self._end)
 
-    def run(self, runner: Runner) -> list[LookupResult]:
+    def run(self, runner: Runner, advance: _Advance) -> list[LookupResult]:
         """Return the hits that index files point at. If a file proves invalid it is dropped, and the others are read again."""
         if not self.files:
             return []
         candidates = self._candidates(runner)
         while self.files:
-            results = list(runner.each(self._fetch_tasks(candidates, runner.width), fetch_range))
+            tasks = self._fetch_tasks(candidates, runner.width)
+            done = advance.part(0, sum(each.stop - each.start for each in self.covered()), len(tasks))
+            results = list(runner.each(tasks, fetch_range, done))
             invalid = frozenset[int]().union(*(each.invalid for each in results))
             if not invalid:
                 return results
@@ -281,6 +283,27 @@ class _IndexReading:
         return tasks
 
 
+class _Advance:
+    """Reports how many bytes of log are done, of all of them; never fewer than before."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._reported = 0
+
+    def part(self, before: int, size: int, tasks: int) -> Callable[[int], None] | None:
+        """Return a function to call with the number of finished tasks, which share `size` bytes after the first `before`."""
+        progress = self._progress
+        if progress is None:
+            return None
+
+        def done(finished: int) -> None:
+            self._reported = max(self._reported, min(self._total, before + size * finished // max(1, tasks)))
+            progress(self._reported, self._total)
+
+        return done
+
+
 class _Lookup:
     """One lookup, planned: `write` carries it out."""
 
@@ -300,7 +323,7 @@ class _Lookup:
         self._survey = survey
         self._stage = stage
         self._splits = splits
-        self._progress = progress
+        self._advance = _Advance(progress, survey.end - store.log.start)
 
     def write(self, target: NewDirectory | NewFile, runner: Runner, begun: float) -> LookupReport:
         """Find everything and publish the answer. begun: `time.perf_counter()` at the start."""
@@ -327,7 +350,7 @@ class _Lookup:
             for item in self._store.log.findings:
                 raise PipelineError(damage_sentence(item))
         index = _IndexReading(self._store, self._keys, self._context, self._survey, self._stage)
-        results = index.run(runner)
+        results = index.run(runner, self._advance)
         covered = index.covered()
         results += self._scan(runner, covered)
         results.sort(key=lambda each: each.start)
@@ -348,7 +371,7 @@ class _Lookup:
         small = total <= IN_DRIVER and self._survey.plan is not Plan.SCAN
         here = ThreadRunner(1) if not runner.shares_memory and small else runner
         tasks = [ScanTask(self._context, replace(piece, number=number)) for number, piece in enumerate(pieces)]
-        done = None if self._progress is None else _bytes_done(self._progress, len(pieces), total)
+        done = self._advance.part(sum(each.stop - each.start for each in covered), total, len(pieces))
         return list(here.each(tasks, scan_range, done))
 
     def _report(
@@ -436,10 +459,3 @@ def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Ma
         if result.part is not None and mask.any():
             parts.append((result.part, None if mask.all() else mask))
     return parts
-
-
-def _bytes_done(progress: Progress, pieces: int, total: int) -> Callable[[int], None]:
-    def done(finished: int) -> None:
-        progress(total * finished // max(1, pieces), total)
-
-    return done

@@ -14,7 +14,9 @@ the file stays a hole.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +29,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
+from mqstore.threads import TaskThreads
 
 __all__ = ["IndexEnd", "IndexSequence", "IndexTask", "IndexWriter", "build_index", "index_name", "plan_index"]
 
@@ -82,8 +85,20 @@ def _name_of(timestamp: int) -> str:
 class IndexWriter:
     """One index file under way. Its header is written last, by `finish`."""
 
-    def __init__(self, stage: DurableDirectory, place: str, name: str, slots: int, positions: int, before: IndexEnd | None) -> None:
-        """place: directory of the file in the stage. before: the end of the previous file, if any."""
+    def __init__(
+        self,
+        stage: DurableDirectory,
+        place: str,
+        name: str,
+        slots: int,
+        positions: int,
+        before: IndexEnd | None,
+        thread: TaskThreads | None = None,
+    ) -> None:
+        """place: directory of the file in the stage. before: the end of the previous file, if any.
+
+        thread: writes the entries of a block while those of the next one are chained; without it they are written before that.
+        """
         self._stage = stage
         self._path = f"{place}/{name}"
         self.name = name
@@ -91,7 +106,9 @@ class IndexWriter:
         stage.ensure(self._path, self._base + ENTRY_SIZE * positions)
         self._slots = np.zeros(slots, np.int32)
         self._room = positions - 1
-        self._out = np.empty(min(BLOCK, self._room) * ENTRY_SIZE, np.uint8)
+        self._thread = thread
+        self._blocks = [np.empty(min(BLOCK, self._room) * ENTRY_SIZE, np.uint8) for _ in range(1 if thread is None else 2)]
+        self._writing: deque[Future[None]] = deque()
         inherited_time = before.end_timestamp if before is not None and before.end_timestamp > 0 else 0
         inherited_offset = before.end_physical_offset if before is not None and before.end_physical_offset > 0 else 0
         self._begin = self._end = (inherited_time, inherited_offset)
@@ -117,13 +134,23 @@ class IndexWriter:
 
     def _chain(self, keys: Keys, begin: int) -> None:
         rows = keys.view(np.uint8)
-        self._used_slots += index_chains.build(rows, begin, self._count + 1, self._slots, self._out)
-        self._stage.pwrite(self._path, self._base + ENTRY_SIZE * (self._count + 1), self._out[: len(rows)])
+        if len(self._writing) == len(self._blocks):
+            self._writing.popleft().result()
+        block = self._blocks[0]
+        self._blocks.reverse()
+        self._used_slots += index_chains.build(rows, begin, self._count + 1, self._slots, block)
+        position = self._base + ENTRY_SIZE * (self._count + 1)
+        if self._thread is None:
+            self._stage.pwrite(self._path, position, block[: len(rows)])
+        else:
+            self._writing.append(self._thread.submit(self._stage.pwrite, self._path, position, block[: len(rows)]))
         self._count += len(keys)
         self._end = (int(keys["store_timestamp"][-1]), int(keys["physical_offset"][-1]))
 
     def finish(self) -> IndexEnd:
-        """Write slots and header."""
+        """Write slots and header, after the last entries."""
+        while self._writing:
+            self._writing.popleft().result()
         slots = self._slots
         blocks = np.flatnonzero([slots[at : at + SLOT_BLOCK].any() for at in range(0, len(slots), SLOT_BLOCK)])
         for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
@@ -210,8 +237,8 @@ class IndexTask:
 
 def build_index(task: IndexTask) -> IndexEnd:
     """Build one index file from staged keys."""
-    with DurableDirectory(task.stage) as stage:
-        writer = IndexWriter(stage, task.place, task.name, task.slots, task.positions, task.before)
+    with DurableDirectory(task.stage) as stage, TaskThreads(1) as thread:
+        writer = IndexWriter(stage, task.place, task.name, task.slots, task.positions, task.before, thread)
         for keys in task.keys:
             writer.put(_read_staged(task.stage, keys))
         return writer.finish()

@@ -296,15 +296,18 @@ class DurableDirectory:
     def remove_empty(self, relative: str) -> bool:
         """Remove a directory if nothing is in it. Returns whether it is gone; a symbolic link to one stays."""
         path = self.path(relative)
-        self._forget(relative)
         with writing(path):
             self.attempt("remove", relative)
             try:
                 os.rmdir(path)
+            except FileNotFoundError:
+                self._made.discard(relative)
+                return True
             except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY):
-                    return error.errno == errno.ENOENT
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY):
+                    return False
                 raise
+        self._made.discard(relative)
         self.note(RemoveTree(self.named(relative)))
         return True
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqstore.errors import TargetError
+from mqstore.rocketmq.append import admission
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
@@ -93,6 +94,18 @@ def test_nothing_of_a_deleted_topic_is_kept_in_memory(tmp_path: Path) -> None:
             store.delete_queues(f"%RETRY%{number}")
         assert store._appender.path.topics == store._appender.next_offset._by_topic == {}
         assert store.put(Message("T0", b"m")).queue_offset == 0
+
+
+def test_more_topics_than_are_kept_at_hand_are_numbered_correctly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_TOPICS", 3)
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        for turn in range(3):
+            for number in range(10):
+                assert [store.put(Message(f"T{number}", b"m")).queue_offset for _ in range(2)] == [2 * turn, 2 * turn + 1]
+        assert len(store._appender.path.topics) <= 3
+        store.delete_queues("T9")
+        assert store.put(Message("T9", b"m")).queue_offset == 0
+        assert store.put(Message("T8", b"m")).queue_offset == 6
 
 
 def test_puts_while_their_topic_is_deleted_are_numbered_from_0_without_a_gap(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_progress_counts_what_the_index_answers_for_and_what_is_read(plan: str, 
     assert amounts == sorted(amounts)
     assert amounts[-1] == total
     if plan != "scan":  # the index reaches over 120 of 300 messages
-        assert 0.2 * total < amounts[0] < 0.6 * total
+        assert any(0.35 * total < done < 0.45 * total for done in amounts)
 
 
 def test_a_lost_index_file_between_others_is_a_stretch_that_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.lookup import key_file
 from mqstore.rocketmq.lookup.key_file import read_keys
-from mqstore.rocketmq.lookup.key_set import KeySet, hash_pairs, last_per_key_mask
+from mqstore.rocketmq.lookup.key_set import FEW, KeySet, hash_pairs, last_per_key_mask
 from mqstore.rocketmq.scan.columns import RecordColumns
 
 BLANKS = str.maketrans("\t\r\n", "   ")
@@ -125,6 +125,26 @@ def test_a_hash_is_asked_or_it_is_not(asked: set[int], others: list[int]) -> Non
     assert sorted(zip(hashes[rows].tolist(), places.tolist(), strict=True)) == sorted(
         (number, place) for number in hashes.tolist() for place in np.flatnonzero(keys.hash == number).tolist()
     )
+
+
+@pytest.mark.parametrize("spread", [1 << 31, 1 << 24, 40, 1], ids=["all hashes", "in few groups", "in one group", "one hash"])
+def test_a_large_set_is_searched_like_a_small_one(spread: int) -> None:
+    dice = np.random.default_rng(7)
+    low = dice.integers(0, (1 << 31) - spread + 1)
+    hashes = np.sort(dice.integers(low, low + spread, FEW + 5000)).astype(np.int32)
+    asked = np.concatenate(
+        [hashes[::50], hashes[::70] + 1, dice.integers(0, 1 << 31, 2000), [0, 1, hashes[0], hashes[-1], (1 << 31) - 1, -1, -(1 << 31)]]
+    ).astype(np.int32)
+    dice.shuffle(asked)
+    numbers = np.arange(len(hashes), dtype=np.int32)
+    keys = KeySet(hashes, numbers, pa.array([], pa.string()), pa.array([], pa.string()))
+    for some in (asked, asked[:1], asked[:0]):
+        assert keys._first_places(some).tolist() == np.searchsorted(hashes, some).tolist()
+        assert keys.has(some).tolist() == np.isin(some, hashes).tolist()
+    rows, places = keys.places(asked)
+    counts = np.searchsorted(hashes, asked, "right") - np.searchsorted(hashes, asked)
+    assert np.bincount(rows, minlength=len(asked)).tolist() == counts.tolist()
+    assert (hashes[places] == asked[rows]).all()
 
 
 def test_tasks_map_what_is_asked(tmp_path: Path) -> None:

@@ -294,10 +294,11 @@ class KeySet:
         Bisection of millions of hashes misses the cache at nearly every step: 700 ns a hash among 7,000,000, and 50 by groups.
         """
         if len(self) <= FEW:
-            return np.searchsorted(self.hash, hashes)
+            few: Longs = np.searchsorted(self.hash, hashes)
+            return few
         groups, last = self._groups, len(self) - 1
         shift = HASH_BITS + 1 - (len(groups) - 1).bit_length()
-        low = groups[np.maximum(hashes, 0) >> shift].astype(np.int64)
+        low: Longs = groups[np.maximum(hashes, 0) >> shift].astype(np.int64)
         going = np.flatnonzero((low <= last) & (self.hash[np.minimum(low, last)] < hashes))
         for _ in range(MOST_STEPS):
             if not len(going):

@@ -239,22 +239,22 @@ class Child:
     status: int
 
 
-def child(*command: object, sample: float = 0.02, told: list[tuple[float, str]] | None = None) -> Child:
+def child(*command: object, sample: float = 0.02, errors: list[tuple[float, str]] | None = None) -> Child:
     """Run a command and sample its memory. Its standard output goes to a file, so that it never blocks on a pipe.
 
-    told: list that the lines of its standard error are appended to, each with the seconds since the start.
+    errors: list that the lines of its standard error are appended to, each with the seconds since the start.
     """
     peak = {"VmHWM": 0, "RssAnon": 0}
     with tempfile.TemporaryFile() as out:
         start = time.perf_counter()
-        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=None if told is None else subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=out, stderr=None if errors is None else subprocess.PIPE, text=True
+        )
         ended = threading.Event()
 
         def listen() -> None:
             with process.stderr as lines:
-                told.extend((time.perf_counter() - start, line) for line in lines)
-
-        threads = [threading.Thread(target=listen)] * (told is not None)
+                errors.extend((time.perf_counter() - start, line) for line in lines)
 
         def watch() -> None:
             while not ended.wait(sample):
@@ -263,7 +263,7 @@ def child(*command: object, sample: float = 0.02, told: list[tuple[float, str]] 
                     if name in peak:
                         peak[name] = max(peak[name], int(value.split()[0]) * 1024)
 
-        threads.append(threading.Thread(target=watch))
+        threads = [threading.Thread(target=work) for work in ((watch,) if errors is None else (watch, listen))]
         for thread in threads:
             thread.start()
         _, status, usage = os.wait4(process.pid, 0)

@@ -173,7 +173,7 @@ class Sizes:
 
 
 def imported(rounds: int) -> tuple[float, float]:
-    """Return the seconds and MB of a process that imports what no server in Python with numpy is without, and does nothing else."""
+    """Return the seconds and MB of a process that imports asyncio and numpy, which the broker cannot do without, and does nothing else."""
     runs = [child(sys.executable, "-c", IMPORTS) for _ in range(rounds + 1)][1:]
     assert all(run.status == 0 for run in runs)
     return median([run.seconds for run in runs]), median([float(run.stdout) / 1000 for run in runs])

@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def messages_made(body: int = 100) -> float:
-    """Return the messages, with bodies of so many bytes, that a loop makes in a second, as in `putting`."""
+    """Return the messages, with bodies of this many bytes, that a loop makes in a second, as in `putting`."""
     names = tuple(f"bench-{number}" for number in range(TOPICS))
     texts = [b"x" * body] * 1024
     start = time.perf_counter()

@@ -142,12 +142,12 @@ def main() -> None:
             continue
         remove(out)
         evict(path)
-        told: list[tuple[float, str]] = []
-        run = child(*command, *reporting(name), sample=0.2, told=told)
-        seconds = seconds_of(name, run, told)
+        errors: list[tuple[float, str]] = []
+        run = child(*command, *reporting(name), sample=0.2, errors=errors)
+        seconds = seconds_of(name, run, errors)
         rate = size / seconds
         figures = {"seconds": seconds, "MB/s of log": rate / 1e6, "MB resident": run.rss / 1e6, "anonymous": run.anonymous / 1e6}
-        figures |= progress_of(told, run.seconds)
+        figures |= progress_of(errors, run.seconds)
         bench.emit(
             Row(name, ">= 0.85 x cat", figures, {"cat MB/s": disk / 1e6}, rate / disk, rate >= 0.85 * disk, f"{messages:,} messages, cold")
         )
@@ -177,9 +177,9 @@ def main() -> None:
     bench.emit(Row("cat of the log, again", "", {"MB/s": reading_rate(path) / 1e6, "MB/s before": disk / 1e6}))
 
 
-def seconds_of(name: str, run: Child, told: Sequence[object] = ()) -> float:
+def seconds_of(name: str, run: Child, errors: Sequence[object] = ()) -> float:
     """Return how long a command took, of a DataFrame without the start of the session. It must have succeeded."""
-    assert run.status == 0, (name, run.stdout[-500:], told[-3:])
+    assert run.status == 0, (name, run.stdout[-500:], errors[-3:])
     return float(run.stdout.split()[-1]) if name.startswith("DataFrame") else run.seconds
 
 
@@ -188,9 +188,9 @@ def reporting(name: str) -> list[str]:
     return [] if name.startswith(("DataFrame", "sql")) else ["--progress"]
 
 
-def progress_of(told: Sequence[tuple[float, str]], seconds: float) -> dict[str, float]:
+def progress_of(errors: Sequence[tuple[float, str]], seconds: float) -> dict[str, float]:
     """Return how far the progress that a command reported was from the share of its time, at worst, in percentage points."""
-    shares = [(at, int(found[1])) for at, line in told if (found := re.search(r": (\d+)% \(", line))]
+    shares = [(at, int(found[1])) for at, line in errors if (found := re.search(r": (\d+)% \(", line))]
     gaps = [share - 100 * at / seconds for at, share in shares]
     return {"progress, lines": len(gaps), "points ahead": max(0, *gaps), "points behind": max(0, *(-gap for gap in gaps))} if gaps else {}
 

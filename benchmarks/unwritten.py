@@ -1,12 +1,14 @@
 """Floors of a rebuild: its reading and dispatch without any writing, and the disk without any reading.
 
 `walked` is walk and dispatch of the same splits by the same kernels, in the same threads or Spark tasks; entries and keys are thrown
-away. `written` brings bytes of a file to the disk past the page cache and syncs them.
+away. `written` brings the bytes of a file to the disk past the page cache, as the last log file is copied; `bytes_written` writes through
+the page cache and syncs, as queues and index are written.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from functools import partial
@@ -15,13 +17,12 @@ from pathlib import Path
 from benchkit import timed
 from pyspark import cloudpickle
 
-import mqstore
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.readonly import MappedFile
 from mqstore.pipeline.spark.runner import Runner
 from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchRules
 from mqstore.rocketmq.format.commit_log import Records
-from mqstore.rocketmq.rebuild_steps import DISPATCHED_AT_ONCE
+from mqstore.rocketmq.rebuild_steps import DISPATCHED_AT_ONCE, log_of
 from mqstore.rocketmq.scan.splits import Split, SplitWalk, plan
 
 AT_ONCE = 32 << 20  # bytes
@@ -31,18 +32,22 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's workers d
 
 def walked(store: Path, runner: Runner) -> float:
     """Return the seconds that reading and dispatching all records takes if nothing is written."""
-    splits = plan(mqstore.open(store).log, tasks=4 * runner.width)
-    return timed(lambda: sum(runner.each(splits, partial(_dispatched, store))))
+    run = secrets.token_hex(6)
+    splits = plan(log_of(str(store), None, run), tasks=4 * runner.width)
+    return timed(lambda: sum(runner.each(splits, partial(_dispatched, str(store), run))))
 
 
-def _dispatched(store: Path, split: Split) -> int:
+def _dispatched(store: str, run: str, split: Split) -> int:
+    """Dispatch a split, whose log is opened once in each process, as in a rebuild; return the number of records."""
     dispatcher: Dispatcher | None = None
-    for event in SplitWalk(mqstore.open(store).log, split):
+    count = 0
+    for event in SplitWalk(log_of(store, None, run), split):
         if isinstance(event, Records):
             if dispatcher is None or dispatcher.count + len(event) > DISPATCHED_AT_ONCE:
                 dispatcher = Dispatcher(event.data, DispatchRules(), DISPATCHED_AT_ONCE)
             dispatcher.add(event.positions)
-    return 0
+            count += len(event)
+    return count
 
 
 def written(path: Path, place: Path) -> float:
@@ -59,7 +64,7 @@ def written(path: Path, place: Path) -> float:
 
 
 def bytes_written(size: int, place: Path) -> float:
-    """Return the seconds in which one thread writes so many bytes to a new file and syncs it."""
+    """Return the seconds in which one thread writes this many bytes to a new file and syncs it."""
     block = os.urandom(1 << 20)
     place.mkdir()
     with (place / "file").open("wb", buffering=0) as file:

@@ -74,3 +74,17 @@ def test_directories_that_could_not_be_synced_are_synced_the_next_time(files: Qu
     disturbing.before = lambda path: None
     assert files.sync()
     assert disturbing.synced == ALL
+
+
+def test_an_interruption_is_not_taken_for_a_removed_directory(files: QueueFiles, disturbing: Disturbing, tmp_path: Path) -> None:
+    def interrupt(path: str) -> None:
+        (tmp_path / path / f"{0:020d}").unlink()
+        files.remove_directories(path)
+        raise KeyboardInterrupt
+
+    disturbing.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        files.sync()
+    disturbing.before = lambda path: None
+    assert files.sync()
+    assert disturbing.synced == ALL[2:]

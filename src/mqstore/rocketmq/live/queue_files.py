@@ -194,11 +194,12 @@ class QueueFiles:
             try:
                 if self._syncing.exists(relative):
                     self._syncing.sync_directory(relative)
-            except BaseException:
-                if self._syncing.exists(relative):
-                    with self._lock:
-                        self._named.update(named[number:])
-                    raise
+            except BaseException as error:
+                if isinstance(error, TargetError) and not self._syncing.exists(relative):
+                    continue  # it was removed meanwhile
+                with self._lock:
+                    self._named.update(named[number:])
+                raise
 
     def _sync_file(self, file: StoredFile) -> None:
         try:

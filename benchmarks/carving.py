@@ -31,7 +31,7 @@ from dataclasses import replace
 import pyarrow, pyarrow.compute
 from mqstore.files.image import Image
 from mqstore.rocketmq.salvage.carving import Piece
-from mqstore.pipeline.jobs.carve import carve, source_files
+from mqstore.jobs.carve import carve, source_files
 from mqstore.pipeline.spark.runner import ThreadRunner
 from mqstore.rocketmq.salvage.salvaging import rows_of
 

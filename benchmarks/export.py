@@ -16,7 +16,7 @@ from pathlib import Path
 from benchkit import Bench, Row, median, oracle
 
 import mqstore
-from mqstore.pipeline.jobs.export import export
+from mqstore.jobs.export import export
 from mqstore.pipeline.spark.session import session
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 from mqstore.table.parts import REPETITIVE, SEARCHED

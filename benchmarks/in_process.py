@@ -10,7 +10,7 @@ from __future__ import annotations
 from benchkit import Bench, Row, log_files, median, peer_dispatch, provide_memory
 from unwritten import walked, written
 
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.runner import ThreadRunner
 
 TARGETS = {1: 5.0, 2: 8.0}

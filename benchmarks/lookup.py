@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchkit import TOPICS, Bench, Row, count_messages, floor, link_log, log_size, median, oracle
 
-from mqstore.pipeline.jobs.lookup import LookupReport, lookup
+from mqstore.jobs.lookup import LookupReport, lookup
 from mqstore.pipeline.spark.session import session
 
 COLUMNS = ("physical_offset", "queue_id", "queue_offset", "store_timestamp")

@@ -12,7 +12,7 @@ import time
 from benchkit import Bench, Row, floor, median, peer_dispatch, provide_memory
 from unwritten import bytes_written, walked
 
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.pipeline.spark.session import session
 

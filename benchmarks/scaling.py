@@ -20,15 +20,15 @@ from pathlib import Path
 from benchkit import Bench, Row, link_log, log_files, log_size, median, peer_dispatch, provide_memory, warm
 from unwritten import walked
 
-from mqstore.pipeline.jobs.rebuild import rebuild
-from mqstore.pipeline.jobs.report import RebuildReport
+from mqstore.jobs.rebuild import rebuild
+from mqstore.jobs.report import RebuildReport
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.spark.session import session
 
 PART = 100_000_000  # size of the smallest log in bytes
 BEGINNING = 1_000_000  # bytes of the last log file
 LOOP = 10_000_000
-COLD = "import sys; from mqstore.pipeline.jobs.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
+COLD = "import sys; from mqstore.jobs.rebuild import rebuild; print(rebuild(sys.argv[1], sys.argv[2], master='local[2]').messages)"
 
 
 def part_of(store: Path, target: Path, files: int) -> Path:

@@ -17,10 +17,10 @@ from lookup import COLUMNS, asked
 from pyspark.sql import SparkSession
 
 from mqstore import pipeline
-from mqstore.pipeline.jobs.export import export
-from mqstore.pipeline.jobs.lookup import lookup
-from mqstore.pipeline.jobs.rebuild import rebuild
-from mqstore.pipeline.jobs.verify import verify
+from mqstore.jobs.export import export
+from mqstore.jobs.lookup import lookup
+from mqstore.jobs.rebuild import rebuild
+from mqstore.jobs.verify import verify
 from mqstore.pipeline.spark.session import session
 
 CORES = 2

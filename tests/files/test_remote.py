@@ -18,7 +18,7 @@ import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UnsupportedError, UsageError
 from mqstore.files.location import Url
 from mqstore.files.remote import RemoteDirectory, matching
-from mqstore.pipeline.jobs.export import export
+from mqstore.jobs.export import export
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.columns import Selection

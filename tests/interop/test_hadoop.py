@@ -18,9 +18,9 @@ from support.hadoop import Hadoop, why_not
 from support.stores import store_contents
 
 import mqstore
-from mqstore.pipeline.jobs.export import export
-from mqstore.pipeline.jobs.lookup import lookup
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.export import export
+from mqstore.jobs.lookup import lookup
+from mqstore.jobs.rebuild import rebuild
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.xdist_group("hadoop")]
 

@@ -18,7 +18,7 @@ import pytest
 from interop.realbroker import VERSIONS, Done, Job, run, why_not
 from support.golden import FURTHER, PLAIN, GoldenCase, boot, case_id, case_named, expected, has, opened, queries, unpack
 
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.rebuild import rebuild
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

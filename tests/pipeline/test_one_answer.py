@@ -25,8 +25,8 @@ from support.golden import case_named, opened
 
 import mqstore
 from mqstore import pipeline
-from mqstore.pipeline.jobs.export import export
-from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.jobs.export import export
+from mqstore.jobs.lakehouse import CATALOG, TABLE
 from mqstore.pipeline.tail.follow import follow
 from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 

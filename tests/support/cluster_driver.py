@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import mqstore
-import mqstore.pipeline.jobs.export
-import mqstore.pipeline.jobs.rebuild
+import mqstore.jobs.export
+import mqstore.jobs.rebuild
 import mqstore.pipeline.tail.sinks
 from mqstore.errors import MqstoreError
 from mqstore.pipeline.spark.session import failures, session, stop
@@ -87,13 +87,13 @@ def holding(module: Any, name: str, hold: Hold | None, number_of: Callable[[Any]
 
 
 def rebuild(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, splits: int = 40) -> Any:
-    with holding(mqstore.pipeline.jobs.rebuild, "scan_split", hold, lambda task: task.split.number):
-        return mqstore.pipeline.jobs.rebuild.rebuild(store, to, spark=spark, splits=splits).as_dict()
+    with holding(mqstore.jobs.rebuild, "scan_split", hold, lambda task: task.split.number):
+        return mqstore.jobs.rebuild.rebuild(store, to, spark=spark, splits=splits).as_dict()
 
 
 def export(spark: SparkSession, *, store: str, to: str, hold: Hold | None = None, splits: int = 40, **more: Any) -> Any:
-    with holding(mqstore.pipeline.jobs.export, "export_split", hold, lambda task: task.read.split.number):
-        return mqstore.pipeline.jobs.export.export(store, to, spark=spark, splits=splits, **more).as_dict()
+    with holding(mqstore.jobs.export, "export_split", hold, lambda task: task.read.split.number):
+        return mqstore.jobs.export.export(store, to, spark=spark, splits=splits, **more).as_dict()
 
 
 def copy(spark: SparkSession, *, store: str, to: str, columns: list[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.jobs.lakehouse import CATALOG, TABLE
 
 
 def plain(root: Path) -> list[dict[str, Any]]:

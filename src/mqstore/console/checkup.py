@@ -18,7 +18,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError
 from mqstore.files.location import Url
 from mqstore.findings import Report
-from mqstore.pipeline.jobs.usage import usage as count_log
+from mqstore.jobs.usage import usage as count_log
 from mqstore.rabbitmq.diagnosis.diagnosis import diagnose as diagnose_node
 from mqstore.rabbitmq.store import usage as queue_usage
 from mqstore.rabbitmq.store.store import RabbitMQStore

@@ -24,18 +24,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.convert import convert as convert
-    from mqstore.pipeline.jobs.export import export as export
-    from mqstore.pipeline.jobs.find import FindReport as FindReport
-    from mqstore.pipeline.jobs.find import find as find
-    from mqstore.pipeline.jobs.lookup import LookupReport as LookupReport
-    from mqstore.pipeline.jobs.lookup import lookup as lookup
-    from mqstore.pipeline.jobs.rebuild import rebuild as rebuild
-    from mqstore.pipeline.jobs.report import ExportReport as ExportReport
-    from mqstore.pipeline.jobs.report import RebuildReport as RebuildReport
-    from mqstore.pipeline.jobs.usage import UsageReport as UsageReport
-    from mqstore.pipeline.jobs.usage import usage as usage
-    from mqstore.pipeline.jobs.verify import verify as verify
+    from mqstore.jobs.convert import convert as convert
+    from mqstore.jobs.export import export as export
+    from mqstore.jobs.find import FindReport as FindReport
+    from mqstore.jobs.find import find as find
+    from mqstore.jobs.lookup import LookupReport as LookupReport
+    from mqstore.jobs.lookup import lookup as lookup
+    from mqstore.jobs.rebuild import rebuild as rebuild
+    from mqstore.jobs.report import ExportReport as ExportReport
+    from mqstore.jobs.report import RebuildReport as RebuildReport
+    from mqstore.jobs.usage import UsageReport as UsageReport
+    from mqstore.jobs.usage import usage as usage
+    from mqstore.jobs.verify import verify as verify
     from mqstore.pipeline.queries.narrowing import narrowed as narrowed
     from mqstore.pipeline.queries.narrowing import sql as sql
     from mqstore.pipeline.source.explain import ReadPlan as ReadPlan

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.golden import Outcome, case_named, opened, run_cli
 
-from mqstore.pipeline.jobs.export import export
+from mqstore.jobs.export import export
 from mqstore.rocketmq import MessageStore
 
 SMALL = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=100\nmaxIndexNum=400\n"

@@ -18,8 +18,8 @@ import mqstore
 from mqstore import pipeline
 from mqstore.errors import CannotOpenError, MqstoreError, UsageError
 from mqstore.files.location import Url
-from mqstore.pipeline.jobs.export import export
-from mqstore.pipeline.jobs.lookup import lookup
+from mqstore.jobs.export import export
+from mqstore.jobs.lookup import lookup
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader, read
 from mqstore.pipeline.spark.session import error_sentence as told

@@ -21,9 +21,9 @@ from support.stores import store_contents
 
 import mqstore
 from mqstore.kernels import is_compiled
-from mqstore.pipeline.jobs.export import export
-from mqstore.pipeline.jobs.lookup import lookup
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.export import export
+from mqstore.jobs.lookup import lookup
+from mqstore.jobs.rebuild import rebuild
 from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 

@@ -26,7 +26,7 @@ from support.tables import plain, table
 from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
 from mqstore.opening import open_store
-from mqstore.pipeline.jobs.rabbitmq_export import export as export_rabbitmq
+from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.session import cores
 from mqstore.pipeline.spark.tasks import run_tasks

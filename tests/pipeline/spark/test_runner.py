@@ -14,7 +14,7 @@ import pytest
 from support.golden import case_named, opened
 
 from mqstore.errors import PipelineError
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.rebuild import rebuild
 from mqstore.pipeline.spark import runner, session
 from mqstore.pipeline.spark.runner import StartingSparkRunner, ThreadRunner
 
@@ -131,7 +131,7 @@ def test_an_interrupt_does_not_wait_for_a_session_that_starts_and_any_other_erro
 @pytest.mark.spark
 def test_a_rebuild_that_starts_its_own_session_writes_what_threads_write(tmp_path: Path) -> None:
     store = opened(case_named("4.9.3/c-index-collisions"))
-    code = "import sys; from mqstore.pipeline.jobs.rebuild import rebuild; rebuild(*sys.argv[1:3], master='local[2]', splits=9)"
+    code = "import sys; from mqstore.jobs.rebuild import rebuild; rebuild(*sys.argv[1:3], master='local[2]', splits=9)"
     subprocess.run([sys.executable, "-c", code, store, tmp_path / "spark"], check=True)
     rebuild(store, tmp_path / "threads", in_process_threads=2)
     spark, threads = (

@@ -18,7 +18,7 @@ from support.tables import delta, iceberg
 import mqstore
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
-from mqstore.pipeline.jobs.export import export
+from mqstore.jobs.export import export
 from mqstore.pipeline.tail import append as module
 from mqstore.pipeline.tail.append import AppendReport, append
 from mqstore.pipeline.tail.table_position import NewTable, open_position_table

@@ -19,7 +19,7 @@ from support.spark_api import needs_streams
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
-from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE
+from mqstore.jobs.lakehouse import CATALOG, TABLE
 from mqstore.pipeline.tail.added_batch import AddedBatch
 from mqstore.pipeline.tail.delta import APPLICATION, DeltaBatches, bounds
 from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport, follow
@@ -280,7 +280,7 @@ def test_a_table_that_nothing_came_into_has_the_columns(form: str, spark: SparkS
 
 @pytest.mark.parametrize(("form", "module"), [("iceberg", "pyiceberg"), ("delta", "deltalake")])
 def test_a_missing_extra_is_named(form: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqstore.pipeline.jobs.lakehouse.find_spec", lambda name: None if name == module else find_spec(name))
+    monkeypatch.setattr("mqstore.jobs.lakehouse.find_spec", lambda name: None if name == module else find_spec(name))
     done = run_cli("follow", opened(case_named("4.9.3/a-clean-small")), "--to", tmp_path / "out", "--as", form, "--once")
     assert done.status == 2
     assert f"--as {form} needs {module}, which is not installed: pip install 'mqstore[{form}]', or choose parquet" in done.stderr

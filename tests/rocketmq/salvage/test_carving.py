@@ -17,7 +17,7 @@ from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_c
 from mqstore.errors import NotAStoreError
 from mqstore.kernels.rocketmq import frames
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.carve import Wreck, carve, source_files
+from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.pipeline.spark.runner import ThreadRunner
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.rocketmq.salvage.salvaging import rows_of as rocketmq_rows

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import mqstore
-from mqstore.pipeline.jobs.lookup import lookup
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.lookup import lookup
+from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
 from mqstore.rocketmq.lookup.point_reader import PointTask, read_points
 from mqstore.rocketmq.scan.splits import plan

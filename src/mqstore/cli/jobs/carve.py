@@ -20,8 +20,8 @@ from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.files.durable import NewFile
-    from mqstore.pipeline.jobs.carve import SourceFile, Wreck
-    from mqstore.pipeline.jobs.fragments import FragmentCounts
+    from mqstore.jobs.carve import SourceFile, Wreck
+    from mqstore.jobs.fragments import FragmentCounts
     from mqstore.pipeline.spark.runner import Runner
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
     from mqstore.table.file import Complete, RowCounts
@@ -58,8 +58,8 @@ class _Work:
 def carve(out: Output, store: Path, options: Any) -> int:
     """Carve a source and write what was found. Returns the exit status: 1 if a message is damaged or bytes belonged to nothing."""
     from mqstore.files.archive import UnpackedArchive, is_archive
-    from mqstore.pipeline.jobs.carve import carve as search
-    from mqstore.pipeline.jobs.carve import running_on, source_files
+    from mqstore.jobs.carve import carve as search
+    from mqstore.jobs.carve import running_on, source_files
 
     _check(store, options)
     started = time.monotonic()
@@ -90,7 +90,7 @@ def carve(out: Output, store: Path, options: Any) -> int:
 
 def _check(store: Path, options: Any) -> None:
     """Refuse what cannot be done, before anything is searched."""
-    from mqstore.pipeline.jobs.resume import is_work
+    from mqstore.jobs.resume import is_work
 
     if options.master and options.threads:
         raise UsageError("--threads applies to a run in this process; on Spark the master determines how many tasks run at once")
@@ -113,7 +113,7 @@ def _check(store: Path, options: Any) -> None:
 
 def _refuse_existing(to: Path, stage: Path | None) -> None:
     """Refuse a target that exists, unless an earlier run, whose work directory is given, wrote it completely."""
-    from mqstore.pipeline.jobs.written_files import written_before
+    from mqstore.jobs.written_files import written_before
 
     if os.path.lexists(to) and (stage is None or written_before(stage, to) is None):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
@@ -123,8 +123,8 @@ def _refuse_existing(to: Path, stage: Path | None) -> None:
 def _stage(options: Any, files: list[SourceFile]) -> Iterator[tuple[Path, bool]]:
     """Yield the directory for what is not finished, and whether another run can go on from it."""
     from mqstore.files.location import check_parent
-    from mqstore.pipeline.jobs.carve import SPLIT, fingerprint
-    from mqstore.pipeline.jobs.resume import work_at
+    from mqstore.jobs.carve import SPLIT, fingerprint
+    from mqstore.jobs.resume import work_at
 
     to = Path(options.to)
     if options.sent:
@@ -199,7 +199,7 @@ def _own(work: _Work, family: str) -> Path:
 def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]] | None:
     """Return what an earlier run reported about a file that it wrote completely; None if it is to be written."""
     from mqstore.files.durable import remove_left_behind
-    from mqstore.pipeline.jobs.written_files import written_before
+    from mqstore.jobs.written_files import written_before
 
     found = written_before(work.stage, to) if work.keep else None
     if found is None:
@@ -210,7 +210,7 @@ def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]
 
 def _recording(work: _Work, to: Path, groups: Counter[tuple[str, str]]) -> Complete:
     """Return what records a file in the work directory right before it gets its name."""
-    from mqstore.pipeline.jobs.written_files import record_written
+    from mqstore.jobs.written_files import record_written
 
     def complete(new: NewFile, counts: RowCounts) -> None:
         if work.keep:
@@ -225,7 +225,7 @@ def _part(to: Path, counts: RowCounts, groups: Counter[tuple[str, str]]) -> dict
 
 
 def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.pipeline.jobs.carved_rows import write_carved_rows
+    from mqstore.jobs.carved_rows import write_carved_rows
 
     before = _finished(work, to)
     if before is not None:
@@ -259,7 +259,7 @@ def _carved(work: _Work, *, transient: bool = True) -> CarvedStore:
 
 
 def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.pipeline.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
+    from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 
     before = _finished(work, to)
     if before is not None:

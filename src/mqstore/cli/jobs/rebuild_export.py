@@ -17,7 +17,7 @@ from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.report import ExportReport, RebuildReport
+    from mqstore.jobs.report import ExportReport, RebuildReport
     from mqstore.pipeline.tail.append import AppendReport
     from mqstore.table import columns as table_columns
 
@@ -64,7 +64,7 @@ def rebuild(
     append to that file; use --copy in that case. --queues rocksdb needs the extra `rocksdb` and a broker of 5.4.0 or later.
     Exit status 1 if a part of the log could not be read.
     """
-    from mqstore.pipeline.jobs.rebuild import rebuild as run
+    from mqstore.jobs.rebuild import rebuild as run
 
     opened = open_store(store, config)
     check_target(to, opened.directory.root)
@@ -96,7 +96,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
 
     iceberg and delta write Parquet files with the metadata of such a table. Exit status 1 if a part of the store could not be read.
     """
-    from mqstore.pipeline.jobs.export import export as run
+    from mqstore.jobs.export import export as run
     from mqstore.table.columns import check_columns
 
     chosen = options.filters.selection()

@@ -85,7 +85,7 @@ def convert(
         if master is None:
             report = run(store, to, queue_version, threads=threads, **given)
         else:
-            from mqstore.pipeline.jobs.convert import convert as on_spark
+            from mqstore.jobs.convert import convert as on_spark
 
             report = on_spark(store, to, queue_version, master=master, **given)
     if not out.is_text:

@@ -17,7 +17,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
 
     Exit status 1 if a part of the store is damaged.
     """
-    from mqstore.pipeline.jobs.rabbitmq_export import export as run
+    from mqstore.jobs.rabbitmq_export import export as run
 
     chosen = options.filters.queue_selection(options.view)
     since, until = options.filters.times()

@@ -15,7 +15,7 @@ from mqstore.table.formatting import clock, count, shorten, size
 from mqstore.table.text import rabbitmq_columns_for
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.find_in_queues import FindInQueuesReport
+    from mqstore.jobs.find_in_queues import FindInQueuesReport
 
 __all__ = ["find"]
 
@@ -24,7 +24,7 @@ DEFAULT_LIMIT = 10_000
 
 def find(out: Output, store: Store, options: FindOptions) -> int:
     """Find the messages that hold a text, and say what became of each."""
-    from mqstore.pipeline.jobs.find_in_queues import find_in_queues
+    from mqstore.jobs.find_in_queues import find_in_queues
     from mqstore.rabbitmq.store.find import FOUND_COLUMNS
 
     if options.master and options.threads:

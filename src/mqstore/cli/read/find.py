@@ -16,7 +16,7 @@ from mqstore.table.formatting import count, moment, pace, shorten
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.find import FindReport
+    from mqstore.jobs.find import FindReport
 
 __all__ = ["find", "register"]
 
@@ -35,8 +35,8 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     whether it is intact, indexed, and consumed: by which groups, or acknowledged. Exit status 1 if nothing is found, or if bytes could not
     be searched.
     """
-    from mqstore.pipeline.jobs.find import DEFAULT_LIMIT
-    from mqstore.pipeline.jobs.find import find as run
+    from mqstore.jobs.find import DEFAULT_LIMIT
+    from mqstore.jobs.find import find as run
     from mqstore.rocketmq.lookup.find import FOUND_COLUMNS
 
     if options.master and options.threads:

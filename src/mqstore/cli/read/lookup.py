@@ -63,7 +63,7 @@ def lookup(
     Messages are found through the index where it is intact, and by reading the rest of the log. Exit status 1 if a part of what was read
     is damaged.
     """
-    from mqstore.pipeline.jobs.lookup import lookup as run
+    from mqstore.jobs.lookup import lookup as run
     from mqstore.table.columns import check_columns
 
     if master is not None and threads is not None:

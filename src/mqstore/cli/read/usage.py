@@ -17,7 +17,7 @@ from mqstore.errors import UsageError
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.usage import UsageReport
+    from mqstore.jobs.usage import UsageReport
 
 __all__ = ["print_usage", "register", "usage"]
 
@@ -32,8 +32,8 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     """
     import time
 
-    from mqstore.pipeline.jobs.usage import key_prefix
-    from mqstore.pipeline.jobs.usage import usage as run
+    from mqstore.jobs.usage import key_prefix
+    from mqstore.jobs.usage import usage as run
 
     by, master = options.by, options.master
     prefix = None if by is None else key_prefix(by)

@@ -56,7 +56,7 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
         if master:
-            from mqstore.pipeline.jobs.verify import verify as verify_on_spark
+            from mqstore.jobs.verify import verify as verify_on_spark
 
             report = verify_on_spark(opened.directory.root, master=master, config=options.config, progress=progress)
             report = replace(report, store=str(opened.path))

@@ -14,7 +14,7 @@ from mqstore.console.page import JOB_WAIT, PageRequest, address
 from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError
-from mqstore.pipeline.jobs.find import find as search_log
+from mqstore.jobs.find import find as search_log
 from mqstore.rabbitmq.store.find import FoundInQueues
 from mqstore.rabbitmq.store.find import find as search_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore

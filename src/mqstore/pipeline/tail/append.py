@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.location import as_location, check_outside, local_store, local_target
 from mqstore.findings import Damage
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, table_errors
+from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, table_errors
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from mqstore.pipeline.jobs.lakehouse import TABLE
+from mqstore.jobs.lakehouse import TABLE
 
 if TYPE_CHECKING:
     from mqstore.files.durable import DurableDirectory

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import MqstoreError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import as_location, local_store, local_target
 from mqstore.findings import Damage
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format
+from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.connect import SCHEME, is_connect

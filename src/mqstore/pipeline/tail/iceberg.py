@@ -15,7 +15,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory, DurableFile
-from mqstore.pipeline.jobs.lakehouse import CATALOG, TABLE, quiet_pyiceberg
+from mqstore.jobs.lakehouse import CATALOG, TABLE, quiet_pyiceberg
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
-from mqstore.pipeline.jobs.lakehouse import TABLE, quiet_pyiceberg
+from mqstore.jobs.lakehouse import TABLE, quiet_pyiceberg
 from mqstore.rocketmq.scan.log_tail import LogPosition
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import TargetError
-from mqstore.pipeline.jobs.lakehouse import table_errors
+from mqstore.jobs.lakehouse import table_errors
 from mqstore.pipeline.tail.added_batch import AddedBatch
 from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowOutput, ParquetSink
 

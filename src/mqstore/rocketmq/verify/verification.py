@@ -1,6 +1,6 @@
 """Verify: every record, every queue entry, every index entry, and whether they agree.
 
-The log is checked split by split, in threads or (`mqstore.pipeline.jobs.verify`) on many hosts; each split is dispatched as a
+The log is checked split by split, in threads or (`mqstore.jobs.verify`) on many hosts; each split is dispatched as a
 broker would, and the result compared with the consume queues and index files as bytes. So derived files are proved by
 rebuilding them, and verifying a valid store costs little more than reading it.
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files.image import Image
-from mqstore.pipeline.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
+from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
 from mqstore.pipeline.spark.runner import Runner
 from mqstore.rocketmq.salvage.assembly import PlacedStretch
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
@@ -21,7 +21,7 @@ from mqstore.table.file import Complete, RowCounts
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.jobs.carve import Progress
+    from mqstore.jobs.carve import Progress
 
 __all__ = ["write_carved_rows"]
 

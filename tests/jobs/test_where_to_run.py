@@ -12,7 +12,7 @@ from support.stores import Store, message
 
 import mqstore
 from mqstore.errors import UsageError
-from mqstore.pipeline.spark.where_to_run import SPARK_FROM, RunnerChoice, choose_runner
+from mqstore.jobs.where_to_run import SPARK_FROM, RunnerChoice, choose_runner
 from mqstore.rocketmq.format.commit_log import CommitLog
 
 GIB = 1 << 30

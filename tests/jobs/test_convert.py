@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import golden as goldenkit
 
-from mqstore.pipeline.jobs.convert import convert
+from mqstore.jobs.convert import convert
 from mqstore.rabbitmq.convert import convert_vhost
 
 pytestmark = pytest.mark.spark

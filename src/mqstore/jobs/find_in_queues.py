@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.files.archive import refuse_packed
-from mqstore.pipeline.jobs.report import Progress
+from mqstore.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import find as search
 from mqstore.rabbitmq.store import task_groups

@@ -13,7 +13,7 @@ from support.stores import BEGIN, Store, message
 
 import mqstore
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.pipeline.jobs.usage import UsageReport, key_prefix, usage
+from mqstore.jobs.usage import UsageReport, key_prefix, usage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from support.stores import Store, message
 
 import mqstore
 from mqstore.errors import CannotOpenError, PipelineError, TargetError, UsageError
-from mqstore.pipeline.jobs.lookup import lookup
+from mqstore.jobs.lookup import lookup
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from mqstore.rocketmq.lookup.answer import MANIFEST
@@ -153,7 +153,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_row(tmp_path: Path, spark:
 
     source = made(tmp_path / "store").write()
     lookup(source, some(), tmp_path / "a", by="scan", in_process_threads=1)
-    monkeypatch.setattr("mqstore.pipeline.jobs.lookup.scan_range", dies_at_first)
+    monkeypatch.setattr("mqstore.jobs.lookup.scan_range", dies_at_first)
     lookup(source, some(), tmp_path / "b", by="scan", spark=spark, splits=3)
     assert answer(tmp_path / "a") == answer(tmp_path / "b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "marks", "store"]

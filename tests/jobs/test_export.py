@@ -20,7 +20,7 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.findings import Kind
-from mqstore.pipeline.jobs.export import MANIFEST, export
+from mqstore.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 from mqstore.table.parts import TaskOutput
@@ -219,7 +219,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_file(tmp_path: Path, spark
             os._exit(1)
         return result
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", dies_at_first)
+    monkeypatch.setattr("mqstore.jobs.export.export_split", dies_at_first)
     source = opened(case_named("4.9.3/a-clean-small"))
     report = export(source, tmp_path / "out", spark=spark, splits=3)
     assert report.messages == 511
@@ -231,7 +231,7 @@ def test_a_task_that_fails_for_good_leaves_nothing(tmp_path: Path, spark: SparkS
     def full(task: ExportTask) -> TaskOutput:
         raise TargetError("the disk is full")
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", full)
+    monkeypatch.setattr("mqstore.jobs.export.export_split", full)
     with pytest.raises(MqstoreError, match=r"^the disk is full$"):
         export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", spark=spark)
     assert list(tmp_path.iterdir()) == []

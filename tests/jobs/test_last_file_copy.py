@@ -12,8 +12,8 @@ from support.golden import case_named, opened
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs import last_file_copy
-from mqstore.pipeline.jobs.last_file_copy import LastFileCopy
+from mqstore.jobs import last_file_copy
+from mqstore.jobs.last_file_copy import LastFileCopy
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.threads import TaskThreads
 

@@ -31,7 +31,7 @@ from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.report import Progress
+from mqstore.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport

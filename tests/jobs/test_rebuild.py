@@ -16,7 +16,7 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.findings import Kind
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
@@ -357,7 +357,7 @@ def test_tasks_that_die_after_they_wrote_are_repeated_without_a_trace(
             os._exit(1)
         return result
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.rebuild.scan_split", dies_at_first)
+    monkeypatch.setattr("mqstore.jobs.rebuild.scan_split", dies_at_first)
     case = case_named("4.9.3/a-clean-small")
     report = rebuild(opened(case), tmp_path / "out", spark=spark, splits=6, config=case.config)
     assert len(list(marks.iterdir())) == 3
@@ -374,7 +374,7 @@ def test_a_task_that_fails_for_good_is_one_sentence_and_leaves_nothing(
             raise TargetError("the disk is full")
         return result
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.rebuild.scan_split", full)
+    monkeypatch.setattr("mqstore.jobs.rebuild.scan_split", full)
     with pytest.raises(MqstoreError, match=r"^the disk is full$"):
         rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", spark=spark, splits=6)
     assert list(tmp_path.iterdir()) == []

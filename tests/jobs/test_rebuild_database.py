@@ -14,8 +14,8 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 from mqstore.files import rocksdb
-from mqstore.pipeline.jobs import rebuild_database
-from mqstore.pipeline.jobs.rebuild import rebuild
+from mqstore.jobs import rebuild_database
+from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.verify.verification import verify
 

@@ -15,7 +15,7 @@ from mqstore.errors import UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.findings import Report
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.report import Progress
+from mqstore.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.tasks import absorb, check_index, check_part, index_tasks, joined, parts

@@ -3,12 +3,12 @@
     OUT/part-00000.parquet …       one file per split (and per partition), messages in physical order
     OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes; it marks a complete export
 
-Formats iceberg and delta are Parquet files with table metadata beside them (`mqstore.pipeline.jobs.lakehouse`).
+Formats iceberg and delta are Parquet files with table metadata beside them (`mqstore.jobs.lakehouse`).
 
 Tasks write the files themselves: two to four times as fast as Spark's writer, since no body passes through the JVM.
 The columns `physical_offset`, `store_file` and `verdict` are always included, and Parquet files carry the run id and the
 store's path in their metadata, so that a row can be traced to its bytes. OUT appears under its name when it is complete. The
-finished work of a killed run can be resumed (`mqstore.pipeline.jobs.resume`).
+finished work of a killed run can be resumed (`mqstore.jobs.resume`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
-from mqstore.pipeline.jobs.report import ExportReport, Progress
-from mqstore.pipeline.jobs.resume import ExportWork, export_and_record, work_directory
+from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
+from mqstore.jobs.report import ExportReport, Progress
+from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split

@@ -20,7 +20,7 @@ from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.report import Progress
+from mqstore.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split

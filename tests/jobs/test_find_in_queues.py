@@ -10,7 +10,7 @@ import pytest
 from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli, unpack
 
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.pipeline.jobs.find_in_queues import FindInQueuesReport, find_in_queues
+from mqstore.jobs.find_in_queues import FindInQueuesReport, find_in_queues
 from mqstore.rabbitmq.store.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.needle import Needle

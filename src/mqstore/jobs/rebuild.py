@@ -27,9 +27,9 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.kept_queues import queues_without_messages
-from mqstore.pipeline.jobs.last_file_copy import LastFileCopy
-from mqstore.pipeline.jobs.rebuild_database import (
+from mqstore.jobs.kept_queues import queues_without_messages
+from mqstore.jobs.last_file_copy import LastFileCopy
+from mqstore.jobs.rebuild_database import (
     DATABASE,
     NEEDED_OPTION,
     QueueDatabase,
@@ -37,9 +37,9 @@ from mqstore.pipeline.jobs.rebuild_database import (
     configuration_notes,
     refuse_batch_queues,
 )
-from mqstore.pipeline.jobs.report import Progress, RebuildReport
+from mqstore.jobs.report import Progress, RebuildReport
 from mqstore.pipeline.spark.runner import Runner
-from mqstore.pipeline.spark.where_to_run import choose_runner
+from mqstore.jobs.where_to_run import choose_runner
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
@@ -93,7 +93,7 @@ def rebuild(
     """Build an intact store in `to` from the commit log of a store. The source store is not changed.
 
     spark: a session to run on. master: start one there. in_process_threads: run in threads of this process.
-    Without any of them the size of the log decides (`mqstore.pipeline.spark.where_to_run`), and the report gives the choice.
+    Without any of them the size of the log decides (`mqstore.jobs.where_to_run`), and the report gives the choice.
     copy: copy all log files; by default they are hard links except the last one, which a broker continues to write.
     splits: number of splits to read the log in. check_crc: check bodies too.
     config: the broker's own `name=value` lines. queues: how the new store keeps its consume queues, `files` or `rocksdb`.

@@ -19,7 +19,7 @@ from support.stores import Store, message
 from support.tables import delta, iceberg, plain, table
 
 from mqstore.errors import PipelineError, TargetError, UsageError
-from mqstore.pipeline.jobs.export import MANIFEST, export
+from mqstore.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import Selection
 from mqstore.table.parts import TaskOutput
@@ -102,7 +102,7 @@ def test_a_table_without_rows_has_the_columns(file_format: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("file_format", "module"), [("iceberg", "pyiceberg"), ("delta", "deltalake")])
 def test_a_missing_extra_is_named(file_format: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqstore.pipeline.jobs.lakehouse.find_spec", lambda name: None if name == module else find_spec(name))
+    monkeypatch.setattr("mqstore.jobs.lakehouse.find_spec", lambda name: None if name == module else find_spec(name))
     done = run_cli("export", opened(CLEAN), "--to", tmp_path / "out", "--format", file_format, "--threads", 1)
     assert done.status == 2
     assert f"needs {module}, which is not installed: pip install 'mqstore[{file_format}]'" in done.stderr
@@ -123,7 +123,7 @@ def test_a_table_that_cannot_be_made_leaves_nothing(file_format: str, tmp_path: 
     def fails(*args: object) -> None:
         raise ValueError("no\nroom")
 
-    monkeypatch.setattr(f"mqstore.pipeline.jobs.lakehouse._{file_format}", fails)
+    monkeypatch.setattr(f"mqstore.jobs.lakehouse._{file_format}", fails)
     with pytest.raises(TargetError, match="could not create the table: no room"):
         export(opened(CLEAN), tmp_path / "out", format=file_format, in_process_threads=1)
     assert list(tmp_path.iterdir()) == []
@@ -156,7 +156,7 @@ def test_damage_fails_the_job_if_requested(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from mqstore.pipeline.jobs import export as module
+from mqstore.jobs import export as module
 whole = module.export_split
 def killing(task):
     if task.read.split.number == 3:
@@ -182,7 +182,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(task.read.split.number)
         return export_split(task)
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", counted)
+    monkeypatch.setattr("mqstore.jobs.export.export_split", counted)
     return seen
 
 
@@ -230,7 +230,7 @@ def test_with_resume_a_run_that_fails_keeps_what_is_finished(tmp_path: Path, mon
             raise TargetError("the disk is full")
         return export_split(task)
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", full)
+    monkeypatch.setattr("mqstore.jobs.export.export_split", full)
     for resume in (False, True):
         with pytest.raises(TargetError, match="the disk is full"):
             export(opened(CLEAN), tmp_path / "out", resume=resume, in_process_threads=1, splits=6)
@@ -289,7 +289,7 @@ def test_two_exports_to_one_place_do_not_mix(tmp_path: Path, monkeypatch: pytest
             export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1)
         return export_split(task)
 
-    monkeypatch.setattr("mqstore.pipeline.jobs.export.export_split", another)
+    monkeypatch.setattr("mqstore.jobs.export.export_split", another)
     assert export(opened(CLEAN), tmp_path / "out", in_process_threads=1, splits=1).messages == 511
 
 

@@ -121,6 +121,6 @@ def test_a_task_that_fails_is_one_sentence(tmp_path: Path, spark: SparkSession, 
         (path / "commitlog" / f"{0:020d}").unlink()
         return tasks
 
-    monkeypatch.setattr(importlib.import_module("mqstore.pipeline.jobs.verify"), "parts", vanish)
+    monkeypatch.setattr(importlib.import_module("mqstore.jobs.verify"), "parts", vanish)
     with pytest.raises(PipelineError, match="00000000000000000000"):
         pipeline.verify(path, spark=spark)

@@ -28,7 +28,7 @@ from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs.report import Progress
+from mqstore.jobs.report import Progress
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rocketmq.scan.splits import check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split

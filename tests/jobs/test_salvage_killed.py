@@ -2,7 +2,7 @@
 
 The runs are children of one process that has everything loaded, so that the kills hit the work. As a program, with any number of kills:
 
-    PYTHONPATH=tests python tests/pipeline/jobs/test_salvage_killed.py IMAGE WORK KILLS jsonl|parquet
+    PYTHONPATH=tests python tests/jobs/test_salvage_killed.py IMAGE WORK KILLS jsonl|parquet
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KILLS = 20
 SPLIT = 40_000
 RECORDS = 150  # of a fragment
 MESSAGES = 60  # of RabbitMQ, of a batch and of a fragment
-LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.pipeline.jobs.carved_rows",
-          "mqstore.pipeline.jobs.carved_rabbitmq_rows")  # fmt: skip
+LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.jobs.carved_rows",
+          "mqstore.jobs.carved_rabbitmq_rows")  # fmt: skip
 
 
 def start(image: Path, place: Path, suffix: str) -> int:
@@ -41,7 +41,7 @@ def start(image: Path, place: Path, suffix: str) -> int:
     status = 70
     try:
         from mqstore.cli.main import run
-        from mqstore.pipeline.jobs import carve, carved_rabbitmq_rows, carved_rows
+        from mqstore.jobs import carve, carved_rabbitmq_rows, carved_rows
         from mqstore.rabbitmq.salvage import carved_rows as rabbitmq_rows
 
         carve.SPLIT = SPLIT
@@ -118,7 +118,7 @@ def test_a_run_that_ended_between_its_two_files_goes_on_with_the_second(tmp_path
         raise TargetError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqstore.pipeline.jobs.carved_rabbitmq_rows.write_carved_rabbitmq_rows", ending)
+        patch.setattr("mqstore.jobs.carved_rabbitmq_rows.write_carved_rabbitmq_rows", ending)
         assert run_cli(*asked).status == 2
     first, second = tmp_path / "found.rocketmq.jsonl", tmp_path / "found.rabbitmq.jsonl"
     assert (first.exists(), second.exists()) == (True, False)

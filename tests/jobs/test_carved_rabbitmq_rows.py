@@ -16,10 +16,10 @@ from support.images import files_of, shuffled_image
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import message_store
-from mqstore.pipeline.jobs import carved_rabbitmq_rows as job
-from mqstore.pipeline.jobs.carve import Wreck, carve, source_files
-from mqstore.pipeline.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
-from mqstore.pipeline.jobs.fragments import FragmentCounts
+from mqstore.jobs import carved_rabbitmq_rows as job
+from mqstore.jobs.carve import Wreck, carve, source_files
+from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
+from mqstore.jobs.fragments import FragmentCounts
 from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
 from mqstore.rabbitmq.salvage.carved_messages import write_carved
 from mqstore.rabbitmq.salvage.carved_rows import KIND

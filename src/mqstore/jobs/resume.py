@@ -25,7 +25,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory, remove_left_behind, staged_name
 from mqstore.files.location import check_parent
 from mqstore.findings import Damage, Kind
-from mqstore.pipeline.jobs.written_files import PREFIX
+from mqstore.jobs.written_files import PREFIX
 from mqstore.table.parts import PartFile, TaskOutput
 
 __all__ = ["ExportWork", "export_and_record", "is_work", "work_at", "work_directory"]

@@ -3,7 +3,7 @@
     OUT/part-00000.parquet …       one file per group of whole queues (and per partition), rows in the order of the table
     OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes: the mark of a complete export
 
-As for RocketMQ (`mqstore.pipeline.jobs.export`), tasks write the files, the columns `store_file`, `position` and `verdict` are always
+As for RocketMQ (`mqstore.jobs.export`), tasks write the files, the columns `store_file`, `position` and `verdict` are always
 included, OUT appears when it is complete, and a killed run can be resumed.
 """
 
@@ -24,10 +24,10 @@ from mqstore.errors import UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Kind, SkippedRange
-from mqstore.pipeline.jobs.export import MANIFEST
-from mqstore.pipeline.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
-from mqstore.pipeline.jobs.report import ExportReport, Progress
-from mqstore.pipeline.jobs.resume import ExportWork, export_and_record, work_directory
+from mqstore.jobs.export import MANIFEST
+from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
+from mqstore.jobs.report import ExportReport, Progress
+from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
 from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
@@ -109,7 +109,7 @@ def export(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write the selected messages of a store to files in the new directory `to`; arguments as for `mqstore.pipeline.jobs.export.export`.
+    """Write the selected messages of a store to files in the new directory `to`; arguments as for `mqstore.jobs.export.export`.
 
     progress: called with (parts of the store written, parts).
     Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.

@@ -18,10 +18,10 @@ from support.images import files_of, fragments, noise_of, shuffled_image
 
 from mqstore.errors import TargetError
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.jobs import carve as job
-from mqstore.pipeline.jobs.carve import Wreck, carve, source_files
-from mqstore.pipeline.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
-from mqstore.pipeline.jobs.carved_rows import write_carved_rows
+from mqstore.jobs import carve as job
+from mqstore.jobs.carve import Wreck, carve, source_files
+from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
+from mqstore.jobs.carved_rows import write_carved_rows
 from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
 from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
@@ -160,7 +160,7 @@ def write(wreck: Wreck, to: Path, format: str, runner: Any, stage: Path, *, keep
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 def test_a_run_that_was_killed_goes_on_and_writes_the_same_bytes(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: A002
-    monkeypatch.setattr("mqstore.pipeline.jobs.carved_rows.FRAGMENT_RECORDS", 200)
+    monkeypatch.setattr("mqstore.jobs.carved_rows.FRAGMENT_RECORDS", 200)
     image = tmp_path / "image"
     image.write_bytes(scattered(1)[0])
     files = source_files(image)

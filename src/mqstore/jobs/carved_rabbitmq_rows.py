@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
-from mqstore.pipeline.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
+from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
 from mqstore.pipeline.spark.runner import Runner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages, batch_ends, duplicates, rows_of, terms_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
@@ -28,7 +28,7 @@ from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqstore.pipeline.jobs.carve import Progress
+    from mqstore.jobs.carve import Progress
 
 __all__ = ["write_carved_rabbitmq_rows"]
 

@@ -15,7 +15,7 @@ from support.limits import files_of_at_most
 from support.tables import plain, table
 
 from mqstore.errors import TargetError
-from mqstore.pipeline.jobs.export import export
+from mqstore.jobs.export import export
 from mqstore.rocketmq.store.export import ExportTask, TaskOutput, export_split
 
 FORMATS = ("parquet", "iceberg", "delta")
@@ -154,7 +154,7 @@ def test_every_store_goes_on_by_the_command_after_a_failure(case: GoldenCase, tm
             return export_split(task)
 
         with unchanged(source), monkeypatch.context() as patched:
-            patched.setattr("mqstore.pipeline.jobs.export.export_split", failing)
+            patched.setattr("mqstore.jobs.export.export_split", failing)
             stopped = run_cli(*asked, "--splits", 3, "--resume")
             # a store of one split is done by then
             done = stopped if (tmp_path / file_format).exists() else None

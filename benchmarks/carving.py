@@ -32,7 +32,7 @@ import pyarrow, pyarrow.compute
 from mqstore.files.image import Image
 from mqstore.rocketmq.salvage.carving import Piece
 from mqstore.jobs.carve import carve, source_files
-from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
 from mqstore.rocketmq.salvage.salvaging import rows_of
 
 def check(placed):

@@ -11,7 +11,7 @@ from benchkit import Bench, Row, log_files, median, peer_dispatch, provide_memor
 from unwritten import walked, written
 
 from mqstore.jobs.rebuild import rebuild
-from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
 
 TARGETS = {1: 5.0, 2: 8.0}
 
@@ -27,7 +27,7 @@ def main() -> None:
             for _ in range(bench.rounds):
                 provide_memory()
                 with bench.scratch("rebuilt") as out:
-                    reports.append(rebuild(store, out, in_process_threads=threads))
+                    reports.append(rebuild(store, out, threads=threads))
             assert reports[0].messages == peer[0]["entries"]
             floor = median([walked(store, ThreadRunner(threads)) for _ in range(bench.rounds)])
             alone = median([sum(seconds for name, seconds in report.stages if name in ("scan", "queues", "index")) for report in reports])

@@ -13,7 +13,7 @@ import subprocess
 from benchkit import Bench, Row, median, oracle, timed, warm
 from unwritten import walked
 
-from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 

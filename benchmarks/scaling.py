@@ -22,7 +22,8 @@ from unwritten import walked
 
 from mqstore.jobs.rebuild import rebuild
 from mqstore.jobs.report import RebuildReport
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, ThreadRunner
+from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.pipeline.spark.session import session
 
 PART = 100_000_000  # size of the smallest log in bytes
@@ -72,10 +73,10 @@ def two_cores(bench: Bench, store: Path, cost: Callable[..., float], floor: Call
         part = part_of(store, place, min(4, len(log_files(store))))
         warm(part)
         with bench.scratch("rebuilt") as out:
-            messages = rebuild(part, out, in_process_threads=2).messages
+            messages = rebuild(part, out, threads=2).messages
         found: dict[str, list[tuple[float, float]]] = {"in this process": [], "on Spark, warm": []}
         for width in (1, 2):
-            measured = cost(part, in_process_threads=width)
+            measured = cost(part, threads=width)
             found["in this process"].append((measured, floor(part, messages, ThreadRunner(width))))
             with session(master=f"local[{width}]") as spark:
                 measured = cost(part, spark=spark)
@@ -120,8 +121,8 @@ def main() -> None:
             part = part_of(store, place, files)
             warm(part)
             name = f"{log_size(part) / 1e9:.1f} GB"
-            costs[name] = cost(part, in_process_threads=2)
-            reading[f"floor at {name}"] = floor(part, run(part, in_process_threads=2).messages, ThreadRunner(2))
+            costs[name] = cost(part, threads=2)
+            reading[f"floor at {name}"] = floor(part, run(part, threads=2).messages, ThreadRunner(2))
     compared, floors = list(costs.values())[1:], list(reading.values())[1:]  # the smallest store is there to be seen
     spread = max(compared) / min(compared)
     reading["spread of the floor"] = max(floors) / min(floors)

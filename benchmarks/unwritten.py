@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.readonly import MappedFile
-from mqstore.pipeline.spark.runner import Runner
+from mqstore.jobs.runner import Runner
 from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchRules
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.rebuild_steps import DISPATCHED_AT_ONCE, log_of

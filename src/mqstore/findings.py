@@ -163,7 +163,7 @@ class Report(Shown):
 
     affected: number of messages that the findings are about, each counted once. gone: messages of which only a queue entry is left;
     they are affected, and not among those that were checked. cautions: what does not work although nothing is damaged; the headline
-    says it.
+    says it. runs_on, why: where it ran, and why there; empty if there was no choice.
     """
 
     store: str
@@ -175,6 +175,8 @@ class Report(Shown):
     affected: int = 0
     gone: int = 0
     cautions: tuple[str, ...] = ()
+    runs_on: str = field(default="", compare=False)
+    why: str = field(default="", compare=False)
 
     def _title(self) -> str:
         return f"report on {self.store!r}"

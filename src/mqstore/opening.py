@@ -71,12 +71,14 @@ def open_store(
 
 
 def open_rocketmq(
-    path: str | os.PathLike[str] | Url,
+    path: str | os.PathLike[str] | Url | RocketMQStore,
     *,
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
 ) -> RocketMQStore:
-    """Like `open_store`, for RocketMQ stores only. Raises UnsupportedError for a RabbitMQ store."""
+    """Like `open_store`, for RocketMQ stores only; one that is open is returned. Raises UnsupportedError for a RabbitMQ store."""
+    if isinstance(path, RocketMQStore):
+        return path
     store = open_store(as_location(path, fs_options or {}), None if config is None else Path(config))
     if not isinstance(store, RocketMQStore):
         raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")

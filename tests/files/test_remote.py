@@ -255,4 +255,4 @@ def test_operations_that_need_local_files_say_so(tmp_path: Path) -> None:
         assert sentence in outcome.stderr
         assert len(outcome.stderr.strip().splitlines()) == 1
     with pytest.raises(TargetError, match="results are written to a directory of a local or shared file system"):
-        export(opened(case_named("4.9.3/a-clean-small")), "s3://bucket/out", in_process_threads=1)
+        export(opened(case_named("4.9.3/a-clean-small")), "s3://bucket/out", threads=1)

@@ -70,7 +70,7 @@ def test_a_store_in_hdfs_is_the_store_that_was_copied_there(url: str) -> None:
 
 
 def test_a_rebuild_on_yarn_gives_the_same_bytes(driver: Driver, tmp_path: Path) -> None:
-    rebuild(opened(CASE), tmp_path / "expected", in_process_threads=2)
+    rebuild(opened(CASE), tmp_path / "expected", threads=2)
     driver.run("rebuild", store=opened(CASE), to=tmp_path / "rebuilt")
     assert store_contents(tmp_path / "rebuilt") == store_contents(tmp_path / "expected")
 
@@ -88,9 +88,9 @@ def test_the_commands_of_the_guide_read_from_hdfs_on_yarn(hadoop: Hadoop, url: s
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         told[words[1]] = done.stdout
     assert told["verify"].startswith("Intact: nothing is damaged.\nChecked 511 messages in 519 records of log")
-    export(opened(CASE), tmp_path / "expected", in_process_threads=2)
+    export(opened(CASE), tmp_path / "expected", threads=2)
     assert rows(tmp_path / "messages") == rows(tmp_path / "expected")
-    lookup(opened(CASE), tmp_path / "keys.txt", tmp_path / "found.parquet", by="scan", in_process_threads=2)
+    lookup(opened(CASE), tmp_path / "keys.txt", tmp_path / "found.parquet", by="scan", threads=2)
     assert rows(tmp_path / "answers.parquet") == rows(tmp_path / "found.parquet")
 
 
@@ -108,7 +108,7 @@ def test_a_stream_writes_to_hdfs_with_its_checkpoint_there(driver: Driver, hadoo
 
 
 def test_a_stopped_node_manager_costs_time_and_nothing_else(driver: Driver, hadoop: Hadoop, tmp_path: Path) -> None:
-    rebuild(opened(CASE), tmp_path / "expected", in_process_threads=2)
+    rebuild(opened(CASE), tmp_path / "expected", threads=2)
     hold = Hold(tmp_path / "hold")
     driver.begin("rebuild", store=opened(CASE), to=tmp_path / "rebuilt", hold=hold.at(20))
     hold.first()

@@ -180,7 +180,7 @@ def test_queues_and_answers_are_those_of_a_store_that_dispatched_the_log_itself(
 def test_a_store_of_a_further_version_is_rebuilt_and_opens_in_its_version(case: GoldenCase, tmp_path: Path) -> None:
     if reason := why_not(case.version):
         pytest.skip(reason)
-    rebuild(opened(case), tmp_path / "rebuilt", in_process_threads=2, config=case.config, version=case.version)
+    rebuild(opened(case), tmp_path / "rebuilt", threads=2, config=case.config, version=case.version)
     done = run(case.version, [_report(case, tmp_path / "rebuilt", tmp_path / "out", case.id)], tmp_path / "work")
     assert done[case.id].error is None
     found, said = report_of(tmp_path / "out"), boot(case)
@@ -197,7 +197,7 @@ def test_a_store_of_a_further_version_is_rebuilt_and_opens_in_its_version(case: 
 @pytest.mark.parametrize("identity", ["4.9.3/d-rolled", "5.3.3/k-rolled"])
 def test_the_real_store_continues_the_numbering_of_a_queue_whose_messages_are_gone(identity: str, tmp_path: Path) -> None:
     case = case_named(identity)
-    rebuild(opened(case), tmp_path / "store", in_process_threads=2, config=case.config)
+    rebuild(opened(case), tmp_path / "store", threads=2, config=case.config)
     script = tmp_path / "puts.jsonl"
     script.write_text(json.dumps({"op": "put", "topic": "only-old", "queue_id": 0, "body": "the next"}) + "\n", encoding="utf-8")
     job = Job("append", ("append", str(tmp_path / "store"), "--in", str(script)), case.properties)

@@ -21,8 +21,8 @@ from support.stores import Store, message
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.rebuild import rebuild
+from mqstore.opening import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.verify.verification import verify
 
@@ -114,7 +114,7 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]
             target = rebuilt[name, kind] = root / kind / str(number)
             target.parent.mkdir(exist_ok=True)
             config = None if case is None else case.config
-            rebuild(source, target, in_process_threads=2, splits=3, queues=kind, version=VERSION, config=config)
+            rebuild(source, target, threads=2, splits=3, queues=kind, version=VERSION, config=config)
             out = reports[name, kind] = root / "reports" / kind / str(number)
             out.mkdir(parents=True)
             asked = queries(case) if case is not None and has(case, "queries.jsonl") else []

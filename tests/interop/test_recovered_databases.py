@@ -11,8 +11,8 @@ import pytest
 from interop.realbroker import Job, run, why_not
 from support.stores import Store, message
 
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.rebuild import rebuild
+from mqstore.opening import open_rocketmq
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -46,7 +46,7 @@ def made(root: Path) -> dict[str, Path]:
             if listed is None:
                 shutil.copytree(part, target)
             else:
-                rebuild(part, target, in_process_threads=1, splits=1, queues="rocksdb", version=VERSION, copy=True)
+                rebuild(part, target, threads=1, splits=1, queues="rocksdb", version=VERSION, copy=True)
             for file in log_files(root / "whole"):
                 if not (target / "commitlog" / file.name).exists():
                     shutil.copyfile(file, target / "commitlog" / file.name)

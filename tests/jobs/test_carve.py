@@ -17,12 +17,13 @@ from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase,
 from support.images import files_of, fragments, noise_of, shuffled_image
 
 from mqstore.errors import TargetError
-from mqstore.opening import open_rocketmq
 from mqstore.jobs import carve as job
 from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 from mqstore.jobs.carved_rows import write_carved_rows
-from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
+from mqstore.opening import open_rocketmq
+from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage.salvaging import rows_of
@@ -335,7 +336,7 @@ def test_a_fresh_store_of_any_version_is_sound_by_its_rules(version: str, tmp_pa
     [
         (("--as", "rocketmq", "--queue", "q"), "only an index knows it"),
         (("--for", "4.9.3"), "give --as"),
-        (("--master", "local[1]", "--threads", "2"), "--threads applies"),
+        (("--master", "local[1]", "--threads", "2"), "give only one of them"),
         (("--resume", "OUT/occupied"), "not the directory of an earlier salvage"),
     ],
 )

@@ -15,12 +15,13 @@ from support.images import files_of, shuffled_image
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory
-from mqstore.kernels.rabbitmq import message_store
 from mqstore.jobs import carved_rabbitmq_rows as job
 from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 from mqstore.jobs.fragments import FragmentCounts
-from mqstore.pipeline.spark.runner import SparkRunner, ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
+from mqstore.kernels.rabbitmq import message_store
+from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.rabbitmq.salvage.carved_messages import write_carved
 from mqstore.rabbitmq.salvage.carved_rows import KIND
 from mqstore.rabbitmq.salvage.salvaging import messages_of

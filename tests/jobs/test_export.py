@@ -51,7 +51,7 @@ def small(root: Path, count: int = 200) -> Path:
 def test_parquet_files_hold_the_message_table(case: GoldenCase, tmp_path: Path) -> None:
     source = opened(case)
     with unchanged(source):
-        report = export(source, tmp_path / "out", in_process_threads=2, splits=3)
+        report = export(source, tmp_path / "out", threads=2, splits=3)
     assert parquet(tmp_path / "out") == table(source)
     assert report.messages == len(table(source))
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
@@ -63,7 +63,7 @@ def test_parquet_files_hold_the_message_table(case: GoldenCase, tmp_path: Path) 
 @pytest.mark.parametrize("case", [case_named("4.9.3/a-clean-small"), case_named("5.3.3/i-v2-codecs-crc")], ids=case_id)
 def test_lines_are_those_the_command_messages_prints(case: GoldenCase, tmp_path: Path) -> None:
     source = opened(case)
-    export(source, tmp_path / "out", format="jsonl", in_process_threads=2, splits=4)
+    export(source, tmp_path / "out", format="jsonl", threads=2, splits=4)
     lines = [json.loads(line) for path in sorted((tmp_path / "out").glob("*.jsonl")) for line in path.read_text().splitlines()]
     printed = run_cli("messages", source, "-o", "jsonl", "--body", "base64")
     assert printed.status == 0
@@ -72,7 +72,7 @@ def test_lines_are_those_the_command_messages_prints(case: GoldenCase, tmp_path:
 
 def test_csv_files_hold_the_same_rows_under_a_head(tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
-    export(source, tmp_path / "out", format="csv", in_process_threads=2, splits=2, columns=["topic", "keys", "store_timestamp"])
+    export(source, tmp_path / "out", format="csv", threads=2, splits=2, columns=["topic", "keys", "store_timestamp"])
     found = []
     for path in sorted((tmp_path / "out").glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -86,7 +86,7 @@ def test_csv_files_hold_the_same_rows_under_a_head(tmp_path: Path) -> None:
 
 def test_lineage_is_always_there(tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
-    report = export(source, tmp_path / "out", columns=["topic"], in_process_threads=1)
+    report = export(source, tmp_path / "out", columns=["topic"], threads=1)
     schema = pq.read_schema(tmp_path / "out" / report.files[0])
     assert schema.names == ["topic", "physical_offset", "store_file", "verdict"]
     assert schema.metadata[b"mqstore.run_id"].decode() == report.run_id
@@ -94,7 +94,7 @@ def test_lineage_is_always_there(tmp_path: Path) -> None:
 
 
 def test_times_are_microseconds_in_utc_as_table_formats_want_them(tmp_path: Path) -> None:
-    export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1)
+    export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", threads=1)
     schema = pq.read_schema(tmp_path / "out/part-00000.parquet")
     assert schema.field("store_timestamp").type == pa.timestamp("us", "UTC")
 
@@ -114,14 +114,14 @@ def test_times_are_microseconds_in_utc_as_table_formats_want_them(tmp_path: Path
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_selection_is_exported_as_it_is_read(selection: Selection, count: int, tmp_path: Path) -> None:
     source = small(tmp_path / "store")
-    report = export(source, tmp_path / "out", selection=selection, in_process_threads=2, splits=count)
+    report = export(source, tmp_path / "out", selection=selection, threads=2, splits=count)
     assert parquet(tmp_path / "out") == table(source, selection)
     assert report.files
 
 
 def test_partitions_are_directories_and_their_columns_stand_in_the_path(tmp_path: Path) -> None:
     source = small(tmp_path / "store")
-    report = export(source, tmp_path / "out", partition_by=["topic", "store_timestamp"], in_process_threads=2, splits=2)
+    report = export(source, tmp_path / "out", partition_by=["topic", "store_timestamp"], threads=2, splits=2)
     assert {name.rpartition("/")[0] for name in report.files} == {
         "topic=orders/store_day=2022-01-01",
         "topic=bills%2F/store_day=2022-01-01",
@@ -134,7 +134,7 @@ def test_partitions_are_directories_and_their_columns_stand_in_the_path(tmp_path
 
 
 def test_a_missing_value_has_a_partition_of_its_own(tmp_path: Path) -> None:
-    report = export(small(tmp_path / "store"), tmp_path / "out", partition_by=["tags", "queue_id"], in_process_threads=1)
+    report = export(small(tmp_path / "store"), tmp_path / "out", partition_by=["tags", "queue_id"], threads=1)
     assert {name.split("/")[0] for name in report.files} == {"tags=__HIVE_DEFAULT_PARTITION__"}
 
 
@@ -149,13 +149,13 @@ def test_a_missing_value_has_a_partition_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_exported_is_reported_before_anything_is_written(asked: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=sentence):
-        export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1, **asked)
+        export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", threads=1, **asked)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_partition_with_too_long_a_name_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long for a directory name"):
-        export(opened(case_named("5.3.3/i-v2-codecs-crc")), tmp_path / "out", partition_by=["topic"], in_process_threads=2)
+        export(opened(case_named("5.3.3/i-v2-codecs-crc")), tmp_path / "out", partition_by=["topic"], threads=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,7 +167,7 @@ def test_damage_is_reported_and_the_rest_is_exported(tmp_path: Path) -> None:
     store.patch_log(store.puts[50].offset + 4, bytes(4))
     store.patch_log(store.puts[60].offset + 100, b"!")
     for count in (1, 6):
-        report = export(store.root, tmp_path / str(count), in_process_threads=2, splits=count)
+        report = export(store.root, tmp_path / str(count), threads=2, splits=count)
         assert [(item.kind, item.messages) for item in report.damage] == [(Kind.BAD_FRAME, 1)]
         assert not report.ok
         verdicts = {row["physical_offset"]: row["verdict"] for row in parquet(tmp_path / str(count))}
@@ -178,7 +178,7 @@ def test_damage_is_reported_and_the_rest_is_exported(tmp_path: Path) -> None:
 def test_a_target_that_exists_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(TargetError, match="exists already"):
-        export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1)
+        export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", threads=1)
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -188,7 +188,7 @@ def test_spark_writes_the_rows_that_threads_write(file_format: str, tmp_path: Pa
     source = opened(case_named("4.9.3/a-clean-small"))
     done: list[tuple[int, int]] = []
     on_spark = export(source, tmp_path / "a", format=file_format, spark=spark, splits=5, progress=lambda *told: done.append(told))
-    in_process = export(source, tmp_path / "b", format=file_format, in_process_threads=1, splits=5)
+    in_process = export(source, tmp_path / "b", format=file_format, threads=1, splits=5)
     assert on_spark.files == in_process.files
     for name in on_spark.files:
         if file_format == "parquet":
@@ -245,7 +245,7 @@ def test_large_bodies_do_not_come_together_beyond_a_row_group(tmp_path: Path) ->
     for base, data in store.files.items():
         store.write_file(f"commitlog/{base:020d}", bytes(data))
     os.truncate(store.root / ("commitlog/" + "0" * 20), 256 << 20)
-    report = export(store.root, tmp_path / "out", in_process_threads=1, splits=1)
+    report = export(store.root, tmp_path / "out", threads=1, splits=1)
     groups = pq.ParquetFile(tmp_path / "out" / report.files[0]).metadata
     assert groups.num_rows == 50
     assert max(groups.row_group(k).num_rows for k in range(groups.num_row_groups)) <= 25

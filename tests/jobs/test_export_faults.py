@@ -55,7 +55,7 @@ def test_a_file_that_may_not_grow_leaves_nothing(file_format: str, tmp_path: Pat
     for size in (1 << bits for bits in range(8, 24)):
         try:
             with files_of_at_most(size):
-                export(source, tmp_path / "out", format=file_format, columns=COLUMNS, in_process_threads=1, splits=8)
+                export(source, tmp_path / "out", format=file_format, columns=COLUMNS, threads=1, splits=8)
         except TargetError as error:
             told.append(str(error))
             assert list(tmp_path.iterdir()) == []
@@ -74,7 +74,7 @@ def test_a_full_disk_gives_a_one_sentence_error_and_leaves_nothing(file_format: 
     source = opened(SMALL)
 
     def run() -> None:
-        export(source, small_disk / "out", format=file_format, columns=COLUMNS, in_process_threads=1, splits=2)
+        export(source, small_disk / "out", format=file_format, columns=COLUMNS, threads=1, splits=2)
 
     before = os.statvfs(small_disk).f_bavail
     run()
@@ -94,10 +94,10 @@ def test_what_a_full_disk_stopped_resumes_when_there_is_space(small_disk: Path) 
     source = opened(SMALL)
     fill(small_disk, 96 << 10)
     with pytest.raises(TargetError, match="the disk is full"):
-        export(source, small_disk / "out", format="delta", resume=True, in_process_threads=1, splits=4)
+        export(source, small_disk / "out", format="delta", resume=True, threads=1, splits=4)
     assert sorted(path.name for path in small_disk.iterdir()) == [".out.mqstore-export", "other"]
     (small_disk / "other").unlink()
-    assert export(source, small_disk / "out", format="delta", resume=True, in_process_threads=1).messages == 661
+    assert export(source, small_disk / "out", format="delta", resume=True, threads=1).messages == 661
     assert rows("delta", small_disk / "out") == 661
     assert [path.name for path in small_disk.iterdir()] == ["out"]
 
@@ -142,7 +142,7 @@ def test_an_impossible_target_is_one_sentence(file_format: str, tmp_path: Path) 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_every_store_goes_on_by_the_command_after_a_failure(case: GoldenCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = opened(case)
-    whole = export(source, tmp_path / "whole", config=case.config, in_process_threads=1, splits=3)
+    whole = export(source, tmp_path / "whole", config=case.config, threads=1, splits=3)
     for file_format in ("iceberg", "delta"):
         asked = ["export", source, "--to", tmp_path / file_format, "--format", file_format, "--threads", 1, "--config", case.config]
         written: list[int] = []

@@ -72,7 +72,7 @@ def test_the_command_prints_the_same_on_spark(spark: SparkSession) -> None:
 
 
 def test_what_cannot_be_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="threads apply to a run in this process"):
+    with pytest.raises(UsageError, match="give only one of them"):
         find_in_queues(careful(opened(MIXED)), "x", limit=1, threads=2, master="local[1]")
     archive = tmp_path / "store.tar.xz"
     shutil.copy(MIXED.archive, archive)

@@ -39,8 +39,8 @@ FORMATS = ("iceberg", "delta")
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_table_has_the_rows_of_the_plain_export(file_format: str, case: GoldenCase, tmp_path: Path) -> None:
     source = opened(case)
-    export(source, tmp_path / "plain", in_process_threads=1, splits=3)
-    report = export(source, tmp_path / "a table", format=file_format, in_process_threads=2, splits=3)
+    export(source, tmp_path / "plain", threads=1, splits=3)
+    report = export(source, tmp_path / "a table", format=file_format, threads=2, splits=3)
     assert table(file_format, tmp_path / "a table") == plain(tmp_path / "plain")
     assert report.format == file_format
     assert sorted(name for name in os.listdir(tmp_path)) == ["a table", "plain"]
@@ -49,8 +49,8 @@ def test_a_table_has_the_rows_of_the_plain_export(file_format: str, case: Golden
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_the_files_of_a_table_are_those_that_the_tasks_wrote(file_format: str, tmp_path: Path) -> None:
     source = opened(CLEAN)
-    export(source, tmp_path / "plain", in_process_threads=1, splits=3)
-    report = export(source, tmp_path / "table", format=file_format, in_process_threads=1, splits=3)
+    export(source, tmp_path / "plain", threads=1, splits=3)
+    report = export(source, tmp_path / "table", format=file_format, threads=1, splits=3)
     for name in report.files:
         assert pq.read_table(tmp_path / "table" / name).equals(pq.read_table(tmp_path / "plain" / name))
     assert json.loads((tmp_path / "table" / MANIFEST).read_text())["format"] == file_format
@@ -59,7 +59,7 @@ def test_the_files_of_a_table_are_those_that_the_tasks_wrote(file_format: str, t
 def test_iceberg_is_read_without_its_catalog_too(tmp_path: Path) -> None:
     from pyiceberg.table import StaticTable
 
-    export(opened(CLEAN), tmp_path / "out", format="iceberg", in_process_threads=1)
+    export(opened(CLEAN), tmp_path / "out", format="iceberg", threads=1)
     metadata = sorted((tmp_path / "out" / "metadata").glob("*.metadata.json"))[-1]
     assert ".mqstore-" not in metadata.read_text()
     found = StaticTable.from_metadata(str(metadata)).scan(row_filter="topic == 'orders'").to_arrow()
@@ -73,7 +73,7 @@ def test_sql_answers_are_equal_in_duckdb_over_each_format(tmp_path: Path) -> Non
     asked = "select topic, queue_id, count(*), sum(size), epoch_ms(max(store_timestamp)) from messages group by 1, 2 order by 1, 2"
     answers = []
     for file_format in ("parquet", *FORMATS):
-        export(source, tmp_path / file_format, format=file_format, in_process_threads=1, splits=2)
+        export(source, tmp_path / file_format, format=file_format, threads=1, splits=2)
         messages = {
             "parquet": lambda: pa.concat_tables(pq.read_table(path) for path in (tmp_path / "parquet").glob("*.parquet")),
             "iceberg": lambda: iceberg(tmp_path / "iceberg"),
@@ -87,14 +87,14 @@ def test_sql_answers_are_equal_in_duckdb_over_each_format(tmp_path: Path) -> Non
 def test_spark_writes_the_table_that_threads_write(tmp_path: Path, spark: SparkSession) -> None:
     for file_format in FORMATS:
         export(opened(CLEAN), tmp_path / f"{file_format}-s", format=file_format, spark=spark, splits=4)
-        export(opened(CLEAN), tmp_path / f"{file_format}-t", format=file_format, in_process_threads=1, splits=4)
+        export(opened(CLEAN), tmp_path / f"{file_format}-t", format=file_format, threads=1, splits=4)
         assert table(file_format, tmp_path / f"{file_format}-s") == table(file_format, tmp_path / f"{file_format}-t")
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_table_without_rows_has_the_columns(file_format: str, tmp_path: Path) -> None:
     nothing = Selection(topics=frozenset({"no such topic"}))
-    export(opened(CLEAN), tmp_path / "out", format=file_format, selection=nothing, columns=["topic", "size"], in_process_threads=1)
+    export(opened(CLEAN), tmp_path / "out", format=file_format, selection=nothing, columns=["topic", "size"], threads=1)
     found = iceberg(tmp_path / "out") if file_format == "iceberg" else delta(tmp_path / "out")
     assert found.num_rows == 0
     assert found.schema.names == ["topic", "size", "physical_offset", "store_file", "verdict"]
@@ -112,9 +112,9 @@ def test_a_missing_extra_is_named(file_format: str, module: str, tmp_path: Path,
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_what_cannot_become_a_table_is_reported_before_anything_is_written(file_format: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be partitioned here"):
-        export(opened(CLEAN), tmp_path / "out", format=file_format, partition_by=["topic"], in_process_threads=1)
+        export(opened(CLEAN), tmp_path / "out", format=file_format, partition_by=["topic"], threads=1)
     with pytest.raises(UsageError, match="interpret as part of a URL"):
-        export(opened(CLEAN), tmp_path / "out#1", format=file_format, in_process_threads=1)
+        export(opened(CLEAN), tmp_path / "out#1", format=file_format, threads=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -125,7 +125,7 @@ def test_a_table_that_cannot_be_made_leaves_nothing(file_format: str, tmp_path: 
 
     monkeypatch.setattr(f"mqstore.jobs.lakehouse._{file_format}", fails)
     with pytest.raises(TargetError, match="could not create the table: no room"):
-        export(opened(CLEAN), tmp_path / "out", format=file_format, in_process_threads=1)
+        export(opened(CLEAN), tmp_path / "out", format=file_format, threads=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,10 +146,10 @@ def test_damage_fails_the_job_if_requested(tmp_path: Path) -> None:
     store.write()
     store.patch_log(store.puts[30].offset + 4, bytes(4))
     with pytest.raises(PipelineError, match="1 ranges of the log are damaged, the first at"):
-        export(store.root, tmp_path / "out", mode="FAILFAST", in_process_threads=1)
+        export(store.root, tmp_path / "out", mode="FAILFAST", threads=1)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     with pytest.raises(UsageError, match="there is no mode 'STRICT'"):
-        export(store.root, tmp_path / "out", mode="STRICT", in_process_threads=1)
+        export(store.root, tmp_path / "out", mode="STRICT", threads=1)
 
 
 # resume
@@ -165,7 +165,7 @@ def killing(task):
         os.kill(os.getpid(), signal.SIGKILL)
     return whole(task)
 module.export_split = killing
-module.export(sys.argv[1], sys.argv[2], format=sys.argv[3], in_process_threads=1, splits=6)
+module.export(sys.argv[1], sys.argv[2], format=sys.argv[3], threads=1, splits=6)
 """
 
 
@@ -194,10 +194,10 @@ def test_a_killed_export_goes_on_where_it_was(file_format: str, when: str, tmp_p
     kill(source, tmp_path / "out", file_format, when)
     planned = json.loads((tmp_path / ".out.mqstore-export" / "plan.json").read_text())
     seen = counting(monkeypatch)
-    report = export(source, tmp_path / "out", format=file_format, resume=True, in_process_threads=2)
+    report = export(source, tmp_path / "out", format=file_format, resume=True, threads=2)
     assert sorted(seen) == [3, 4, 5]
     assert report.run_id == planned["run_id"]
-    export(source, tmp_path / "whole", format="jsonl" if file_format == "jsonl" else "parquet", in_process_threads=1, splits=6)
+    export(source, tmp_path / "whole", format="jsonl" if file_format == "jsonl" else "parquet", threads=1, splits=6)
     assert report.messages == 511
     for name in report.files:
         if file_format == "jsonl":
@@ -212,14 +212,14 @@ def test_a_killed_export_goes_on_where_it_was(file_format: str, when: str, tmp_p
 def test_a_killed_export_on_threads_goes_on_on_spark(tmp_path: Path, spark: SparkSession) -> None:
     kill(opened(CLEAN), tmp_path / "out")
     assert export(opened(CLEAN), tmp_path / "out", resume=True, spark=spark).messages == 511
-    export(opened(CLEAN), tmp_path / "whole", in_process_threads=1)
+    export(opened(CLEAN), tmp_path / "whole", threads=1)
     assert plain(tmp_path / "out") == plain(tmp_path / "whole")
 
 
 def test_without_resume_leftovers_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill(opened(CLEAN), tmp_path / "out")
     seen = counting(monkeypatch)
-    export(opened(CLEAN), tmp_path / "out", in_process_threads=1, splits=6)
+    export(opened(CLEAN), tmp_path / "out", threads=1, splits=6)
     assert len(seen) == 6
     assert os.listdir(tmp_path) == ["out"]
 
@@ -233,10 +233,10 @@ def test_with_resume_a_run_that_fails_keeps_what_is_finished(tmp_path: Path, mon
     monkeypatch.setattr("mqstore.jobs.export.export_split", full)
     for resume in (False, True):
         with pytest.raises(TargetError, match="the disk is full"):
-            export(opened(CLEAN), tmp_path / "out", resume=resume, in_process_threads=1, splits=6)
+            export(opened(CLEAN), tmp_path / "out", resume=resume, threads=1, splits=6)
         assert os.listdir(tmp_path) == ([".out.mqstore-export"] if resume else [])
     seen = counting(monkeypatch)
-    assert export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1).messages == 511
+    assert export(opened(CLEAN), tmp_path / "out", resume=True, threads=1).messages == 511
     assert seen == [4, 5]
     assert os.listdir(tmp_path) == ["out"]
 
@@ -248,8 +248,8 @@ def test_damage_that_the_killed_run_found_is_reported_by_the_one_that_resumes(tm
     store.write()
     store.patch_log(store.puts[10].offset + 4, bytes(4))
     kill(store.root, tmp_path / "out")
-    resumed = export(store.root, tmp_path / "out", resume=True, in_process_threads=1)
-    whole = export(store.root, tmp_path / "whole", in_process_threads=1)
+    resumed = export(store.root, tmp_path / "out", resume=True, threads=1)
+    whole = export(store.root, tmp_path / "whole", threads=1)
     assert resumed.damage == whole.damage != ()
     assert resumed.messages == whole.messages == 199
 
@@ -267,8 +267,8 @@ def test_damage_that_the_killed_run_found_is_reported_by_the_one_that_resumes(tm
 def test_work_of_another_export_is_not_taken_up(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
     kill(opened(CLEAN), tmp_path / "out")
     with pytest.raises(UsageError, match=told):
-        export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1, **changed)
-    assert export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1).messages == 511
+        export(opened(CLEAN), tmp_path / "out", resume=True, threads=1, **changed)
+    assert export(opened(CLEAN), tmp_path / "out", resume=True, threads=1).messages == 511
 
 
 def test_work_of_a_log_that_has_changed_is_not_taken_up(tmp_path: Path) -> None:
@@ -286,11 +286,11 @@ def test_work_of_a_log_that_has_changed_is_not_taken_up(tmp_path: Path) -> None:
 def test_two_exports_to_one_place_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def another(task: ExportTask) -> TaskOutput:
         with pytest.raises(TargetError, match="another export to the same target is running"):
-            export(opened(CLEAN), tmp_path / "out", resume=True, in_process_threads=1)
+            export(opened(CLEAN), tmp_path / "out", resume=True, threads=1)
         return export_split(task)
 
     monkeypatch.setattr("mqstore.jobs.export.export_split", another)
-    assert export(opened(CLEAN), tmp_path / "out", in_process_threads=1, splits=1).messages == 511
+    assert export(opened(CLEAN), tmp_path / "out", threads=1, splits=1).messages == 511
 
 
 def test_a_target_inside_the_store_is_refused_with_nothing_written(tmp_path: Path) -> None:
@@ -299,5 +299,5 @@ def test_a_target_inside_the_store_is_refused_with_nothing_written(tmp_path: Pat
     store.write()
     before = sorted(path.name for path in store.root.iterdir())
     with pytest.raises(TargetError, match="inside the store"):
-        export(store.root, store.root / "out", in_process_threads=1)
+        export(store.root, store.root / "out", threads=1)
     assert sorted(path.name for path in store.root.iterdir()) == before

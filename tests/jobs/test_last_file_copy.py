@@ -11,9 +11,9 @@ from support.golden import case_named, opened
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
-from mqstore.opening import open_rocketmq
 from mqstore.jobs import last_file_copy
 from mqstore.jobs.last_file_copy import LastFileCopy
+from mqstore.opening import open_rocketmq
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.threads import TaskThreads
 

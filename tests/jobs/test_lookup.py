@@ -84,7 +84,7 @@ def test_the_three_plans_find_what_the_message_table_holds(case: GoldenCase, tmp
     missed = sorted(set(asked) - {(topic, key) for topic, key, _ in wanted})
     with unchanged(source):
         for plan in PLANS:
-            report = lookup(source, asked, tmp_path / plan, by=plan, in_process_threads=2, config=case.config)
+            report = lookup(source, asked, tmp_path / plan, by=plan, threads=2, config=case.config)
             rows = answer(tmp_path / plan)
             assert hits(rows) == wanted, (plan, report.notes)
             assert sorted((row["topic"], row["key"]) for row in rows if not row["found"]) == missed
@@ -104,7 +104,7 @@ def test_the_number_of_splits_does_not_change_the_answer(case: GoldenCase, tmp_p
     answers = []
     for count in (1, 3, 7):
         to = tmp_path / f"{count}.jsonl"
-        lookup(opened(case), asked, to, by="scan", splits=count, in_process_threads=2, config=case.config)
+        lookup(opened(case), asked, to, by="scan", splits=count, threads=2, config=case.config)
         answers.append(to.read_bytes())
     assert answers[0] == answers[1] == answers[2]
 
@@ -126,7 +126,7 @@ def some(count: int = 300) -> list[Pair]:
 def test_spark_writes_the_rows_that_threads_write(plan: str, tmp_path: Path, spark: SparkSession) -> None:
     source = made(tmp_path / "store").write()
     on_spark = lookup(source, some(), tmp_path / "a", by=plan, spark=spark, splits=5)
-    in_process = lookup(source, some(), tmp_path / "b", by=plan, in_process_threads=1, splits=5)
+    in_process = lookup(source, some(), tmp_path / "b", by=plan, threads=1, splits=5)
     assert answer(tmp_path / "a") == answer(tmp_path / "b")
     assert on_spark.misses == in_process.misses
     assert (on_spark.plan, on_spark.hits, on_spark.log_bytes, on_spark.index_bytes) == (
@@ -152,7 +152,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_row(tmp_path: Path, spark:
         return result
 
     source = made(tmp_path / "store").write()
-    lookup(source, some(), tmp_path / "a", by="scan", in_process_threads=1)
+    lookup(source, some(), tmp_path / "a", by="scan", threads=1)
     monkeypatch.setattr("mqstore.jobs.lookup.scan_range", dies_at_first)
     lookup(source, some(), tmp_path / "b", by="scan", spark=spark, splits=3)
     assert answer(tmp_path / "a") == answer(tmp_path / "b")
@@ -164,7 +164,7 @@ def test_attempts_that_died_after_they_wrote_leave_no_row(tmp_path: Path, spark:
 def test_the_newest_messages_of_a_key_are_kept_where_there_are_more_than_asked(plan: str, to: str, tmp_path: Path) -> None:
     store = made(tmp_path / "store")
     asked = [("orders", "even"), ("bills", "odd"), ("bills", "k7")]
-    report = lookup(store.write(), asked, tmp_path / to, by=plan, max_per_key=3, splits=4, in_process_threads=2)
+    report = lookup(store.write(), asked, tmp_path / to, by=plan, max_per_key=3, splits=4, threads=2)
     offsets = [put.offset for put in store.puts]
     wanted = [("bills", "k7", offsets[7]), *zip(("orders", "bills") * 3, ("even", "odd") * 3, offsets[-6:], strict=True)]
     assert hits(answer(tmp_path / to)) == wanted
@@ -176,7 +176,7 @@ def test_the_newest_messages_of_a_key_are_kept_where_there_are_more_than_asked(p
 @pytest.mark.parametrize("to", ["out", "out.parquet", "out.jsonl"])
 def test_an_answer_is_a_directory_or_one_file_with_the_same_rows(to: str, tmp_path: Path) -> None:
     source = made(tmp_path / "store").write()
-    report = lookup(source, some(), tmp_path / to, columns=["topic", "queue_offset", "verdict"], in_process_threads=2)
+    report = lookup(source, some(), tmp_path / to, columns=["topic", "queue_offset", "verdict"], threads=2)
     rows = answer(tmp_path / to)
     assert list(rows[0]) == ["topic", "key", "found", "queue_offset", "verdict", "reason"]
     assert len(rows) == report.hits + sum(report.misses.values())
@@ -194,7 +194,7 @@ def test_an_answer_is_a_directory_or_one_file_with_the_same_rows(to: str, tmp_pa
 def test_a_message_that_has_a_key_twice_is_one_row_and_one_that_two_keys_ask_for_is_two(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.put(message("t", properties=b"UNIQ_KEY\x01a\x02KEYS\x01a b a\x02"))
-    lookup(store.write(), [("t", "b"), ("t", "a")], tmp_path / "o", in_process_threads=1)
+    lookup(store.write(), [("t", "b"), ("t", "a")], tmp_path / "o", threads=1)
     assert hits(answer(tmp_path / "o")) == [("t", "b", 0), ("t", "a", 0)]
 
 
@@ -206,7 +206,7 @@ def test_what_the_index_does_not_reach_is_read_in_the_log(tmp_path: Path) -> Non
     source = store.write()
     asked = [("orders", "k4"), ("orders", "k118"), ("orders", "k120"), ("bills", "k299"), ("bills", "k300")]
     for plan in ("probe", "sweep"):
-        report = lookup(source, asked, tmp_path / plan, by=plan, in_process_threads=1)
+        report = lookup(source, asked, tmp_path / plan, by=plan, threads=1)
         assert [key for _, key, _ in hits(answer(tmp_path / plan))] == ["k4", "k118", "k120", "k299"]
         assert report.plan == plan
         assert 0 < report.log_bytes < 300 * 200
@@ -224,11 +224,11 @@ def test_progress_counts_what_the_index_answers_for_and_what_is_read(plan: str, 
         tmp_path / "o",
         by=plan,
         splits=5,
-        in_process_threads=1,
+        threads=1,
         progress=lambda done, total: reported.append((done, total)),
     )
     (total,) = {each for _, each in reported}
-    assert total == lookup(source, asked, tmp_path / "whole", by="scan", in_process_threads=1).log_bytes
+    assert total == lookup(source, asked, tmp_path / "whole", by="scan", threads=1).log_bytes
     amounts = [done for done, _ in reported]
     assert amounts == sorted(amounts)
     assert amounts[-1] == total
@@ -243,7 +243,7 @@ def test_a_lost_index_file_between_others_is_a_stretch_that_is_read(tmp_path: Pa
     files[2].unlink()
     asked = [("orders", f"k{number}") for number in range(0, 300, 2)]
     for plan in PLANS:
-        report = lookup(source, asked, tmp_path / plan, by=plan, in_process_threads=1)
+        report = lookup(source, asked, tmp_path / plan, by=plan, threads=1)
         assert (report.found, report.misses) == (150, {})
 
 
@@ -264,7 +264,7 @@ def test_an_index_file_that_cannot_be_believed_is_not_used(damage: str, plan: st
         "header": (24, (1 << 40).to_bytes(8, "big")),
     }[damage]
     store.patch(f"index/{name}", place, raw)
-    report = lookup(source, [("orders", "k298"), ("orders", "k10")], tmp_path / "o", by=plan, in_process_threads=1)
+    report = lookup(source, [("orders", "k298"), ("orders", "k10")], tmp_path / "o", by=plan, threads=1)
     assert hits(answer(tmp_path / "o")) == [("orders", f"k{number}", store.puts[number].offset) for number in (10, 298)]
     assert any(name in told for told in (*report.notes, report.why))
 
@@ -273,7 +273,7 @@ def test_an_index_file_that_cannot_be_believed_is_not_used(damage: str, plan: st
 
 
 def reason(source: Path, pair: Pair, to: Path, plan: str) -> str:
-    lookup(source, [pair], to, by=plan, in_process_threads=1)
+    lookup(source, [pair], to, by=plan, threads=1)
     (row,) = answer(to)
     return str(row["reason"])
 
@@ -312,18 +312,18 @@ def test_damage_is_told_and_a_key_that_may_stand_in_it_is_not_called_absent(tmp_
     store.patch_log(store.puts[100].offset + 4, bytes(4))
     for plan, wanted in (("probe", "record-damaged"), ("sweep", "record-damaged"), ("scan", "key-never-seen")):
         assert reason(source, ("orders", "k100"), tmp_path / plan, plan) == wanted
-    report = lookup(source, [("orders", "k100"), ("orders", "k98")], tmp_path / "o", by="scan", in_process_threads=1)
+    report = lookup(source, [("orders", "k100"), ("orders", "k98")], tmp_path / "o", by="scan", threads=1)
     assert [item.offset for item in report.damage] == [store.puts[100].offset % 8192]
     assert not report.ok
     assert not report.coverage.complete
     assert report.hits == 1
     # what an index leads past is not read
-    assert lookup(source, [("orders", "k298")], tmp_path / "p", by="probe", in_process_threads=1).ok
+    assert lookup(source, [("orders", "k298")], tmp_path / "p", by="probe", threads=1).ok
 
 
 @pytest.mark.parametrize("where", ["threads", "spark"])
 def test_failfast_ends_at_damage_and_leaves_nothing(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    runner = {"in_process_threads": 2} if where == "threads" else {"spark": request.getfixturevalue("spark")}
+    runner = {"threads": 2} if where == "threads" else {"spark": request.getfixturevalue("spark")}
     store = made(tmp_path / "store")
     store.write()
     store.patch_log(store.puts[100].offset + 4, bytes(4))
@@ -334,7 +334,7 @@ def test_failfast_ends_at_damage_and_leaves_nothing(where: str, tmp_path: Path, 
 
 def test_a_store_without_messages_answers_that_nothing_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
-    report = lookup(tmp_path / "store", [("t", "k")], tmp_path / "o", in_process_threads=1)
+    report = lookup(tmp_path / "store", [("t", "k")], tmp_path / "o", threads=1)
     assert (report.plan, report.misses) == ("scan", {"topic-never-seen": 1})
 
 
@@ -343,10 +343,10 @@ def test_a_store_without_messages_answers_that_nothing_is_in_it(tmp_path: Path) 
 
 def test_the_plan_with_the_least_work_is_taken_and_says_why(tmp_path: Path) -> None:
     source = made(tmp_path / "store", count=3000, positions=20_000).write()
-    few = lookup(source, [("orders", "k4")], tmp_path / "few", in_process_threads=1)
-    many = lookup(source, [("orders", f"k{number}") for number in range(3000)], tmp_path / "many", in_process_threads=1)
+    few = lookup(source, [("orders", "k4")], tmp_path / "few", threads=1)
+    many = lookup(source, [("orders", f"k{number}") for number in range(3000)], tmp_path / "many", threads=1)
     shutil.rmtree(source / "index")
-    none = lookup(source, [("orders", "k4")], tmp_path / "none", in_process_threads=1)
+    none = lookup(source, [("orders", "k4")], tmp_path / "none", threads=1)
     assert (few.plan, many.plan, none.plan) == ("probe", "sweep", "scan")
     assert few.why.startswith("the least work; 1 key, 1 index file of 6,000 entries")
     assert none.why.startswith("no index file can be used: there is none")
@@ -370,19 +370,19 @@ def test_the_plan_with_the_least_work_is_taken_and_says_why(tmp_path: Path) -> N
 def test_what_cannot_be_asked_is_refused_before_anything_is_written(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     keys, to = options.pop("keys", [("t", "k")]), tmp_path / options.pop("to", "o")
     with pytest.raises(UsageError, match=sentence):
-        lookup(opened(SOUND), keys, to, in_process_threads=1, **options)
+        lookup(opened(SOUND), keys, to, threads=1, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_exists_or_lies_in_the_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "o").write_text("mine")
     with pytest.raises(TargetError, match="exists already"):
-        lookup(opened(SOUND), [("t", "k")], tmp_path / "o", in_process_threads=1)
+        lookup(opened(SOUND), [("t", "k")], tmp_path / "o", threads=1)
     assert (tmp_path / "o").read_text() == "mine"
     store = made(tmp_path / "store", count=3).write()
     for name in ("o", "o.jsonl"):
         with pytest.raises(TargetError, match="is inside the store"):
-            lookup(store, [("t", "k")], store / name, in_process_threads=1)
+            lookup(store, [("t", "k")], store / name, threads=1)
     with pytest.raises(CannotOpenError, match="cannot be read: no such file"):
-        lookup(store, tmp_path / "missing", tmp_path / "p", in_process_threads=1)
+        lookup(store, tmp_path / "missing", tmp_path / "p", threads=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o", "store"]

@@ -62,7 +62,7 @@ def derived(root: Path) -> dict[str, bytes]:
 def test_what_is_rebuilt_equals_the_brokers_own_files(case: GoldenCase, tmp_path: Path) -> None:
     source = opened(case)
     with unchanged(source):
-        report = rebuild(source, tmp_path / "out", in_process_threads=2, config=case.config)
+        report = rebuild(source, tmp_path / "out", threads=2, config=case.config)
     assert report.ok
     assert derived(tmp_path / "out") == derived(source)
 
@@ -73,7 +73,7 @@ def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path:
     found = []
     for count in (1, 7, 40):
         out = tmp_path / str(count)
-        rebuild(opened(case), out, in_process_threads=2, splits=count, config=case.config)
+        rebuild(opened(case), out, threads=2, splits=count, config=case.config)
         found.append((derived(out), (out / "checkpoint").read_bytes(), sorted(path.name for path in (out / "index").iterdir())))
     assert found[0] == found[1] == found[2]
 
@@ -82,7 +82,7 @@ def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path:
 def test_a_rebuilt_store_verifies_as_intact_if_its_log_is(case: GoldenCase, tmp_path: Path) -> None:
     from mqstore.rocketmq.verify.verification import verify
 
-    report = rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config, check_crc=True)
+    report = rebuild(opened(case), tmp_path / "out", threads=1, config=case.config, check_crc=True)
     again = verify(mqstore.open(tmp_path / "out", config=case.config))
     derived_damage = {item.kind for item in again.damage if item.file.startswith(DERIVED)}
     # a lost record shifts the entries after it, as it does in a broker
@@ -93,7 +93,7 @@ def test_log_files_are_links_and_copies_if_asked(tmp_path: Path) -> None:
     source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
     *full, last = sorted((source / "commitlog").iterdir())
     for copy in (False, True):
-        report = rebuild(source, tmp_path / str(copy), in_process_threads=1, copy=copy)
+        report = rebuild(source, tmp_path / str(copy), threads=1, copy=copy)
         assert report.linked is not copy
         # a broker continues to write the last file, so that one is never shared
         assert not os.path.samefile(last, tmp_path / str(copy) / "commitlog" / last.name)
@@ -108,7 +108,7 @@ def test_a_rebuilt_store_is_a_cleanly_closed_one(tmp_path: Path) -> None:
     case = case_named("4.9.3/b3-kill9-torn")
     source = opened(case)
     assert (source / "abort").exists()
-    report = rebuild(source, tmp_path / "out", in_process_threads=1, config=case.config)
+    report = rebuild(source, tmp_path / "out", threads=1, config=case.config)
     store = mqstore.open(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint", "commitlog", "consumequeue", "index"]
     assert not store.unclean
@@ -122,7 +122,7 @@ def test_a_rebuilt_store_is_a_cleanly_closed_one(tmp_path: Path) -> None:
 
 def test_configuration_comes_along(tmp_path: Path) -> None:
     case = case_named("5.3.3/j-broker-offsets")
-    rebuild(opened(case), tmp_path / "out", in_process_threads=1, config=case.config)
+    rebuild(opened(case), tmp_path / "out", threads=1, config=case.config)
     for path in (opened(case) / "config").iterdir():
         assert (tmp_path / "out/config" / path.name).read_bytes() == path.read_bytes()
     assert (tmp_path / "out/timerwheel").exists()
@@ -141,7 +141,7 @@ def test_a_log_file_that_was_cut_is_filled_up_to_its_length(tmp_path: Path) -> N
     base = max(store.files)
     cut = store.root / f"commitlog/{base:020d}"
     os.truncate(cut, 3000)
-    report = rebuild(store.root, tmp_path / "out", in_process_threads=1)
+    report = rebuild(store.root, tmp_path / "out", threads=1)
     assert (tmp_path / "out/commitlog" / cut.name).stat().st_size == 8192
     assert (cut.stat().st_size, cut.stat().st_nlink) == (3000, 1)
     assert not report.ok
@@ -152,7 +152,7 @@ def test_a_queue_without_its_head_begins_with_blanks(tmp_path: Path) -> None:
     store.write()
     first = min(base for base in store.files)
     (store.root / f"commitlog/{first:020d}").unlink()
-    report = rebuild(store.root, tmp_path / "out", in_process_threads=1, splits=3)
+    report = rebuild(store.root, tmp_path / "out", threads=1, splits=3)
     assert report.exact_queues == 0
     kept = [put for put in store.puts if put.offset >= 8192 and put.record.queue_id == 0]
     begin = kept[0].record.queue_offset
@@ -168,7 +168,7 @@ def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_reported(tmp_path:
     lost = next(put for put in store.puts if put.offset > 10_000)
     store.patch_log(lost.offset + 4, b"\xff\xff\xff\xff")
     for splits in (1, 5):
-        report = rebuild(store.root, tmp_path / str(splits), in_process_threads=2, splits=splits)
+        report = rebuild(store.root, tmp_path / str(splits), threads=2, splits=splits)
         assert report.messages == 199
         assert report.exact_queues == 1
         assert [(item.kind, item.offset, item.messages) for item in report.damage] == [(Kind.BAD_FRAME, lost.offset % 8192, 1)]
@@ -183,8 +183,8 @@ def test_a_body_that_does_not_fit_its_checksum_is_reported_on_request_and_queued
     store.write()
     hit = store.puts[77]
     store.patch_log(hit.offset + 88, b"!")
-    assert rebuild(store.root, tmp_path / "fast", in_process_threads=1).ok
-    report = rebuild(store.root, tmp_path / "checked", in_process_threads=1, check_crc=True)
+    assert rebuild(store.root, tmp_path / "fast", threads=1).ok
+    report = rebuild(store.root, tmp_path / "checked", threads=1, check_crc=True)
     assert [(item.kind, item.offset) for item in report.damage] == [(Kind.BAD_CHECKSUM, hit.offset % 8192)]
     assert report.coverage.complete
     assert derived(tmp_path / "fast") == derived(tmp_path / "checked") == derived(store.root)
@@ -203,7 +203,7 @@ def test_records_copied_into_a_body_leave_no_trace_in_the_queues(tmp_path: Path)
         store.put(message("orders", b"z" * 1000, keys=f"l{number}"))
     store.write()
     for splits in (1, 2, 3, 4, 5, 9):
-        report = rebuild(store.root, tmp_path / str(splits), in_process_threads=2, splits=splits)
+        report = rebuild(store.root, tmp_path / str(splits), threads=2, splits=splits)
         assert derived(tmp_path / str(splits)) == derived(store.root)
         assert report.messages == 71
     assert report.rewalked
@@ -215,7 +215,7 @@ def test_a_queue_that_started_again_at_zero_is_appended_to_as_a_broker_does(tmp_
     for number in range(30):
         store.put(message("orders", keys=f"again{number}"))
     store.write()
-    report = rebuild(store.root, tmp_path / "out", in_process_threads=2, splits=3)
+    report = rebuild(store.root, tmp_path / "out", threads=2, splits=3)
     entries = mqstore.open(tmp_path / "out").view().queue("orders", 0).entries(0, 100)
     physical = [put.offset for put in store.puts if put.record.queue_id == 0]
     # offset 0 is appended wherever the queue ends; the others up to there are duplicates
@@ -228,7 +228,7 @@ def test_a_store_without_a_message_gives_a_store_without_queues(tmp_path: Path) 
     source = tmp_path / "store"
     (source / "commitlog").mkdir(parents=True)
     (source / "commitlog" / ("0" * 20)).write_bytes(bytes(65536))
-    report = rebuild(source, tmp_path / "out", in_process_threads=2)
+    report = rebuild(source, tmp_path / "out", threads=2)
     assert report.ok
     assert (report.messages, report.queues, report.index_files, report.splits) == (0, 0, 0, 0)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint", "commitlog", "consumequeue", "index"]
@@ -241,7 +241,7 @@ def test_a_target_that_exists_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious").write_text("mine")
     with pytest.raises(TargetError, match="exists already"):
-        rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", in_process_threads=1)
+        rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", threads=1)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "precious"]
 
 
@@ -249,7 +249,7 @@ def test_a_target_inside_the_store_is_refused(tmp_path: Path) -> None:
     source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
     before = sorted(source.rglob("*"))
     with pytest.raises(TargetError, match="is inside the store"):
-        rebuild(source, source / "new", in_process_threads=1)
+        rebuild(source, source / "new", threads=1)
     assert sorted(source.rglob("*")) == before
 
 
@@ -262,7 +262,7 @@ def test_a_rebuild_that_fails_leaves_nothing(tmp_path: Path, threads: int) -> No
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        rebuild(source, tmp_path / "out", in_process_threads=threads, splits=9, progress=fail)
+        rebuild(source, tmp_path / "out", threads=threads, splits=9, progress=fail)
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
@@ -270,7 +270,7 @@ def test_what_is_not_a_store_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "missing"):
         with pytest.raises(CannotOpenError):
-            rebuild(path, tmp_path / "out", in_process_threads=1)
+            rebuild(path, tmp_path / "out", threads=1)
     assert not (tmp_path / "out").exists()
 
 
@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     source = unpack(case_named("4.9.3/a-clean-small"), tmp_path / "source")
     # a file size limit fails a write the way a full disk does
     with files_of_at_most(4096), pytest.raises(TargetError, match="limit"):
-        rebuild(source, tmp_path / "out", in_process_threads=2)
+        rebuild(source, tmp_path / "out", threads=2)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
@@ -288,7 +288,7 @@ IDLE = [case_named("4.9.3/d-rolled"), case_named("5.3.3/k-rolled")]
 @pytest.mark.parametrize("case", IDLE, ids=case_id)
 def test_a_queue_whose_messages_are_all_gone_keeps_its_last_file_and_its_numbering(case: GoldenCase, tmp_path: Path) -> None:
     source, out = opened(case), tmp_path / "out"
-    report = rebuild(source, out, in_process_threads=2, config=case.config)
+    report = rebuild(source, out, threads=2, config=case.config)
     kept = "consumequeue/only-old/0/00000000000000000000"
     assert (out / kept).read_bytes() == (source / kept).read_bytes()
     assert any("'only-old', queue 0: its last file is kept, so that its offsets continue at 15" in note for note in report.notes)
@@ -302,7 +302,7 @@ def test_a_queue_whose_entries_refer_into_the_log_is_not_kept(tmp_path: Path) ->
     entries = bytearray(queue.read_bytes())
     entries[14 * 20 : 14 * 20 + 8] = (1 << 20).to_bytes(8, "big")
     queue.write_bytes(entries)
-    report = rebuild(source, tmp_path / "out", in_process_threads=1, config=IDLE[0].config)
+    report = rebuild(source, tmp_path / "out", threads=1, config=IDLE[0].config)
     assert not (tmp_path / "out/consumequeue/only-old").exists()
     assert any("which had reached 15, will start at 0" in note for note in report.notes)
 
@@ -316,7 +316,7 @@ def test_an_idle_batch_queue_keeps_its_last_file_and_its_numbering(tmp_path: Pat
     units["physical_offset"] = 100  # before the log, whose first file goes
     (idle / "00000000000000000000").write_bytes(units.tobytes())
     (source / "commitlog/00000000000000000000").unlink()
-    rebuild(source, tmp_path / "out", in_process_threads=1, config=case.config)
+    rebuild(source, tmp_path / "out", threads=1, config=case.config)
     kept = tmp_path / "out/batchconsumequeue/batched/7/00000000000000000000"
     assert kept.read_bytes() == units.tobytes()
     ends = {queue.queue_id: queue.max_offset for queue in RocketMQStore(tmp_path / "out").batch_queues()}
@@ -336,7 +336,7 @@ def test_spark_writes_the_bytes_that_threads_write(name: str, tmp_path: Path, sp
     on_spark = rebuild(
         opened(case), tmp_path / "spark", spark=spark, splits=7, config=case.config, progress=lambda *told: done.append(told)
     )
-    in_process = rebuild(opened(case), tmp_path / "threads", in_process_threads=2, splits=1, config=case.config)
+    in_process = rebuild(opened(case), tmp_path / "threads", threads=2, splits=1, config=case.config)
     assert derived(tmp_path / "spark") == derived(tmp_path / "threads")
     told = ("messages", "queues", "queue_entries", "exact_queues", "index_files", "index_keys", "damage", "coverage", "notes")
     assert [getattr(on_spark, field) for field in told] == [getattr(in_process, field) for field in told]

@@ -40,7 +40,7 @@ def contents(store: Path) -> dict[tuple[str, int], tuple[int, int, bytes]]:
 @pytest.mark.parametrize("case", LISTED, ids=case_id)
 def test_a_rebuilt_database_lists_what_the_broker_read_from_its_own(case: GoldenCase, tmp_path: Path) -> None:
     with unchanged(opened(case)):
-        report = rebuild(opened(case), tmp_path / "out", in_process_threads=2, queues="rocksdb", config=case.config)
+        report = rebuild(opened(case), tmp_path / "out", threads=2, queues="rocksdb", config=case.config)
     assert (report.ok, report.queues_in) == (True, "RocksDB")
     store = mqstore.open(tmp_path / "out")
     found = {(queue.topic, queue.queue_id): queue for queue in store.consume_queues()}
@@ -57,9 +57,9 @@ def test_a_rebuilt_database_lists_what_the_broker_read_from_its_own(case: Golden
 
 @pytest.mark.parametrize("case", [FILES, ROLLED], ids=case_id)
 def test_files_and_databases_can_be_made_of_each_other(case: GoldenCase, tmp_path: Path) -> None:
-    rebuild(opened(case), tmp_path / "files", in_process_threads=2, config=case.config)
-    rebuild(tmp_path / "files", tmp_path / "database", in_process_threads=2, queues="rocksdb", config=case.config)
-    rebuild(tmp_path / "database", tmp_path / "back", in_process_threads=2, config=case.config)
+    rebuild(opened(case), tmp_path / "files", threads=2, config=case.config)
+    rebuild(tmp_path / "files", tmp_path / "database", threads=2, queues="rocksdb", config=case.config)
+    rebuild(tmp_path / "database", tmp_path / "back", threads=2, config=case.config)
     files, database, back = (contents(tmp_path / name) for name in ("files", "database", "back"))
     # of a queue whose messages are gone only the end is kept
     assert {name: queue for name, queue in database.items() if name[0] != "only-old"} == {
@@ -75,13 +75,13 @@ def test_files_and_databases_can_be_made_of_each_other(case: GoldenCase, tmp_pat
 def test_the_number_of_splits_does_not_matter(tmp_path: Path) -> None:
     found = []
     for splits in (1, 3, 7):
-        rebuild(opened(ROLLED), tmp_path / str(splits), in_process_threads=2, splits=splits, queues="rocksdb", config=ROLLED.config)
+        rebuild(opened(ROLLED), tmp_path / str(splits), threads=2, splits=splits, queues="rocksdb", config=ROLLED.config)
         found.append(contents(tmp_path / str(splits)))
     assert found[0] == found[1] == found[2]
 
 
 def test_a_queue_whose_messages_are_gone_keeps_its_end(tmp_path: Path) -> None:
-    report = rebuild(opened(ROLLED), tmp_path / "out", in_process_threads=2, queues="rocksdb", config=ROLLED.config)
+    report = rebuild(opened(ROLLED), tmp_path / "out", threads=2, queues="rocksdb", config=ROLLED.config)
     assert mqstore.open(tmp_path / "out").view().queue("only-old", 0).max_offset == 15
     assert any("its end is kept, so that its offsets continue at 15" in note for note in report.notes)
 
@@ -93,7 +93,7 @@ def test_messages_that_share_a_queue_offset_are_counted(tmp_path: Path) -> None:
         for number in range(count):
             store.put(message("orders", keys=f"{first}-{number}"))
     store.write()
-    report = rebuild(store.root, tmp_path / "out", in_process_threads=2, splits=2, queues="rocksdb")
+    report = rebuild(store.root, tmp_path / "out", threads=2, splits=2, queues="rocksdb")
     assert (report.exact_queues, report.queue_entries) == (1, 30)
     assert any(note.startswith("10 messages of topic 'orders', queue 0 are not in their queue") for note in report.notes)
     physical = [put.offset for put in store.puts]
@@ -105,12 +105,12 @@ def test_a_log_without_a_message_gives_an_empty_database(tmp_path: Path) -> None
     source = tmp_path / "store"
     (source / "commitlog").mkdir(parents=True)
     (source / "commitlog" / ("0" * 20)).write_bytes(bytes(65536))
-    assert rebuild(source, tmp_path / "out", in_process_threads=2, queues="rocksdb").ok
+    assert rebuild(source, tmp_path / "out", threads=2, queues="rocksdb").ok
     assert contents(tmp_path / "out") == {}
 
 
 def test_the_new_database_has_only_what_a_broker_needs(tmp_path: Path) -> None:
-    rebuild(opened(FILES), tmp_path / "out", in_process_threads=2, queues="rocksdb", config=FILES.config)
+    rebuild(opened(FILES), tmp_path / "out", threads=2, queues="rocksdb", config=FILES.config)
     kinds = {path.name.partition("-")[0].lstrip("0123456789") for path in (tmp_path / "out" / "consumequeue").iterdir()}
     assert kinds == {"CURRENT", "IDENTITY", "MANIFEST", ".sst"}
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
@@ -128,7 +128,7 @@ def test_the_new_database_has_only_what_a_broker_needs(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_in_a_sentence(identity: str, queues: str, version: str | None, sentence: str, tmp_path: Path) -> None:
     case = case_named(identity)
     with pytest.raises((UsageError, UnsupportedError)) as refused:
-        rebuild(opened(case), tmp_path / "out", in_process_threads=2, queues=queues, version=version, config=case.config)
+        rebuild(opened(case), tmp_path / "out", threads=2, queues=queues, version=version, config=case.config)
     assert sentence in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(identity: str, queues: str, ver
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild_database, "is_installed", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'mqstore\[rocksdb\]'"):
-        rebuild(opened(FILES), tmp_path / "out", in_process_threads=2, queues="rocksdb")
+        rebuild(opened(FILES), tmp_path / "out", threads=2, queues="rocksdb")
     assert rocksdb.is_installed()
 
 
@@ -149,7 +149,7 @@ def test_a_database_that_cannot_be_written_is_a_refusal_and_nothing_is_left(tmp_
 
     monkeypatch.setattr(rebuild_database.QueueDatabase, "put_plain", broken)
     with pytest.raises(TargetError, match="cannot be written"):
-        rebuild(opened(FILES), tmp_path / "out", in_process_threads=2, queues="rocksdb", config=FILES.config)
+        rebuild(opened(FILES), tmp_path / "out", threads=2, queues="rocksdb", config=FILES.config)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,7 +176,7 @@ def test_an_older_store_is_rebuilt_for_the_newest_version(tmp_path: Path) -> Non
 def test_a_configuration_in_a_database_is_named_where_a_broker_would_not_read_it(tmp_path: Path) -> None:
     case = LISTED[2]
     store = unpack(case, tmp_path / "store")
-    report = rebuild(store, tmp_path / "out", in_process_threads=1, config=case.config)
+    report = rebuild(store, tmp_path / "out", threads=1, config=case.config)
     assert any(
         "the configuration in RocksDB (config/topics, config/subscriptionGroups, config/consumerOffsets)" in note for note in report.notes
     )
@@ -185,7 +185,7 @@ def test_a_configuration_in_a_database_is_named_where_a_broker_would_not_read_it
 @pytest.mark.spark
 def test_spark_and_threads_write_the_same_database(spark: SparkSession, tmp_path: Path) -> None:
     found = []
-    for name, options in (("spark", {"spark": spark}), ("threads", {"in_process_threads": 2})):
+    for name, options in (("spark", {"spark": spark}), ("threads", {"threads": 2})):
         report = rebuild(opened(ROLLED), tmp_path / name, splits=5, queues="rocksdb", config=ROLLED.config, **options)  # type: ignore[arg-type]
         assert report.ok
         found.append(contents(tmp_path / name))

@@ -144,7 +144,7 @@ def test_keys_that_were_not_counted_are_not_reported() -> None:
 
 def test_wrong_arguments_are_one_sentence(tmp_path: Path) -> None:
     source = opened(case_named("4.9.3/a-clean-small"))
-    with pytest.raises(UsageError, match="on Spark the master determines"):
+    with pytest.raises(UsageError, match="give only one of them"):
         usage(source, threads=2, master="local[1]")
     with pytest.raises(UsageError, match="must have at least 1 character"):
         usage(source, prefix=0)

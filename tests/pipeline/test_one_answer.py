@@ -141,7 +141,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         case = case_named(name)
         (place / name).mkdir(parents=True)
         for form in ("parquet", "iceberg", "delta"):
-            export(opened(case), place / name / form, format=form, config=case.config, in_process_threads=1, splits=3)
+            export(opened(case), place / name / form, format=form, config=case.config, threads=1, splits=3)
     return place
 
 

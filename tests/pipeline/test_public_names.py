@@ -10,7 +10,7 @@ import pytest
 
 from mqstore import pipeline
 
-PACKAGES = ("jobs", "queries", "source", "spark", "tail")
+PACKAGES = ("queries", "source", "spark", "tail")
 
 
 @pytest.mark.parametrize("name", pipeline.__all__)

@@ -27,7 +27,7 @@ def damage_of(place: Path, config: Path | None) -> tuple[Damage, ...]:
 @each_way
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_a_rebuilt_store_has_no_damage_and_the_geometry_of_the_old_one(case: GoldenCase, configured: bool, tmp_path: Path) -> None:
-    report = rebuild(opened(case), tmp_path / "new", config=case.config if configured else None, in_process_threads=1)
+    report = rebuild(opened(case), tmp_path / "new", config=case.config if configured else None, threads=1)
     assert not any("geometry" in note for note in report.notes)
     for config in (None, case.config):
         assert [item for item in damage_of(tmp_path / "new", config) if case.id not in TORN] == []

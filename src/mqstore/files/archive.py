@@ -21,11 +21,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, UnpackedTree
+
+if TYPE_CHECKING:
+    from mqstore.files.location import Url
 
 __all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "is_packed", "member_names", "refuse_packed"]
 
@@ -52,14 +55,15 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def is_packed(path: Path) -> bool:
+def is_packed(path: str | os.PathLike[str] | Url) -> bool:
     """Return whether a path leads to an archive or a compressed file, going by its name."""
+    path = Path(str(path))
     return path.name.lower().endswith((*SUFFIXES, *_COMPRESSED)) and path.is_file()
 
 
-def refuse_packed(path: str | os.PathLike[str]) -> None:
+def refuse_packed(path: str | os.PathLike[str] | Url) -> None:
     """Refuse an archive or a compressed file where tasks open the store by its path. Raises CannotOpenError."""
-    if is_packed(Path(path)):
+    if is_packed(path):
         raise CannotOpenError(f"{path} is packed: unpack it first, tasks cannot share an unpacked copy")
 
 

@@ -26,16 +26,16 @@ from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
-__all__ = ["SPLIT", "SourceFile", "Unclaimed", "Wreck", "carve", "fingerprint", "running_on", "source_files"]
+__all__ = ["SPLIT", "SourceFile", "Unclaimed", "Wreck", "carve", "fingerprint", "source_files"]
 
 SPLIT = 128 << 20
 MAX_FILES = 10_000  # small files searched by one task
@@ -174,18 +174,6 @@ def _unpack(raw: bytes) -> list[bytes]:
         found.append(each)
         at += 8 + size
     return found
-
-
-@contextlib.contextmanager
-def running_on(*, threads: int | None = None, master: str | None = None, spark: SparkSession | None = None) -> Iterator[Runner]:
-    """Yield what runs tasks: threads of this process, all cores by default, or Spark."""
-    if spark is None and master is None:
-        yield ThreadRunner(threads or len(os.sched_getaffinity(0)))
-        return
-    from mqstore.pipeline.spark.session import running
-
-    with running(master or "local[*]", spark=spark) as started:
-        yield SparkRunner(started)
 
 
 def source_files(source: Path) -> list[SourceFile]:

@@ -19,7 +19,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
-from mqstore.pipeline.spark.runner import Runner
+from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages, batch_ends, duplicates, rows_of, terms_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
 from mqstore.table.file import Complete, RowCounts

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mqstore.files.image import Image
 from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
-from mqstore.pipeline.spark.runner import Runner
+from mqstore.jobs.runner import Runner
 from mqstore.rocketmq.salvage.assembly import PlacedStretch
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 from mqstore.rocketmq.salvage.salvaging import rows_of

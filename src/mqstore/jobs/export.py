@@ -28,12 +28,12 @@ from mqstore.errors import PipelineError, UsageError
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.jobs.report import ExportReport, Progress
 from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
-from mqstore.rocketmq.scan.splits import Split, plan
+from mqstore.jobs.runner import Runner, choose_runner
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -54,7 +54,7 @@ _NOT_FOR_PATHS = frozenset({"body", "keys", "properties"})
 
 
 def export(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     to: str | os.PathLike[str],
     *,
     format: str = "parquet",  # noqa: A002
@@ -62,8 +62,8 @@ def export(
     selection: Selection = Selection(),
     partition_by: Sequence[str] = (),
     spark: SparkSession | None = None,
-    master: str = "local[*]",
-    in_process_threads: int | None = None,
+    master: str | None = None,
+    threads: int | None = None,
     splits: int | None = None,
     mode: str = "PERMISSIVE",
     resume: bool = False,
@@ -75,7 +75,8 @@ def export(
     format: parquet, jsonl or csv; or iceberg or delta, which are Parquet with table metadata. jsonl and csv hold rows as the command
     `messages` prints them, with bodies in base64.
     columns: of the message table, all by default; the lineage columns are added. partition_by: one directory per value.
-    spark: a session to run on; otherwise one is started on `master`. in_process_threads: run in threads of this process instead.
+    spark: a session to run on. master: start one there. threads: run in threads of this process. Without any of them the size of the log
+    decides (`mqstore.jobs.runner`).
     mode: FAILFAST: damage in the log fails the job; PERMISSIVE: it is skipped and reported.
     resume: continue the work of a killed run of the same export, and keep finished work if this run ends early.
     progress: called with (bytes of log read, bytes of log to read).
@@ -93,19 +94,16 @@ def export(
         check_table_format(format, Path(os.path.abspath(to)), by)
     default = columns_for("base64") if format in ("jsonl", "csv") else ROCKETMQ_COLUMNS
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
-    store = open_rocketmq(store_path, config=config)
+    store = open_rocketmq(store, config=config)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     wanted = _export_identity(store, format, chosen, by, selection)
     local_target(to)
     check_outside(to, store.path)
     new = NewDirectory(to)
     with work_directory(new.target, resume=resume, wanted=wanted) as work, new as target:
         run = _ExportRun(store, target, work, wanted, selection, splits, mode == "FAILFAST", progress)
-        if in_process_threads is not None:
-            return run.on(ThreadRunner(in_process_threads))
-        from mqstore.pipeline.spark.session import running
-
-        with running(master, spark=spark) as started:
-            return run.on(SparkRunner(started))
+        with choice.runner(spark) as runner:
+            return run.on(runner, choice.why)
 
 
 class _ExportRun:
@@ -136,7 +134,7 @@ class _ExportRun:
         self.run_id = secrets.token_hex(8) if work.resumed_plan is None else str(work.resumed_plan["run_id"])
         self.metadata = (("mqstore.run_id", self.run_id), ("mqstore.store", str(store.path)), ("mqstore.version", __version__))
 
-    def on(self, runner: Runner) -> ExportReport:
+    def on(self, runner: Runner, why: str) -> ExportReport:
         started = time.perf_counter()
         pieces = self._pieces(runner)
         total = sum(split.stop - split.start for split in pieces)
@@ -163,7 +161,7 @@ class _ExportRun:
             self.progress(total, total)
         self.target.directory.write_small(MANIFEST, self._manifest(report, parts))
         self.target.publish()
-        return replace(report, seconds=time.perf_counter() - started)
+        return replace(report, seconds=time.perf_counter() - started, runs_on=runner.name, why=why)
 
     def _pieces(self, runner: Runner) -> list[Split]:
         """Return the splits: those of the resumed plan, else as many as suit the runner."""

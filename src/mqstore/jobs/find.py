@@ -12,20 +12,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
-from mqstore.files.archive import refuse_packed
-from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.report import Progress
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, choose_runner
+from mqstore.opening import open_rocketmq
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.lookup.pruning import prune
-from mqstore.rocketmq.scan.splits import Split, check_seams, log_bytes, plan
+from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
@@ -44,7 +43,8 @@ DEFAULT_LIMIT = 10_000
 class FindReport:
     """Outcome of `find`. rows: message table rows with FOUND_COLUMNS; hits: how many there are, also beyond the limit.
 
-    log_bytes: of the log to search; searched: bytes of the records read. how: a sentence on what was read.
+    log_bytes: of the log to search; searched: bytes of the records read. how: a sentence on what was read. runs_on, why: where it was
+    searched, and why there.
     buried: places (file, offset) of the text in damaged bytes. unsearched: bodies that cannot be decompressed.
     """
 
@@ -63,6 +63,7 @@ class FindReport:
     damage: tuple[Damage, ...]
     damaged_ranges: int
     notes: tuple[str, ...] = ()
+    why: str = ""
 
     @property
     def complete(self) -> bool:
@@ -84,6 +85,7 @@ class FindReport:
                 "log_bytes": self.log_bytes,
                 "seconds": round(self.seconds, 3),
                 "runs_on": self.runs_on,
+                "why": self.why,
             },
             "in_damaged_bytes": [{"file": file, "offset": offset} for file, offset in self.buried],
             "bodies_not_readable": self.unsearched,
@@ -93,7 +95,7 @@ class FindReport:
 
 
 def find(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     text: str,
     *,
     whole_key: bool = False,
@@ -107,26 +109,17 @@ def find(
 ) -> FindReport:
     """Find the messages that hold a text.
 
-    body: how rows show bodies: none, sha256, base64 or text. limit: rows to return; further hits are counted. threads: of this process, all
-    cores by default. master, spark: search on Spark instead. progress: called with (bytes of log searched, bytes of log to search).
+    body: how rows show bodies: none, sha256, base64 or text. limit: rows to return; further hits are counted. spark,
+    master, threads: as for `mqstore.jobs.verify.verify`. progress: called with (bytes of log searched, bytes of log to search).
     Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
     needle = Needle(text)
-    on_spark = spark is not None or master is not None
-    if on_spark and threads is not None:
-        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark:
-        refuse_packed(store_path)
     if limit < 1:
         raise UsageError(f"the limit must be at least 1 (got {limit})")
-    store = open_rocketmq(store_path, config=config)
-    if not on_spark:
-        runner = ThreadRunner(threads or len(os.sched_getaffinity(0)))
-        return _run(store, runner, needle, whole_key, body, limit, progress)
-    from mqstore.pipeline.spark.session import running
-
-    with running(master or "local[*]", spark=spark) as started:
-        return _run(store, SparkRunner(started), needle, whole_key, body, limit, progress)
+    store = open_rocketmq(store, config=config)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
+    with choice.runner(spark) as runner:
+        return replace(_run(store, runner, needle, whole_key, body, limit, progress), why=choice.why)
 
 
 def _run(
@@ -142,10 +135,9 @@ def _run(
         ranges = [(file.start, file.start + file.size) for file in pruned.files]
         pieces = tuple(piece for piece in pieces if any(piece.start < high and piece.stop > low for low, high in ranges))
         points = tuple(point for point in points if not any(piece.start <= point < piece.stop for piece in pieces))
-    root = store.place if isinstance(store.place, Url) else os.path.abspath(store.directory.root)
 
     def task_of(split: Split, places: tuple[int, ...] | None = None) -> FindTask:
-        return FindTask(root, store.config, token, needle, split, places, whole_key, body, limit)
+        return FindTask(store.place, store.config, token, needle, split, places, whole_key, body, limit)
 
     token = token_of(store.log)
     tasks = [task_of(piece) for piece in pieces]

@@ -10,10 +10,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import UsageError
-from mqstore.files.archive import refuse_packed
 from mqstore.jobs.report import Progress
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, choose_runner
 from mqstore.rabbitmq.store import find as search
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.find import FoundInQueues
@@ -30,12 +28,13 @@ __all__ = ["FindInQueuesReport", "find_in_queues"]
 
 @dataclass(frozen=True, slots=True)
 class FindInQueuesReport:
-    """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on: who searched, in words."""
+    """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on, why: where it ran, and why."""
 
     rows: tuple[dict[str, Any], ...]
     counts: FoundInQueues
     seconds: float
     runs_on: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +70,15 @@ def find_in_queues(
 ) -> FindInQueuesReport:
     """Find the messages of a store, opened carefully, that hold a text.
 
-    body: how rows show payloads: none, sha256, base64 or text. limit: rows to return; further hits are counted. threads: of this process,
-    all cores by default. master, spark: search on Spark instead. progress: called with (bytes of files searched, bytes of files to search).
+    body: how rows show payloads: none, sha256, base64 or text. limit: rows to return; further hits are counted. spark,
+    master, threads: as for `mqstore.jobs.verify.verify`. progress: called with (bytes of files searched, bytes of files to search).
     Raises CannotOpenError, UsageError, and PipelineError if Spark cannot run.
     """
-    on_spark = spark is not None or master is not None
-    if on_spark and threads is not None:
-        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark:
-        refuse_packed(store.path)
-    root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if on_spark else ""
+    choice = choose_runner(store.path, partial(task_groups.stored_bytes, store), spark=spark, master=master, threads=threads)
+    root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if choice.threads is None else ""
     task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit)
-    if not on_spark:
-        return _run(store, ThreadRunner(threads or len(os.sched_getaffinity(0))), task, progress)
-    from mqstore.pipeline.spark.session import running
-
-    with running(master or "local[*]", spark=spark) as started:
-        return _run(store, SparkRunner(started), task, progress)
+    with choice.runner(spark) as runner:
+        return replace(_run(store, runner, task, progress), why=choice.why)
 
 
 def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress | None) -> FindInQueuesReport:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, NewFile
-from mqstore.pipeline.spark.runner import Runner
+from mqstore.jobs.runner import Runner
 from mqstore.table.file import Complete, RowCounts, filter_by_verdict
 from mqstore.table.text import json_rows
 

@@ -19,6 +19,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,9 @@ from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.report import Progress
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner
+from mqstore.opening import open_rocketmq
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
@@ -57,7 +58,7 @@ from mqstore.rocketmq.lookup.tasks import (
     scan_range,
     search_index,
 )
-from mqstore.rocketmq.scan.splits import plan
+from mqstore.rocketmq.scan.splits import bytes_to_read, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
@@ -79,7 +80,7 @@ Mask = NDArray[np.bool_]
 
 
 def lookup(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     keys: str | os.PathLike[str] | Sequence[tuple[str, str]],
     to: str | os.PathLike[str],
     *,
@@ -89,7 +90,7 @@ def lookup(
     mode: str = "PERMISSIVE",
     spark: SparkSession | None = None,
     master: str | None = None,
-    in_process_threads: int | None = None,
+    threads: int | None = None,
     splits: int | None = None,
     config: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -100,8 +101,8 @@ def lookup(
     to: a new directory of Parquet files, or a new `.parquet` or `.jsonl` file.
     by: auto, probe, sweep or scan. columns: of the message table, by default all. max_per_key: keep that many newest messages of a key.
     mode: PERMISSIVE skips damage and reports it, FAILFAST ends the job at it.
-    spark, master: run on Spark; without them in threads of this process, `in_process_threads` or one a core.
-    A session is never started for probing alone.
+    spark: a session to run on. master: start one there. threads: run in threads of this process. Without any of them the size of the log
+    decides (`mqstore.jobs.runner`). A session is never started for probing alone.
     progress: called with (bytes of log answered for, by the index or by reading, bytes of log).
     Raises TargetError when `to` exists or cannot be written, UsageError, CannotOpenError, PipelineError.
     """
@@ -115,8 +116,9 @@ def lookup(
     target = _answer_target(to)
     begun = time.perf_counter()
     wanted = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
-    store = open_rocketmq(store_path, config=config)
+    store = open_rocketmq(store, config=config)
     check_outside(to, store.path)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         stage = scratch.directory
         context = _stage_keys(store, wanted, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
@@ -126,15 +128,12 @@ def lookup(
         _release_unused()
         chosen_plan = survey(store, len(key_set), by, splits)
         job = _Lookup(store, key_set, context, chosen_plan, stage, splits, progress)
-        local = in_process_threads is not None or (spark is None and master is None)
-        if local or (chosen_plan.plan is Plan.PROBE and chosen_plan.costs.uncovered_bytes <= IN_DRIVER):
-            return job.write(target, ThreadRunner(in_process_threads or len(os.sched_getaffinity(0))), begun)
-        from mqstore.pipeline.spark.session import running
-
+        if choice.threads is None and chosen_plan.plan is Plan.PROBE and chosen_plan.costs.uncovered_bytes <= IN_DRIVER:
+            choice = RunnerChoice(len(os.sched_getaffinity(0)), "", "following index chains does not justify starting Spark")
         waiting = time.perf_counter()
-        with running(master or "local[*]", spark=spark) as started:
+        with choice.runner(spark) as runner:
             begun += time.perf_counter() - waiting
-            return job.write(target, SparkRunner(started), begun)
+            return job.write(target, runner, choice.why, begun)
 
 
 def _release_unused() -> None:
@@ -325,8 +324,8 @@ class _Lookup:
         self._splits = splits
         self._advance = _Advance(progress, survey.end - store.log.start)
 
-    def write(self, target: NewDirectory | NewFile, runner: Runner, begun: float) -> LookupReport:
-        """Find everything and publish the answer. begun: `time.perf_counter()` at the start."""
+    def write(self, target: NewDirectory | NewFile, runner: Runner, because: str, begun: float) -> LookupReport:
+        """Find everything and publish the answer. because: why it runs there. begun: `time.perf_counter()` at the start."""
         findings = self._find(runner)
         by_part = [_places(self._stage, each, HIT) for each in findings.results]
         counts = [len(each) for each in by_part]
@@ -341,7 +340,7 @@ class _Lookup:
         report = self._report(findings, target, runner, found, kept, misses, damage)
         parts = _kept_parts(findings.results, counts, kept)
         answer = Answer(self._keys, self._context.columns, self._context.lines, parts, misses)
-        report = replace(report, seconds=time.perf_counter() - begun)
+        report = replace(report, because=because, seconds=time.perf_counter() - begun)
         files = answer.write(target, self._stage, report)
         return replace(report, files=files, seconds=time.perf_counter() - begun)
 

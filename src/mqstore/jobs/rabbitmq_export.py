@@ -28,7 +28,7 @@ from mqstore.jobs.export import MANIFEST
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.jobs.report import ExportReport, Progress
 from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, choose_runner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
@@ -103,8 +103,8 @@ def export(
     until: int | None = None,
     partition_by: Sequence[str] = (),
     spark: SparkSession | None = None,
-    master: str = "local[*]",
-    in_process_threads: int | None = None,
+    master: str | None = None,
+    threads: int | None = None,
     splits: int | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -124,6 +124,7 @@ def export(
         raise UsageError(f"the values of {refused[0]} cannot name directories; choose other columns to partition by")
     if format in TABLE_FORMATS:
         check_table_format(format, Path(os.path.abspath(to)), by)
+    choice = choose_runner(store.path, partial(task_groups.stored_bytes, store), spark=spark, master=master, threads=threads)
     default = rabbitmq_columns_for("base64") if format in ("jsonl", "csv") else RABBITMQ_COLUMNS
     chosen = check_rabbitmq_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
     told = {name: _as_json(value) for name, value in asdict(selection).items() if value is not None}
@@ -144,12 +145,8 @@ def export(
             metadata, store.names, store.now,
         )  # fmt: skip
         run = _ExportRun(store, target, work, wanted, run_id, task, splits, progress)
-        if in_process_threads is not None:
-            return run.on(ThreadRunner(in_process_threads))
-        from mqstore.pipeline.spark.session import running
-
-        with running(master, spark=spark) as started:
-            return run.on(SparkRunner(started))
+        with choice.runner(spark) as runner:
+            return run.on(runner, choice.why)
 
 
 @dataclass(slots=True)
@@ -165,7 +162,7 @@ class _ExportRun:
     splits: int | None
     progress: Progress | None
 
-    def on(self, runner: Runner) -> ExportReport:
+    def on(self, runner: Runner, why: str) -> ExportReport:
         started = time.perf_counter()
         tasks = self._tasks(runner)
         outcomes = self._each(runner, tasks) if self.task.selection.limit is None else list(self._limited(tasks))
@@ -184,7 +181,7 @@ class _ExportRun:
             self.progress(len(tasks), len(tasks))
         new.write_small(MANIFEST, self._manifest(report, parts))
         self.target.publish()
-        return replace(report, seconds=time.perf_counter() - started)
+        return replace(report, seconds=time.perf_counter() - started, runs_on=runner.name, why=why)
 
     def _tasks(self, runner: Runner) -> list[ExportTask]:
         """Return the tasks: with the splits of the work to resume, else some for each worker."""

@@ -21,12 +21,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.kept_queues import queues_without_messages
 from mqstore.jobs.last_file_copy import LastFileCopy
 from mqstore.jobs.rebuild_database import (
@@ -38,8 +38,8 @@ from mqstore.jobs.rebuild_database import (
     refuse_batch_queues,
 )
 from mqstore.jobs.report import Progress, RebuildReport
-from mqstore.pipeline.spark.runner import Runner
-from mqstore.jobs.where_to_run import choose_runner
+from mqstore.jobs.runner import Runner, choose_runner
+from mqstore.opening import open_rocketmq
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
@@ -57,7 +57,7 @@ from mqstore.rocketmq.rebuild_steps import (
     build_queue,
     scan_split,
 )
-from mqstore.rocketmq.scan.splits import Split, check_seams, log_bytes, plan
+from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ Queue = tuple[str, int]
 
 
 def rebuild(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     to: str | os.PathLike[str],
     *,
     spark: SparkSession | None = None,
@@ -84,7 +84,7 @@ def rebuild(
     copy: bool = False,
     splits: int | None = None,
     check_crc: bool = False,
-    in_process_threads: int | None = None,
+    threads: int | None = None,
     config: str | os.PathLike[str] | None = None,
     queues: str = "files",
     version: str | None = None,
@@ -92,8 +92,8 @@ def rebuild(
 ) -> RebuildReport:
     """Build an intact store in `to` from the commit log of a store. The source store is not changed.
 
-    spark: a session to run on. master: start one there. in_process_threads: run in threads of this process.
-    Without any of them the size of the log decides (`mqstore.jobs.where_to_run`), and the report gives the choice.
+    spark: a session to run on. master: start one there. threads: run in threads of this process.
+    Without any of them the size of the log decides (`mqstore.jobs.runner`), and the report gives the choice.
     copy: copy all log files; by default they are hard links except the last one, which a broker continues to write.
     splits: number of splits to read the log in. check_crc: check bodies too.
     config: the broker's own `name=value` lines. queues: how the new store keeps its consume queues, `files` or `rocksdb`.
@@ -102,14 +102,14 @@ def rebuild(
     Raises TargetError if `to` exists or cannot be written, PipelineError if Spark cannot run, and UsageError or UnsupportedError for
     queues that cannot be kept in this way.
     """
-    store = open_rocketmq(store_path, config=config)
+    store = open_rocketmq(store, config=config)
     local_store(store.path, "rebuild links or copies the log files, and")
     store.require_commit_log("a rebuild")
     version = check_request(queues, version, store.evidence.profile)
-    choice = choose_runner(store.log, spark=spark, master=master, threads=in_process_threads)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     local_target(to)
     check_outside(to, store.path)
-    with NewDirectory(to) as target, choice.runner(spark) as runner:
+    with NewDirectory(to) as target, choice.runner(spark, while_starting=True) as runner:
         return _RebuildRun(store, target, runner, splits, check_crc, copy, queues, version, progress).run(choice.why)
 
 
@@ -228,7 +228,7 @@ class _RebuildRun:
 
     def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> DispatchTask:
         return DispatchTask(
-            store=os.path.abspath(self.store.path),
+            store=str(self.store.place),
             log_file_size=self.store.config.commit_log_file_size,
             stage=self.stage,
             run=self.run_id,

@@ -102,7 +102,7 @@ class RebuildReport(_LogJobReport):
 
 @dataclass(frozen=True, slots=True)
 class ExportReport(_LogJobReport):
-    """Outcome of `export`. bytes: of the files written; log_bytes: of the log that was read."""
+    """Outcome of `export`. bytes: of the files written; log_bytes: of the log that was read. runs_on, why: as for RebuildReport."""
 
     store: str
     to: str
@@ -116,6 +116,8 @@ class ExportReport(_LogJobReport):
     damage: tuple[Damage, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
+    runs_on: str = ""
+    why: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `export -o json` prints."""
@@ -129,6 +131,8 @@ class ExportReport(_LogJobReport):
             "messages": self.messages,
             "files": list(self.files),
             "bytes": self.bytes,
+            "runs_on": self.runs_on,
+            "why": self.why,
             **self._speed(),
             **self._findings(),
         }

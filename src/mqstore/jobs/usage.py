@@ -19,18 +19,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import MqstoreError, UsageError
-from mqstore.files.archive import refuse_packed
-from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.report import Progress
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
-from mqstore.rocketmq.scan.splits import check_seams, plan
+from mqstore.jobs.runner import Runner, choose_runner
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -86,6 +85,7 @@ class UsageReport:
     """Outcome of `usage`. log_bytes: of all log files; it is the sum of record_bytes, filler_bytes, damaged_bytes, unwritten_bytes.
 
     places: file sizes of the log and of the files derived from it. prefix: number of key characters counted by, None if not.
+    runs_on, why: where it ran, and why there.
     """
 
     store: str
@@ -101,6 +101,8 @@ class UsageReport:
     prefix: int | None
     damage: tuple[Damage, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    runs_on: str = field(default="", compare=False)
+    why: str = field(default="", compare=False)
 
     @property
     def ok(self) -> bool:
@@ -204,7 +206,7 @@ def _day(number: int) -> str:
 
 
 def usage(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     *,
     prefix: int | None = None,
     spark: SparkSession | None = None,
@@ -216,31 +218,24 @@ def usage(
 ) -> UsageReport:
     """Count the messages and bytes of a store's log.
 
-    prefix: count also by this many characters of the first key. threads: of this process, all cores by default; that is the fastest
-    way on one host. master, spark: count on Spark instead. progress: called with (bytes of log counted, bytes of log to count).
+    prefix: count also by this many characters of the first key. spark: a session to run on. master: start one there. threads: run in
+    threads of this process. Without any of them the size of the log decides (`mqstore.jobs.runner`).
+    progress: called with (bytes of log counted, bytes of log to count).
     Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
-    on_spark = spark is not None or master is not None
-    if on_spark and threads is not None:
-        raise UsageError("threads apply to a run in this process; on Spark the master determines how many tasks run at once")
-    if on_spark:
-        refuse_packed(store_path)
     if prefix is not None and prefix < 1:
         raise UsageError(f"the key prefix must have at least 1 character (got {prefix})")
-    store = open_rocketmq(store_path, config=config)
-    if not on_spark:
-        return _run(store, ThreadRunner(threads or len(os.sched_getaffinity(0))), prefix, splits, progress)
-    from mqstore.pipeline.spark.session import running
-
-    with running(master or "local[*]", spark=spark) as started:
-        return _run(store, SparkRunner(started), prefix, splits, progress)
+    store = open_rocketmq(store, config=config)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
+    with choice.runner(spark) as runner:
+        return replace(_run(store, runner, prefix, splits, progress), runs_on=runner.name, why=choice.why)
 
 
 def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | None, progress: Progress | None) -> UsageReport:
     pieces = plan(store.log, count=count, tasks=4 * runner.width)
     read = sum(split.stop - split.start for split in pieces)
-    root, token = store.place if isinstance(store.place, Url) else os.path.abspath(store.directory.root), token_of(store.log)
-    tasks = [UsageTask(root, store.config.commit_log_file_size, token, split, prefix) for split in pieces]
+    token = token_of(store.log)
+    tasks = [UsageTask(store.place, store.config.commit_log_file_size, token, split, prefix) for split in pieces]
 
     def done(finished: int) -> None:
         if progress is not None:

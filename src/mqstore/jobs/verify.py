@@ -1,4 +1,4 @@
-"""Verify on Spark: the proof of `mqstore.rocketmq.verify.verification`, its parts run as tasks; the report is the same.
+"""Verify, its parts run as tasks: the proof of `mqstore.rocketmq.verify.verification`; the report is the same.
 
     pipeline.verify("/backup/broker-a/store", master="spark://host:7077").ok
 
@@ -9,14 +9,16 @@ one task per index file replays its chains. Entries that no task proved are chec
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mqstore.errors import UsageError
-from mqstore.files.archive import refuse_packed
 from mqstore.findings import Report
-from mqstore.opening import open_rocketmq
 from mqstore.jobs.report import Progress
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
+from mqstore.jobs.runner import Runner, choose_runner
+from mqstore.opening import open_rocketmq
+from mqstore.rocketmq.scan.splits import bytes_to_read
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.tasks import absorb, check_index, check_part, index_tasks, joined, parts
 from mqstore.rocketmq.verify.verification import Verification
@@ -28,33 +30,33 @@ __all__ = ["verify"]
 
 
 def verify(
-    store_path: str | os.PathLike[str],
+    store: str | os.PathLike[str] | RocketMQStore,
     *,
     spark: SparkSession | None = None,
-    master: str = "local[*]",
-    in_process_threads: int | None = None,
+    master: str | None = None,
+    threads: int | None = None,
     splits: int | None = None,
     config: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Check a whole store: every record, queue entry and index entry, and whether they agree.
 
-    spark: a session to run on; otherwise one is started on `master`. in_process_threads: run in threads of this process instead.
+    spark: a session to run on. master: start one there. threads: run in threads of this process. Without any of them the size of the log
+    decides (`mqstore.jobs.runner`).
     splits: number of parts to cut the log into. progress: called with (bytes of log checked, bytes of log to check).
     Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
 
     if splits is not None and splits < 1:
         raise UsageError(f"the number of splits must be at least 1 (got {splits})")
-    if in_process_threads is None:
-        refuse_packed(store_path)
-    store = open_rocketmq(store_path, config=config)
-    if in_process_threads is not None:
-        return _run(store, ThreadRunner(in_process_threads), splits, progress)
-    from mqstore.pipeline.spark.session import running
-
-    with running(master, spark=spark) as started:
-        return _run(store, SparkRunner(started), splits, progress)
+    store = open_rocketmq(store, config=config)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
+    with choice.runner(spark) as runner:
+        if choice.threads is not None and splits is None:
+            report = Verification(store).run(choice.threads, progress)
+        else:
+            report = _run(store, runner, splits, progress)
+        return replace(report, runs_on=runner.name, why=choice.why)
 
 
 def _run(store: RocketMQStore, runner: Runner, count: int | None, progress: Progress | None) -> Report:

@@ -1,4 +1,4 @@
-"""Work on whole stores with Spark: `local[*]` by default, any cluster by its master URL.
+"""Work on whole stores with Spark, on this machine or on any cluster by its master URL.
 
 Everything public is imported from here; deeper module paths are private and may change.
 
@@ -9,13 +9,13 @@ Everything public is imported from here; deeper module paths are private and may
     finish                              complete an interrupted write to a store
     follow                              copy a growing log to a table, to files or to another store
     append                              the new range of a log added to an Iceberg or Delta table
-    rebuild, export, lookup             jobs over a whole RocketMQ store
+    rebuild, export, lookup             jobs over a whole RocketMQ store (mqstore.jobs), in threads or on Spark
     verify, usage, find
     convert                             RabbitMQ queues from one version to the other
     run_tasks                           a function over a list of tasks in Spark's Python workers
 
 Names are imported on first use, so `import mqstore.pipeline` needs neither Java nor Spark. Functions that take a session
-accept any; without one they use the active session, or start one and stop it again.
+accept any; without one they use the active session, or start one and stop it again. Jobs start one only for a large store.
 """
 
 from __future__ import annotations
@@ -58,37 +58,37 @@ if TYPE_CHECKING:
 
 # No sub-package has the name of a function: importing it would bind the package to that name.
 _MODULE_OF = {
-    "AppendReport": "tail.append",
-    "ExportReport": "jobs.report",
-    "FindReport": "jobs.find",
-    "FollowReport": "tail.follow",
-    "FollowedBatch": "tail.follow",
-    "LookupReport": "jobs.lookup",
-    "ReadPlan": "source.explain",
-    "RebuildReport": "jobs.report",
-    "UsageReport": "jobs.usage",
-    "append": "tail.append",
-    "convert": "jobs.convert",
-    "explain_read": "source.explain",
-    "export": "jobs.export",
-    "find": "jobs.find",
-    "finish": "source.sink",
-    "follow": "tail.follow",
-    "joined": "source.rabbitmq_join",
-    "lookup": "jobs.lookup",
-    "narrowed": "queries.narrowing",
-    "read": "source.rocketmq",
-    "rebuild": "jobs.rebuild",
-    "register": "source.rocketmq",
-    "run_tasks": "spark.tasks",
-    "running": "spark.session",
-    "session": "spark.session",
-    "ship": "spark.shipping",
-    "sql": "queries.narrowing",
-    "stop": "spark.session",
-    "usage": "jobs.usage",
-    "verify": "jobs.verify",
-    "views": "source.views",
+    "AppendReport": "mqstore.pipeline.tail.append",
+    "ExportReport": "mqstore.jobs.report",
+    "FindReport": "mqstore.jobs.find",
+    "FollowReport": "mqstore.pipeline.tail.follow",
+    "FollowedBatch": "mqstore.pipeline.tail.follow",
+    "LookupReport": "mqstore.jobs.lookup",
+    "ReadPlan": "mqstore.pipeline.source.explain",
+    "RebuildReport": "mqstore.jobs.report",
+    "UsageReport": "mqstore.jobs.usage",
+    "append": "mqstore.pipeline.tail.append",
+    "convert": "mqstore.jobs.convert",
+    "explain_read": "mqstore.pipeline.source.explain",
+    "export": "mqstore.jobs.export",
+    "find": "mqstore.jobs.find",
+    "finish": "mqstore.pipeline.source.sink",
+    "follow": "mqstore.pipeline.tail.follow",
+    "joined": "mqstore.pipeline.source.rabbitmq_join",
+    "lookup": "mqstore.jobs.lookup",
+    "narrowed": "mqstore.pipeline.queries.narrowing",
+    "read": "mqstore.pipeline.source.rocketmq",
+    "rebuild": "mqstore.jobs.rebuild",
+    "register": "mqstore.pipeline.source.rocketmq",
+    "run_tasks": "mqstore.pipeline.spark.tasks",
+    "running": "mqstore.pipeline.spark.session",
+    "session": "mqstore.pipeline.spark.session",
+    "ship": "mqstore.pipeline.spark.shipping",
+    "sql": "mqstore.pipeline.queries.narrowing",
+    "stop": "mqstore.pipeline.spark.session",
+    "usage": "mqstore.jobs.usage",
+    "verify": "mqstore.jobs.verify",
+    "views": "mqstore.pipeline.source.views",
 }
 
 __all__ = [
@@ -129,7 +129,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

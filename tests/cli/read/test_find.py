@@ -48,7 +48,7 @@ def test_damage_makes_an_empty_answer_uncertain() -> None:
     ("options", "told"),
     [
         (["x"], "must have 2 to 4096 bytes"),
-        (["order", "--threads", "2", "--master", "local[1]"], "--threads applies to a run in this process"),
+        (["order", "--threads", "2", "--master", "local[1]"], "give only one of them"),
         (["order", "--limit", "0"], "limit"),
     ],
 )

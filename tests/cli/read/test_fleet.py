@@ -13,7 +13,7 @@ import pytest
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli, unchanged
 from support.privilege import needs_permissions, without_privilege
 
-from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
 
 Row = dict[str, Any]
 

@@ -109,7 +109,7 @@ def test_damage_gives_status_1_and_failfast_a_one_sentence_error(tmp_path: Path)
         (("--mode", "loud"), "loud"),
         (("--max-per-key", "0"), "max-per-key"),
         (("--columns", "colour"), "there is no column 'colour'"),
-        (("--threads", "2", "--master", "local[1]"), "give one of them"),
+        (("--threads", "2", "--master", "local[1]"), "give only one of them"),
         (("--keys", "missing"), "missing cannot be read: no such file"),
         (("--to", "answers.csv"), "choose such a name"),
     ],

@@ -59,7 +59,7 @@ def test_an_archive_is_counted() -> None:
     ("options", "told"),
     [
         (("--by", "colour"), "usage cannot be counted by 'colour'; choose one of topic, queue, day, key-prefix:N, retained"),
-        (("--master", "local[1]", "--threads", "2"), "on Spark the master decides how many tasks run at once"),
+        (("--master", "local[1]", "--threads", "2"), "give only one of them"),
     ],
 )
 def test_wrong_options_give_one_sentence_errors(options: tuple[str, ...], told: str) -> None:

@@ -116,7 +116,7 @@ def test_a_checksum_of_another_store_is_not_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [(), ("topic", "queue_id")])
 def test_what_export_writes_is_loaded_as_it_was(by: tuple[str, ...], tmp_path: Path) -> None:
     case = case_named("4.9.3/a-clean-small")
-    export(opened(case), tmp_path / "table", in_process_threads=1, splits=3, partition_by=by)
+    export(opened(case), tmp_path / "table", threads=1, splits=3, partition_by=by)
     told = load(tmp_path / "new", tmp_path / "table", "--create", "--config", case.config, "--as", case.version)
     assert told.status == 0, told
     order = lambda row: (row["topic"], row["queue_id"], row["queue_offset"])  # noqa: E731

@@ -154,7 +154,7 @@ def test_a_changed_store_is_read_again(spark: SparkSession, tmp_path: Path) -> N
 def test_an_export_on_spark_is_that_of_this_process(spark: SparkSession, tmp_path: Path) -> None:
     store = mqstore.open(opened(MIXED))
     export(store, tmp_path / "spark", format="jsonl", splits=3, spark=spark)
-    export(store, tmp_path / "here", format="jsonl", splits=3, in_process_threads=1)
+    export(store, tmp_path / "here", format="jsonl", splits=3, threads=1)
     files = {path.name: path.read_bytes() for path in (tmp_path / "here").glob("part-*")}
     assert len(files) == 3
     assert {path.name: path.read_bytes() for path in (tmp_path / "spark").glob("part-*")} == files

@@ -93,12 +93,12 @@ def test_several_stores_and_a_pattern(spark: SparkSession) -> None:
 @pytest.mark.parametrize("splits", [1, 3, 7])
 def test_jobs_give_what_they_give_for_the_path(name: str, splits: int, tmp_path: Path) -> None:
     case, url = uploaded(name, window=256 << 10)
-    report = pipeline.verify(url, in_process_threads=2, splits=splits, config=case.config).as_dict()
+    report = pipeline.verify(url, threads=2, splits=splits, config=case.config).as_dict()
     wanted = verify(mqstore.open(opened(case), config=case.config)).as_dict()
     assert (report.pop("store"), wanted.pop("store")) == (str(url), str(opened(case)))
     assert report == wanted
     for place, to in ((url, tmp_path / "there"), (opened(case), tmp_path / "here")):
-        export(place, to, in_process_threads=2, splits=splits, config=case.config)
+        export(place, to, threads=2, splits=splits, config=case.config)
     assert _table(tmp_path / "there").equals(_table(tmp_path / "here"))
     there = pipeline.usage(url, threads=2, splits=splits, prefix=2, config=case.config)
     here = pipeline.usage(opened(case), threads=2, splits=splits, prefix=2, config=case.config)
@@ -116,7 +116,7 @@ def test_lookups_give_what_they_give_for_the_path(by: str, tmp_path: Path) -> No
     known = mqstore.open(opened(case), config=case.config).to_arrow(["topic", "keys"]).to_pylist()
     asked = [(row["topic"], row["keys"][0]) for row in known[::40] if row["keys"]] + [("TopicTest", "nobody-has-this")]
     for place, to in ((url, tmp_path / "there.jsonl"), (opened(case), tmp_path / "here.jsonl")):
-        lookup(place, asked, to, by=by, in_process_threads=2, splits=3, config=case.config)
+        lookup(place, asked, to, by=by, threads=2, splits=3, config=case.config)
     assert (tmp_path / "there.jsonl").read_text() == (tmp_path / "here.jsonl").read_text()
 
 

@@ -20,10 +20,10 @@ from support.golden import case_named, opened, unpack
 from support.stores import store_contents
 
 import mqstore
-from mqstore.kernels import is_compiled
 from mqstore.jobs.export import export
 from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
+from mqstore.kernels import is_compiled
 from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 
@@ -50,8 +50,8 @@ def driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the result of each job without failures: in threads of this process."""
     place = tmp_path_factory.mktemp("expected")
-    rebuild(opened(CASE), place / "rebuilt", in_process_threads=2)
-    export(opened(CASE), place / "exported", in_process_threads=2)
+    rebuild(opened(CASE), place / "rebuilt", threads=2)
+    export(opened(CASE), place / "exported", threads=2)
     rows = table(place / "exported")
     return {
         "rebuild": store_contents(place / "rebuilt"),
@@ -268,7 +268,7 @@ def test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_thre
     assert store_contents(tmp_path / "rebuilt") == expected["rebuild"]
     assert table(tmp_path / "messages") == expected["export"]
     assert outcome("follow", tmp_path / "followed") == expected["follow"]
-    lookup(tmp_path / "store", tmp_path / "keys.txt", tmp_path / "threads.parquet", by="scan", in_process_threads=2)
+    lookup(tmp_path / "store", tmp_path / "keys.txt", tmp_path / "threads.parquet", by="scan", threads=2)
     answers = pq.read_table(tmp_path / "answers.parquet")
     assert answers.num_rows > 100
     assert answers.equals(pq.read_table(tmp_path / "threads.parquet"))

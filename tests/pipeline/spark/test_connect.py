@@ -25,8 +25,8 @@ from support.tables import plain, table
 
 from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
-from mqstore.opening import open_store
 from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
+from mqstore.opening import open_store
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.session import cores
 from mqstore.pipeline.spark.tasks import run_tasks
@@ -64,7 +64,7 @@ def test_verify_and_usage_report_what_threads_report(client: SparkSession, case:
     assert is_connect(client)
     source = opened(case)
     on_server = pipeline.verify(source, spark=client, splits=3).as_dict()
-    assert on_server == pipeline.verify(source, in_process_threads=2, splits=3).as_dict()
+    assert on_server == pipeline.verify(source, threads=2, splits=3).as_dict()
     used = pipeline.usage(source, spark=client, splits=3)
     assert used.rows("topic") == pipeline.usage(source, threads=2, splits=3).rows("topic")
 
@@ -72,7 +72,7 @@ def test_verify_and_usage_report_what_threads_report(client: SparkSession, case:
 @pytest.mark.versions
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_a_rebuilt_store_has_the_bytes_that_threads_write(client: SparkSession, case: Any, tmp_path: Path) -> None:
-    pipeline.rebuild(opened(case), tmp_path / "threads", in_process_threads=2, splits=3)
+    pipeline.rebuild(opened(case), tmp_path / "threads", threads=2, splits=3)
     pipeline.rebuild(opened(case), tmp_path / "server", spark=client, splits=3)
     assert store_contents(tmp_path / "server") == store_contents(tmp_path / "threads")
     assert sorted(os.listdir(tmp_path)) == ["server", "threads"]
@@ -81,7 +81,7 @@ def test_a_rebuilt_store_has_the_bytes_that_threads_write(client: SparkSession, 
 @pytest.mark.versions
 @pytest.mark.parametrize("file_format", ["parquet", "iceberg", "delta"])
 def test_an_export_has_the_rows_that_threads_write(client: SparkSession, file_format: str, tmp_path: Path) -> None:
-    pipeline.export(opened(CLEAN), tmp_path / "threads", in_process_threads=2, splits=3)
+    pipeline.export(opened(CLEAN), tmp_path / "threads", threads=2, splits=3)
     report = pipeline.export(opened(CLEAN), tmp_path / "server", format=file_format, spark=client, splits=3)
     rows = plain(tmp_path / "server") if file_format == "parquet" else table(file_format, tmp_path / "server")
     assert rows == plain(tmp_path / "threads")
@@ -89,7 +89,7 @@ def test_an_export_has_the_rows_that_threads_write(client: SparkSession, file_fo
 
 
 def test_an_append_to_a_table_has_the_rows_that_threads_write(client: SparkSession, tmp_path: Path) -> None:
-    pipeline.export(opened(CLEAN), tmp_path / "threads", in_process_threads=2)
+    pipeline.export(opened(CLEAN), tmp_path / "threads", threads=2)
     report = pipeline.append(opened(CLEAN), tmp_path / "server", format="delta", spark=client)
     assert table("delta", tmp_path / "server") == plain(tmp_path / "threads")
     assert report.messages == 511
@@ -115,7 +115,7 @@ def test_a_lookup_gives_the_answers_that_threads_give(client: SparkSession, by: 
 def test_an_export_of_rabbitmq_queues_has_the_rows_that_threads_write(client: SparkSession, tmp_path: Path) -> None:
     source = open_store(opened(RABBITMQ[0]))
     assert isinstance(source, RabbitMQStore)
-    export_rabbitmq(source, tmp_path / "threads", in_process_threads=2)
+    export_rabbitmq(source, tmp_path / "threads", threads=2)
     export_rabbitmq(source, tmp_path / "server", spark=client)
     read = [
         sorted(str(row) for path in sorted((tmp_path / name).glob("*.parquet")) for row in pq.read_table(path).to_pylist())
@@ -262,7 +262,7 @@ def test_the_program_of_the_guide_prints_what_threads_find(server: ConnectServer
     unpack(CLEAN, tmp_path / "store")
     program = blocks("python")[0].replace("sc://127.0.0.1:15002", server.url)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    found = pipeline.verify(tmp_path / "store", in_process_threads=1)
+    found = pipeline.verify(tmp_path / "store", threads=1)
     assert done.stdout.startswith(f"{found.ok} {found.checked.records}\n"), done.stderr
     assert done.returncode == 0, done.stderr
     assert "|orders|" in done.stdout.replace(" ", "")

@@ -15,8 +15,9 @@ from support.golden import case_named, opened
 
 from mqstore.errors import PipelineError
 from mqstore.jobs.rebuild import rebuild
+from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark import runner, session
-from mqstore.pipeline.spark.runner import StartingSparkRunner, ThreadRunner
+from mqstore.pipeline.spark.runner import StartingSparkRunner
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_rebuild_that_starts_its_own_session_writes_what_threads_write(tmp_pat
     store = opened(case_named("4.9.3/c-index-collisions"))
     code = "import sys; from mqstore.jobs.rebuild import rebuild; rebuild(*sys.argv[1:3], master='local[2]', splits=9)"
     subprocess.run([sys.executable, "-c", code, store, tmp_path / "spark"], check=True)
-    rebuild(store, tmp_path / "threads", in_process_threads=2)
+    rebuild(store, tmp_path / "threads", threads=2)
     spark, threads = (
         {path.relative_to(tmp_path / name).as_posix(): path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()}
         for name in ("spark", "threads")

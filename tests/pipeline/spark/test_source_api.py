@@ -44,9 +44,9 @@ def test_without_data_sources_in_python_tables_are_refused_and_jobs_run(tmp_path
                 getattr(pipeline, name)
             except UnsupportedError as error:
                 print(error)
-        print(pipeline.verify(store, in_process_threads=1).checked.records)
-        print(pipeline.rebuild(store, place + "/rebuilt", in_process_threads=1).ok)
-        print(pipeline.export(store, place + "/out", in_process_threads=1).ok)
+        print(pipeline.verify(store, threads=1).checked.records)
+        print(pipeline.rebuild(store, place + "/rebuilt", threads=1).ok)
+        print(pipeline.export(store, place + "/out", threads=1).ok)
         print(pipeline.usage(store, threads=1).rows("topic")[0]["messages"] > 0)
         print(pipeline.lookup(store, [("orders", "a-key")], place + "/answers").hits)
         print(pipeline.convert.__name__)

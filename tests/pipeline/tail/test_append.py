@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def added(store: Path, out: Path, table_format: str, **more: Any) -> AppendReport:
-    return append(store, out, format=table_format, in_process_threads=2, **more)
+    return append(store, out, format=table_format, threads=2, **more)
 
 
 def in_log(store: Path) -> list[int]:
@@ -94,7 +94,7 @@ def test_each_run_adds_the_new_range_and_nothing_else(table_format: str, partiti
     second = added(store, out, table_format)
     assert (second.start, second.messages) == (first.stop, 40)
     assert offsets(table_format, out) == in_log(store)
-    export(store, tmp_path / "plain", in_process_threads=1)
+    export(store, tmp_path / "plain", threads=1)
     names = list(ROCKETMQ_COLUMNS)
     expected = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "plain").glob("*.parquet"))).select(names)
     found = read(table_format, out).select(names).sort_by("physical_offset")
@@ -188,7 +188,7 @@ elif when == "committed":
         added(self, *args)
         dies()
     kind.add = add
-module.append(sys.argv[1], sys.argv[2], format=table_format, in_process_threads=1)
+module.append(sys.argv[1], sys.argv[2], format=table_format, threads=1)
 """
 
 
@@ -334,7 +334,7 @@ def test_what_retention_removed_in_between_is_an_error_or_counted(table_format: 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_table_without_a_position_needs_a_start(table_format: str, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export(store, out, format=table_format, in_process_threads=1)
+    export(store, out, format=table_format, threads=1)
     with pytest.raises(UsageError, match="does not record how far it has this log; give --append-from"):
         added(store, out, table_format)
     put(store, 12)

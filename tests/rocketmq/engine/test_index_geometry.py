@@ -128,7 +128,7 @@ def test_index_files_of_any_geometry_are_valid_and_answer_like_a_scan(
             assert (file.slot_count, file.positions) == shape or (not file.proved and file.index_count == 1)
         assert found_by_key(store) == found_by_scan(store)
 
-    rebuild(place, place.with_name("new"), config=config, in_process_threads=1)
+    rebuild(place, place.with_name("new"), config=config, threads=1)
     assert index_bytes(place.with_name("new")) == index_bytes(place)
     assert damage_of(place.with_name("new"), config) == ()
     assert damage_of(place.with_name("new")) == ()

@@ -85,12 +85,12 @@ def test_jobs_on_splits_find_every_record(store: RocketMQStore, tmp_path: Path) 
     usage = pipeline.usage(opened(CASE), threads=2, splits=5)
     assert usage.total.messages == 40
     assert usage.total.bytes == sum(HELD.values()) + HEADER * 40
-    pipeline.export(opened(CASE), tmp_path / "out", in_process_threads=2, splits=5)
+    pipeline.export(opened(CASE), tmp_path / "out", threads=2, splits=5)
     import pyarrow.parquet as pq
 
     found = sorted(at for path in (tmp_path / "out").rglob("*.parquet") for at in pq.read_table(path)["physical_offset"].to_pylist())
     assert found == list(HELD)
-    assert pipeline.verify(opened(CASE), in_process_threads=2).as_dict()["damage"] == []
+    assert pipeline.verify(opened(CASE), threads=2).as_dict()["damage"] == []
 
 
 @pytest.mark.parametrize(("field", "size"), [("magic", 4), ("size", 4), ("position", 8), ("body size", 4)])

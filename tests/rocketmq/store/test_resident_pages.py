@@ -49,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = log.parent.with_name("broker.conf")
     config.write_text("maxHashSlotNum=1000\nmaxIndexNum=4000\n")
     store = log.parent.with_name("store")
-    rebuild(log.parent, store, config=config, in_process_threads=1)
+    rebuild(log.parent, store, config=config, threads=1)
     return store
 
 
@@ -69,7 +69,7 @@ def read_places(root: Path) -> int:
 
 def look_up(root: Path) -> int:
     keys = [("T", f"key-{number}") for number in range(MESSAGES)]
-    return sum(lookup(root, keys, root.with_name(f"{by}.parquet"), by=by, in_process_threads=1).found for by in ("scan", "sweep")) // 2
+    return sum(lookup(root, keys, root.with_name(f"{by}.parquet"), by=by, threads=1).found for by in ("scan", "sweep")) // 2
 
 
 def walk(root: Path) -> int:

@@ -151,7 +151,9 @@ GrepOption = Annotated[
     str | None,
     option("--grep", metavar="BYTES_REGEX", help="Only messages whose decompressed body matches this pattern."),
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")]
+Master = Annotated[
+    str | None, option("--master", metavar="URL", help="Run on Spark, on this master; by default the size of the store decides.")
+]
 ReaderThreads = Annotated[int | None, option("--threads", min=1, help="Number of threads that read; default: one per core.")]
 Splits = Annotated[int | None, option("--splits", min=1, help="Number of splits to read the log in; does not change the result.")]
 Columns = Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")]

@@ -75,7 +75,7 @@ class ExportOptions:
     skip_lost: RocketMQOnly[
         Annotated[bool, typer.Option("--skip-lost", help="With --append: skip what retention removed; by default that is an error.")]
     ] = False
-    master: Master = "local[*]"
+    master: Master = None
     threads: Threads = None
     splits: Splits = None
     config: RocketMQOnly[Config] = None

@@ -14,6 +14,7 @@ from mqstore.cli.common.arguments import (
     BodyDisplay,
     BodyOption,
     Config,
+    Master,
     QueueNames,
     ReaderThreads,
     Splits,
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
-Master = Annotated[str | None, option("--master", metavar="URL", help="Run on Spark, on this master.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

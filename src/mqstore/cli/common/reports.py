@@ -14,8 +14,10 @@ from mqstore.table.formatting import count, size
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
     from mqstore.findings import Damage, Report
+    from mqstore.jobs.report import ExportReport, RebuildReport
+    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
 
-__all__ = ["print_damage", "print_shares", "show_verification"]
+__all__ = ["print_damage", "print_shares", "ran_on", "show_verification"]
 
 DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 SHOWN = 20
@@ -69,6 +71,12 @@ def group_damage(found: Iterable[Damage]) -> list[list[Damage]]:
     for item in found:
         groups.setdefault((item.file, str(item.kind)), []).append(item)
     return list(groups.values())
+
+
+def ran_on(report: ExportReport | RebuildReport | ConvertReport) -> str:
+    """Return where a job ran, and why there."""
+    startup = ", not counting its start" if "Spark" in report.runs_on else ""
+    return f"{report.runs_on}{startup}: {report.why}"
 
 
 def print_shares(out: Output, parts: Iterable[tuple[str, int]], total: int) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqstore.files.durable import NewFile
     from mqstore.jobs.carve import SourceFile, Wreck
     from mqstore.jobs.fragments import FragmentCounts
-    from mqstore.pipeline.spark.runner import Runner
+    from mqstore.jobs.runner import Runner
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
     from mqstore.table.file import Complete, RowCounts
 
@@ -59,7 +59,8 @@ def carve(out: Output, store: Path, options: Any) -> int:
     """Carve a source and write what was found. Returns the exit status: 1 if a message is damaged or bytes belonged to nothing."""
     from mqstore.files.archive import UnpackedArchive, is_archive
     from mqstore.jobs.carve import carve as search
-    from mqstore.jobs.carve import running_on, source_files
+    from mqstore.jobs.carve import source_files
+    from mqstore.jobs.runner import choose_runner
 
     _check(store, options)
     started = time.monotonic()
@@ -67,7 +68,8 @@ def carve(out: Output, store: Path, options: Any) -> int:
     if keep is not None and options.master:
         raise UsageError(f"{store} is an archive: unpack it first, tasks cannot share an unpacked copy")
     files = source_files(store if keep is None else keep.store_root())
-    with _stage(options, files) as (stage, resumable), running_on(threads=options.threads, master=options.master) as runner:
+    choice = choose_runner(store, lambda: sum(file.size for file in files), threads=options.threads, master=options.master)
+    with _stage(options, files) as (stage, resumable), choice.runner() as runner:
         with out.progress("carving") as progress:
             wreck = search(files, runner, stage=stage if resumable else None, progress=progress)
         work = _Work(out, store, options, wreck, runner, stage, resumable)
@@ -92,8 +94,6 @@ def _check(store: Path, options: Any) -> None:
     """Refuse what cannot be done, before anything is searched."""
     from mqstore.jobs.resume import is_work
 
-    if options.master and options.threads:
-        raise UsageError("--threads applies to a run in this process; on Spark the master determines how many tasks run at once")
     if options.for_version is not None and options.as_kind is None:
         raise UsageError("--for is the version that is to start on a new store; give --as")
     if options.queue is not None:

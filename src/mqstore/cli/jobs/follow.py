@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Columns, Config, Master, Store, column_names, option, verb
+from mqstore.cli.common.arguments import Columns, Config, Store, column_names, option, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.reports import print_damage
 from mqstore.table.formatting import clock, count, size
@@ -52,7 +52,7 @@ def follow(
     skip_lost: Annotated[
         bool, typer.Option("--skip-lost", help="Skip what retention removed before it was read; by default that is an error.")
     ] = False,
-    master: Master = "local[*]",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")] = "local[*]",
     config: Config = None,
 ) -> int:
     """Follow a growing commit log until Ctrl-C: every message arrives in OUT exactly once, even if either side crashes.

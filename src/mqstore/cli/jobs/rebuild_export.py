@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Splits, Store, column_names, open_store, option, verb
+from mqstore.cli.common.arguments import Config, Master, Splits, Store, column_names, open_store, option, verb
 from mqstore.cli.common.export_options import ExportOptions, Threads, To, check_target
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
+from mqstore.cli.common.reports import print_damage, ran_on
 from mqstore.cli.rabbitmq import export as rabbitmq_export
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, pace, size
@@ -40,9 +40,7 @@ def rebuild(
     to: To,
     copy: Annotated[bool, typer.Option("--copy", help="Copy all log files; by default all but the last are hard-linked.")] = False,
     check_crc: Annotated[bool, typer.Option("--check-crc", help="Also check body CRCs, and report those that do not match.")] = False,
-    master: Annotated[
-        str | None, option("--master", metavar="URL", help="Run on Spark, on this master; by default the size of the log decides.")
-    ] = None,
+    master: Master = None,
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
@@ -70,14 +68,13 @@ def rebuild(
     check_target(to, opened.directory.root)
     with out.progress("rebuilding") as progress:
         report = run(
-            opened.directory.root,
+            opened,
             to,
             master=master,
             copy=copy,
             splits=splits,
             check_crc=check_crc,
-            in_process_threads=threads,
-            config=config,
+            threads=threads,
             queues=queues.value,
             version=for_version,
             progress=progress,
@@ -110,7 +107,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
     check_target(options.to, opened.directory.root)
     with out.progress("exporting") as progress:
         report = run(
-            opened.directory.root,
+            opened,
             options.to,
             format=options.format.value,
             columns=None if columns is None else check_columns(columns),
@@ -120,8 +117,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
             splits=options.splits,
             mode=options.mode.value,
             resume=options.resume,
-            in_process_threads=options.threads,
-            config=options.config,
+            threads=options.threads,
             progress=progress,
         )
     if not report.messages and (unknown := opened.unknown_topic(chosen.topics)):
@@ -148,7 +144,7 @@ def _append(out: Output, store: Store, options: ExportOptions, chosen: table_col
         start=options.append_from,
         skip_lost=options.skip_lost,
         master=options.master,
-        in_process_threads=options.threads,
+        threads=options.threads,
         config=options.config,
     )
     for note in report.notes:
@@ -188,8 +184,7 @@ def print_rebuilt(out: Output, report: RebuildReport) -> None:
         f"{count(report.index_keys, 'key')} in {count(report.index_files, 'index file')}; "
         f"log files {'linked' if report.linked else 'copied'}."
     )
-    startup = ", not counting its start" if "Spark" in report.runs_on else ""
-    out.line(f"{pace(report.log_bytes, report.seconds)}, with {report.runs_on}{startup}: {report.why}.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {ran_on(report)}.")
     if out.settings.verbose:
         out.line("Steps: " + ", ".join(f"{name} {clock(seconds)}" for name, seconds in report.stages), style="dim")
     _print_skipped(out, report)
@@ -202,7 +197,7 @@ def print_exported(out: Output, report: ExportReport) -> None:
         f"{count(report.messages, 'message')} from {size(report.log_bytes)} of log: "
         f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, not counting the start of Spark.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {ran_on(report)}.")
     _print_skipped(out, report)
 
 

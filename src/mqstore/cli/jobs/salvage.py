@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import QueueNames, Store, option, verb
+from mqstore.cli.common.arguments import Master, QueueNames, Store, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.read_options import Master
 from mqstore.cli.common.reports import print_damage
 from mqstore.cli.jobs.carve import carve
 from mqstore.cli.rabbitmq.store import read_names

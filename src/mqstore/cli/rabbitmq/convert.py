@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AtTime, Store, at_microseconds, option, verb
+from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
+from mqstore.cli.common.reports import print_damage, ran_on
 from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, command, count, size
 
@@ -52,8 +52,8 @@ def convert(
     link: Annotated[
         bool, typer.Option("--link", help="Hard-link the message files instead of copying them; the old store must never be used again.")
     ] = False,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
-    master: Annotated[str | None, option("--master", metavar="URL", help="Run on Spark, on this master, one task per queue.")] = None,
+    threads: Annotated[int | None, option("--threads", min=1, help="Number of queues converted at the same time, in this process.")] = None,
+    master: Master = None,
 ) -> int:
     """Convert a store's classic queues for another version of RabbitMQ, in a new directory that a broker can start from.
 
@@ -62,7 +62,7 @@ def convert(
     already have the queues. Replace the node's msg_stores with OUT while the node is stopped. Each priority level counts as a queue. Exit
     status 1 if anything is damaged or missing.
     """
-    from mqstore.rabbitmq.convert.convert_vhost import convert as run
+    from mqstore.jobs.convert import convert as run
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 
     if target is None and queue_version is None:
@@ -82,12 +82,7 @@ def convert(
             "link": link,
             "progress": progress,
         }
-        if master is None:
-            report = run(store, to, queue_version, threads=threads, **given)
-        else:
-            from mqstore.jobs.convert import convert as on_spark
-
-            report = on_spark(store, to, queue_version, master=master, **given)
+        report = run(store, to, queue_version, master=master, threads=threads, **given)
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(store)})
         return 0 if report.ok else 1
@@ -103,7 +98,7 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     files = report.store
     kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
-    out.line(f"It took {clock(report.seconds)}.")
+    out.line(f"It took {clock(report.seconds)}, with {ran_on(report)}.")
     out.line()
     columns = [Column("vhost", flexible=True), Column("queue", flexible=True), Column("version")]
     columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqstore.cli.common.arguments import Store, at_microseconds, column_names
 from mqstore.cli.common.export_options import ExportOptions, check_target
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
+from mqstore.cli.common.reports import print_damage, ran_on
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.table.formatting import count, pace, size
 
@@ -34,7 +34,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
             since=since,
             until=until,
             master=options.master,
-            in_process_threads=options.threads,
+            threads=options.threads,
             splits=options.splits,
             resume=options.resume,
             progress=progress,
@@ -49,7 +49,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
         f"{count(report.messages, 'message')} from {size(report.log_bytes)} of store: "
         f"{count(len(report.files), 'file')} of {report.format}, {size(report.bytes)}."
     )
-    out.line(f"{pace(report.log_bytes, report.seconds)}, not counting the start of Spark.")
+    out.line(f"{pace(report.log_bytes, report.seconds)}, with {ran_on(report)}.")
     if report.damage:
         out.line()
         print_damage(out, report.damage)

@@ -10,7 +10,6 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
 from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq, queue_title
-from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, shorten, size
 from mqstore.table.text import rabbitmq_columns_for
 
@@ -27,8 +26,6 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     from mqstore.jobs.find_in_queues import find_in_queues
     from mqstore.rabbitmq.store.find import FOUND_COLUMNS
 
-    if options.master and options.threads:
-        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_rabbitmq(store, names=options.names, careful=True)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.SHA256)
     with out.progress("searching") as progress:
@@ -44,7 +41,13 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     found = report.counts
     incomplete = bool(note_findings(out, opened)) or bool(found.unreadable)
     if out.format is Format.JSON:
-        read = {"messages": found.messages, "bytes": found.bytes, "seconds": round(report.seconds, 3), "runs_on": report.runs_on}
+        read = {
+            "messages": found.messages,
+            "bytes": found.bytes,
+            "seconds": round(report.seconds, 3),
+            "runs_on": report.runs_on,
+            "why": report.why,
+        }
         out.document(
             {
                 "store": str(store),
@@ -92,7 +95,7 @@ def _print(out: Output, text: str, report: FindInQueuesReport, shown: BodyDispla
         if not out.settings.verbose:
             out.more_rows(len(rows) - min(len(rows), 50))
     searched = f"{count(found.messages, 'message')}, {size(found.bytes)} of payloads searched in {clock(report.seconds)}"
-    out.line(f"{searched}, {report.runs_on}.", style="dim")
+    out.line(f"{searched}, {report.runs_on}: {report.why}.", style="dim")
 
 
 def _cells(row: dict[str, Any], shown: BodyDisplay) -> list[str]:

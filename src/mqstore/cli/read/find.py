@@ -11,7 +11,6 @@ from mqstore.cli.common.bodies import PREVIEW
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
 from mqstore.cli.rabbitmq import find as rabbitmq_find
-from mqstore.errors import UsageError
 from mqstore.table.formatting import count, moment, pace, shorten
 from mqstore.table.text import columns_for
 
@@ -39,20 +38,17 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     from mqstore.jobs.find import find as run
     from mqstore.rocketmq.lookup.find import FOUND_COLUMNS
 
-    if options.master and options.threads:
-        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_store(store, options.config)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.SHA256)
     with out.progress("searching") as progress:
         report = run(
-            opened.path if options.master else opened.directory.root,
+            opened,
             options.text,
             whole_key=options.whole_key,
             body=shown.value,
             limit=options.limit or DEFAULT_LIMIT,
             master=options.master,
             threads=options.threads,
-            config=options.config,
             progress=progress,
         )
     if out.format is Format.JSON:
@@ -93,7 +89,7 @@ def _print(out: Output, report: FindReport, shown: BodyDisplay) -> None:
         out.line()
         out.more_rows(len(report.rows) - len(rows))
     read = f"{count(report.records, 'record')} read: {report.how}"
-    out.line(f"{read}; {pace(report.searched, report.seconds)}, {report.runs_on}.", style="dim")
+    out.line(f"{read}; {pace(report.searched, report.seconds)}, {report.runs_on}: {report.why}.", style="dim")
 
 
 def _print_hit(out: Output, row: dict[str, Any], shown: BodyDisplay) -> None:

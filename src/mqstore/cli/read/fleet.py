@@ -66,7 +66,7 @@ def is_pattern(place: Path) -> bool:
 
 def inspect(out: Output, store: Sequence[Path], options: InspectOptions) -> int:
     """Show one row for each store: broker and version, shutdown, counts, and the number of findings."""
-    from mqstore.pipeline.spark.runner import ThreadRunner
+    from mqstore.jobs.runner import ThreadRunner
 
     _check_files(options)
     places = [match for place in store for match in _matches(place)]

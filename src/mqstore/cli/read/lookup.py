@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Columns, Config, DamageMode, Splits, Store, column_names, open_store, option, verb
+from mqstore.cli.common.arguments import Columns, Config, DamageMode, Master, Splits, Store, column_names, open_store, option, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.reports import print_damage
-from mqstore.errors import UsageError
 from mqstore.table.formatting import clock, count, size
 
 if TYPE_CHECKING:
@@ -51,9 +50,7 @@ def lookup(
         DamageMode,
         typer.Option("--mode", case_sensitive=False, help="FAILFAST: stop at the first damage; PERMISSIVE: skip it and report it."),
     ] = DamageMode.PERMISSIVE,
-    master: Annotated[
-        str | None, option("--master", metavar="URL", help="Run on Spark, on this master; by default in threads of this process.")
-    ] = None,
+    master: Master = None,
     threads: Annotated[int | None, option("--threads", min=1, help="Number of threads of this process; default: one per core.")] = None,
     splits: Splits = None,
     config: Config = None,
@@ -66,13 +63,11 @@ def lookup(
     from mqstore.jobs.lookup import lookup as run
     from mqstore.table.columns import check_columns
 
-    if master is not None and threads is not None:
-        raise UsageError("--master runs on Spark, --threads in this process; give one of them")
     names = column_names(columns, "--columns")
     opened = open_store(store, config)
     with out.progress("looking up") as progress:
         report = run(
-            opened.directory.root,
+            opened,
             keys,
             to,
             by=by.value,
@@ -80,9 +75,8 @@ def lookup(
             max_per_key=max_per_key,
             mode=mode.value,
             master=master,
-            in_process_threads=threads,
+            threads=threads,
             splits=splits,
-            config=config,
             progress=progress,
         )
     if out.is_text:
@@ -104,7 +98,8 @@ def _print(out: Output, report: LookupReport) -> None:
         out.line()
     out.line(f"By {report.plan}: {report.why}.")
     out.line(
-        f"Read {size(report.index_bytes)} of index and {size(report.log_bytes)} of log in {clock(report.seconds)}, with {report.runs_on}."
+        f"Read {size(report.index_bytes)} of index and {size(report.log_bytes)} of log in {clock(report.seconds)}, "
+        f"with {report.runs_on}: {report.because}."
     )
     for note in report.notes:
         out.line(f"Note: {note}.")

@@ -13,7 +13,6 @@ from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import UsageOptions
 from mqstore.cli.common.reports import print_damage, print_shares
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
-from mqstore.errors import UsageError
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
@@ -35,21 +34,17 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     from mqstore.jobs.usage import key_prefix
     from mqstore.jobs.usage import usage as run
 
-    by, master = options.by, options.master
+    by = options.by
     prefix = None if by is None else key_prefix(by)
-    if master and options.threads:
-        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_store(store, options.config)
     begun = time.perf_counter()
-    place = opened.path if master else opened.directory.root
     with out.progress("counting") as progress:
         report = run(
-            place,
+            opened,
             prefix=prefix,
-            master=master,
+            master=options.master,
             threads=options.threads,
             splits=options.splits,
-            config=options.config,
             progress=progress,
         )
     seconds = time.perf_counter() - begun
@@ -83,7 +78,7 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
     if others and by is None:
         out.line()
         out.line(f"Besides the log: {', '.join(others)}, by file length.")
-    out.line(f"{pace(report.log_bytes - report.unwritten_bytes, seconds)}.", style="dim")
+    out.line(f"{pace(report.log_bytes - report.unwritten_bytes, seconds)}, {report.runs_on}: {report.why}.", style="dim")
     for note in report.notes:
         out.line(f"Note: {note}.")
     if report.damage:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +12,6 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import VerifyOptions
 from mqstore.cli.common.reports import print_damage, show_verification
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
-from mqstore.errors import UsageError
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
@@ -46,22 +43,14 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
+    from mqstore.jobs.verify import verify as check
     from mqstore.rocketmq.diagnosis.diagnosis import advise
-    from mqstore.rocketmq.verify.verification import verify as check
 
-    master = options.master or ("local[*]" if options.spark else None)
-    if master and options.threads:
-        raise UsageError("--threads applies to a run in this process; on Spark the master decides how many tasks run at once")
     opened = open_store(store, options.config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
-        if master:
-            from mqstore.jobs.verify import verify as verify_on_spark
-
-            report = verify_on_spark(opened.directory.root, master=master, config=options.config, progress=progress)
-            report = replace(report, store=str(opened.path))
-        else:
-            report = check(opened, threads=options.threads or os.cpu_count() or 1, progress=progress)
+        master = options.master or ("local[*]" if options.spark else None)
+        report = check(opened, master=master, threads=options.threads, progress=progress)
     seconds = time.perf_counter() - begun
     return show_verification(out, report, advise(opened, report), lambda: print_report(out, report, seconds))
 
@@ -72,7 +61,8 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
     out.line(
         f"Checked {count(checked.messages, 'message')} in {count(checked.records, 'record')} of log, "
         f"{count(checked.queue_entries, 'queue entry')} and {count(checked.index_entries, 'index entry')}: "
-        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
+        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}, "
+        f"{report.runs_on}: {report.why}."
     )
     if report.damage:
         out.line()

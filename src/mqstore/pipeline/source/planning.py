@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqstore.errors import CannotOpenError, PipelineError, UnsupportedError
-from mqstore.pipeline.spark.runner import ThreadRunner
+from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark.source_api import InputPartition
 
 if TYPE_CHECKING:

@@ -1,95 +1,23 @@
-"""Runners for the tasks of a job: this thread, threads of this process, or Spark, also while it starts. The task functions are the same.
-
-Kernels release the GIL, so threads read a log on all cores of one host. For one store on one host that is the fastest choice.
-Spark uses all hosts of its master. Results come in the order of the tasks, regardless of the order in which they finish.
-"""
+"""Spark as the runner of a job's tasks, also while a session starts."""
 
 from __future__ import annotations
 
 import gc
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from mqstore.threads import TaskThreads
+from mqstore.jobs.runner import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Runner", "SparkRunner", "StartingSparkRunner", "ThreadRunner", "freeze_gc_once"]
+__all__ = ["SparkRunner", "StartingSparkRunner", "freeze_gc_once"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Runner(Protocol):
-    """Runs tasks."""
-
-    @property
-    def width(self) -> int:
-        """Number of tasks that run at the same time."""
-        ...
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether tasks run in this process, so that results may hold large arrays."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name for reports: `2 threads of this process`."""
-        ...
-
-    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
-        """Yield the results in the order of the tasks. done: called with the number of tasks finished so far."""
-        ...
-
-    def require_started(self) -> None:
-        """Return when the tasks' host is there, which not every task needs. Raises PipelineError if it did not start."""
-        ...
-
-
-class ThreadRunner:
-    """Threads of this process; with one thread, tasks run in the caller's thread."""
-
-    shares_memory = True
-
-    def __init__(self, threads: int) -> None:
-        self.width = max(1, threads)
-        self.name = f"{self.width} thread{'s' if self.width > 1 else ''} of this process"
-
-    def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
-        if self.width == 1 or len(tasks) <= 1:
-            results: Iterator[R] = map(function, tasks)
-        else:
-            results = _in_threads(tasks, function, self.width)
-        for finished, result in enumerate(results, 1):
-            yield result
-            if done is not None:
-                done(finished)
-
-    def require_started(self) -> None:
-        return
-
-
-def _in_threads(tasks: Iterable[T], function: Callable[[T], R], width: int) -> Iterator[R]:
-    """Yield the results of tasks in their order, from `width` threads. The next task is taken when a thread is about to need it."""
-    waiting: deque[Future[R]] = deque()
-    with TaskThreads(width) as pool:
-        try:
-            for task in tasks:
-                # finished results are kept in memory until their turn: limit how many
-                while len(waiting) > width + 1:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(function, task))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 @cache
@@ -146,7 +74,7 @@ class StartingSparkRunner:
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
         finished = 0
-        for result in _in_threads(self._while_starting(tasks), function, self.width):
+        for result in in_threads(self._while_starting(tasks), function, self.width):
             yield result
             finished += 1
             if done is not None:

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -25,13 +26,13 @@ from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.location import as_location, check_outside, local_store, local_target
 from mqstore.findings import Damage
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, table_errors
+from mqstore.jobs.runner import Runner, choose_runner
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange
-from mqstore.pipeline.spark.runner import Runner, SparkRunner, ThreadRunner
 from mqstore.pipeline.tail.sinks import RangeTask, discard_stages, export_range, locked_target
 from mqstore.pipeline.tail.table_position import PARTITIONS, NewFile, NewTable, PositionTable, open_position_table
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
-from mqstore.rocketmq.scan.splits import Split
+from mqstore.rocketmq.scan.splits import Split, bytes_to_read
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask
 from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -105,8 +106,8 @@ def append(
     skip_lost: bool = False,
     file_bytes: int = FILE_BYTES,
     spark: SparkSession | None = None,
-    master: str = "local[*]",
-    in_process_threads: int | None = None,
+    master: str | None = None,
+    threads: int | None = None,
     config: str | os.PathLike[str] | None = None,
 ) -> AppendReport:
     """Add the messages of a log that a table does not have yet, in one commit.
@@ -135,6 +136,7 @@ def append(
     store = open_for_tasks(os.path.abspath(store_path), None if config is None else os.fspath(config))
     store.require_commit_log("appending the new range of a log")
     check_outside(path, store.path)
+    choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with _Target(path, format) as target:
         schema = rocketmq_schema(ROCKETMQ_COLUMNS if asked is None else asked)
         tail = _tail(store, skip_lost)
@@ -151,12 +153,8 @@ def append(
             if by is not None and set(by) != set(table.partition_by):
                 raise UsageError(f"{path} is partitioned by {','.join(table.partition_by) or 'nothing'}; omit --partition-by")
             begin = run.begin(None if created else start)
-            if in_process_threads is not None:
-                return run.on(ThreadRunner(in_process_threads), begin)
-            from mqstore.pipeline.spark.session import running
-
-            with running(master, spark=spark) as started:
-                return run.on(SparkRunner(started), begin)
+            with choice.runner(spark) as runner:
+                return run.on(runner, begin)
 
 
 def _tail(store: RocketMQStore, skip_lost: bool) -> LogTail:

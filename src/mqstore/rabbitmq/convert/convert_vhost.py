@@ -71,7 +71,7 @@ Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[Q
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """The result of a conversion. store: its message files; findings: damage in the old directory."""
+    """The result of a conversion. store: its message files; findings: damage in the old directory; runs_on, why: where it ran."""
 
     to: str
     version: int
@@ -80,6 +80,8 @@ class ConvertReport:
     findings: tuple[Damage, ...]
     notes: tuple[str, ...]
     seconds: float
+    runs_on: str = ""
+    why: str = ""
 
     @property
     def messages(self) -> int:
@@ -124,6 +126,8 @@ class ConvertReport:
             "notes": list(self.notes),
             "damage": [item.as_dict() for item in self.findings],
             "seconds": round(self.seconds, 3),
+            "runs_on": self.runs_on,
+            "why": self.why,
         }
 
 

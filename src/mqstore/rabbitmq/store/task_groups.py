@@ -120,6 +120,11 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
     return groups
 
 
+def stored_bytes(store: RabbitMQStore) -> int:
+    """Return the bytes of all queue directories and message files."""
+    return sum(group.bytes for group in plan_queues(store, 1, QueueSelection(everything=True)))
+
+
 def plan_files(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[FileGroup]:
     """Return the groups of the message files of the selected vhosts."""
     files = [file for vhost in _selected_vhosts(store, selection) for each in (vhost.persistent, vhost.transient) for file in each.files]

@@ -114,7 +114,8 @@ class AnswerFile:
 class LookupReport:
     """The outcome of a lookup. keys: distinct keys; repeated: repetitions; found: keys with a message; hits: rows with a message.
 
-    cut: hits that max_per_key left out. misses: keys without a message, by reason. why: why the plan was chosen. log_bytes, index_bytes:
+    cut: hits that max_per_key left out. misses: keys without a message, by reason. why: why the plan was chosen;
+    because: why it runs there. log_bytes, index_bytes:
     bytes read. seconds: from reading the keys to the finished files, without the start of a Spark session.
     """
 
@@ -136,6 +137,7 @@ class LookupReport:
     damage: tuple[Damage, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
+    because: str = ""
 
     @property
     def ok(self) -> bool:
@@ -151,6 +153,7 @@ class LookupReport:
             "plan": self.plan,
             "why": self.why,
             "runs_on": self.runs_on,
+            "because": self.because,
             "keys": self.keys,
             "repeated_keys": self.repeated,
             "found_keys": self.found,

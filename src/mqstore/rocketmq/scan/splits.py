@@ -27,7 +27,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "check_seams", "log_bytes", "plan"]
+__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "bytes_to_read", "check_seams", "log_bytes", "plan"]
 
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
@@ -67,6 +67,11 @@ def log_bytes(log: CommitLog, splits: Sequence[Split]) -> int:
     """Return the bytes of log in a plan, without gaps between files."""
     end = splits[-1].stop if splits else 0
     return sum(max(0, min(size, end - file.start)) for file, size in _extents(log))
+
+
+def bytes_to_read(log: CommitLog) -> int:
+    """Return the bytes of log that a job over all of it reads."""
+    return log_bytes(log, plan(log))
 
 
 def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[Split, ...]:

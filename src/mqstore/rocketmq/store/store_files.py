@@ -74,8 +74,8 @@ class StoreFiles:
 
     @property
     def place(self) -> str | Url:
-        """The location of the store for a task: an absolute path, as tasks may run in another directory; a URL with its credentials."""
-        return self.path if isinstance(self.path, Url) else os.path.abspath(self.path)
+        """The location of the store for a task: an absolute path (of what an archive was unpacked to), or a URL with its credentials."""
+        return self.path if isinstance(self.path, Url) else os.path.abspath(self.directory.root)
 
     # the files
 

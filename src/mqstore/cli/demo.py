@@ -86,8 +86,11 @@ def demo(
 
     Runs on stores included in the package, which RocketMQ 4.9.3 and RabbitMQ 3.10.8 left when they were killed. Needs Java 17 for Spark.
     """
+    from mqstore.pipeline.spark.failures import require_pyspark
+
     if not out.is_text:
         raise UsageError("demo is for people and has no machine format; run its commands with -o instead")
+    require_pyspark()
     place = _demo_directory(keep)
     store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
     _unpack(ARCHIVE, store)

@@ -12,10 +12,12 @@ Protocol: docs/formats/rocketmq-remoting.md, section 3.3.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.served.served_store import ServedStore
+from mqstore.errors import UsageError
 from mqstore.rocketmq.format.record import decode_properties
 from mqstore.rocketmq.format.record_decoder import record_or_none
 from mqstore.rocketmq.format.tag_filter import TagFilter
@@ -44,6 +46,8 @@ class PullFilter:
         if subscription.class_filter:
             return EVERYTHING
         if not subscription.by_tag:
+            if find_spec("lark") is None:
+                raise UsageError("this broker has no parser for SQL92 expressions: pip install 'mqstore[broker]'")
             from mqstore.broker.filter.sql_filter import compile_expression  # imports a parser library, which few brokers need
 
             return cls(sql=compile_expression(subscription.expression))

@@ -42,7 +42,8 @@ from mqstore.pipeline.spark.source_api import EqualTo, Filter, GreaterThan, Grea
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader
+    from mqstore.pipeline.source.stores import TableFormat
+    from mqstore.pipeline.spark.source_api import DataSourceReader
 
 __all__ = ["Result", "StoreTables", "conditions_in"]
 
@@ -195,7 +196,7 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
     keys: of which each row that the current statement uses has one; None: it may use any row.
     """
 
-    def __init__(self, source: type[DataSource], options: Mapping[str, str], schema: pa.Schema) -> None:
+    def __init__(self, source: type[TableFormat], options: Mapping[str, str], schema: pa.Schema) -> None:
         self._source = source
         self._options = dict(options)
         self._schema = schema
@@ -213,10 +214,8 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return _Scan(schema, self._batches(schema, conditions, self.keys), filter)
 
     def _batches(self, schema: pa.Schema, conditions: Sequence[Filter], keys: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         try:
-            reader: Any = self._source(self._options).reader(from_arrow_schema(schema))
+            reader: Any = self._source(self._options).reader_of(schema.names)
             if keys is not None:
                 reader.confine_to_keys(keys)
             if hasattr(reader, "confine"):

@@ -40,7 +40,6 @@ from mqstore.pipeline.source.stores import (
     TableFormat,
     as_utf8,
     canonical,
-    check_types,
     fails_fast,
     open_for_tasks,
     parse_fs_options,
@@ -59,7 +58,6 @@ from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from mqstore.findings import Report
     from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
@@ -166,12 +164,14 @@ class TableSource(TableFormat):
         several = (STORE,) if len(store_paths(self.options)) > 1 else ()
         return _arrow_fields(self.table, self._checked_columns((*self.table, *several) if named is None else split_names(named)))
 
-    def reader(self, schema: StructType) -> TableReader:
+    def fields_of(self, names: Sequence[str]) -> list[pa.Field]:
+        return _arrow_fields(self.table, self._checked_columns(names))
+
+    def reader_of(self, names: Sequence[str]) -> TableReader:
         options = checked(self.options, TABLE, f"a read of {self.format}")
-        columns = self._checked_columns(schema.names)
-        check_types(schema, _arrow_fields(self.table, columns))
+        columns = self._checked_columns(names)
         reader = TableReader(
-            type(self), store_paths(options), options.get("config"), columns, parse_fs_options(options), tuple(schema.names),
+            type(self), store_paths(options), options.get("config"), columns, parse_fs_options(options), tuple(names),
             fail_fast=fails_fast(options), reported=reported(options),
         )  # fmt: skip
         reader.confine(filters_from(self.options.get("filters")))

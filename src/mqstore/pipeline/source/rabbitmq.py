@@ -43,7 +43,6 @@ from mqstore.pipeline.source.stores import (
     TableFormat,
     boolean,
     canonical,
-    check_types,
     fails_fast,
     reported,
     split_names,
@@ -61,7 +60,6 @@ from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 __all__ = ["RABBITMQ_MESSAGE_COLUMNS", "RABBITMQ_VIEWS", "RabbitMQDataSource", "RabbitMQOptions", "StorePartition", "open_rabbitmq"]
 
@@ -215,11 +213,13 @@ class RabbitMQDataSource(TableFormat):
         options = RabbitMQOptions.of(self.options)
         return fields(options.view, options.columns)
 
-    def reader(self, schema: StructType) -> RabbitMQReader:
+    def fields_of(self, names: Sequence[str]) -> list[pa.Field]:
+        view = RabbitMQOptions.of(self.options).view
+        return fields(view, _spelt(view, names))
+
+    def reader_of(self, names: Sequence[str]) -> RabbitMQReader:
         options = RabbitMQOptions.of(self.options)
-        columns = _spelt(options.view, schema.names)
-        check_types(schema, fields(options.view, columns))
-        return RabbitMQReader(options, columns, tuple(schema.names))
+        return RabbitMQReader(options, _spelt(options.view, names), tuple(names))
 
 
 class RabbitMQReader(DataSourceReader):

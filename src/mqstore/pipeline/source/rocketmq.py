@@ -232,10 +232,11 @@ class RocketMQDataSource(TableFormat):
     def returned_fields(self) -> list[pa.Field]:
         return message_fields(table_columns(self.options))
 
-    def reader(self, schema: StructType) -> RocketMQReader:
-        columns = message_columns(schema.names)
-        check_types(schema, message_fields(columns))
-        return self.reads_with(ReadOptions.of(self.options), columns, tuple(schema.names))
+    def fields_of(self, names: Sequence[str]) -> list[pa.Field]:
+        return message_fields(message_columns(names))
+
+    def reader_of(self, names: Sequence[str]) -> RocketMQReader:
+        return self.reads_with(ReadOptions.of(self.options), message_columns(names), tuple(names))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from mqstore.pipeline.source.stream import RocketMQStreamReader

@@ -23,7 +23,7 @@ from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
 from mqstore.opening import open_rocketmq
-from mqstore.pipeline.spark.source_api import DataSource
+from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +65,18 @@ class TableFormat(DataSource):
     def all_fields(cls, options: Mapping[str, str]) -> list[pa.Field]:
         """Return all columns that a read with these options can return, those that are returned on request only included."""
         raise NotImplementedError
+
+    def fields_of(self, names: Sequence[str]) -> list[pa.Field]:
+        """Return the columns with these names, in any case. Raises UsageError."""
+        raise NotImplementedError
+
+    def reader_of(self, names: Sequence[str]) -> DataSourceReader:
+        """Return what reads the columns with these names. Raises UsageError."""
+        raise NotImplementedError
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_types(schema, self.fields_of(schema.names))
+        return self.reader_of(schema.names)
 
     @classmethod
     def check_store(cls, path: str, options: Mapping[str, str]) -> None:

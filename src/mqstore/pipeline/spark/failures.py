@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
-from mqstore.errors import PipelineError
+from mqstore.errors import PipelineError, UnsupportedError
 
-__all__ = ["error_sentence", "failures", "innermost_cause", "is_late_worker"]
+__all__ = ["error_sentence", "failures", "innermost_cause", "is_late_worker", "require_pyspark"]
 
 _LATE_WORKER = "Python worker failed to connect back"
+
+
+def require_pyspark() -> None:
+    """Raise UnsupportedError if pyspark is not installed."""
+    if find_spec("pyspark") is None:
+        raise UnsupportedError("running on Spark needs pyspark: pip install 'mqstore[spark]'")
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import class_archive
 from mqstore.pipeline.spark import java as javas
 from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
-from mqstore.pipeline.spark.failures import error_sentence, failures, innermost_cause
+from mqstore.pipeline.spark.failures import error_sentence, failures, innermost_cause, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +91,7 @@ def session(
     running = _active()
     if running is not None:
         return running
+    require_pyspark()
     if master.startswith(SCHEME):
         if config:
             raise UsageError("the settings of a Spark Connect server are its own; set those of the session with spark.conf.set")

@@ -6,19 +6,42 @@
     STREAM_SINK       –      –      yes    yes      a sink receives the rows of a stream as Arrow batches
     STREAMS           –      –      –      yes      a source learns where a batch of a stream begins, and how long it may be
 
-Everything is decided by what can be imported, never by a version number.
+Without pyspark, tables can be read in this process (`mqstore.pipeline.spark.bare_api`). What can be imported decides, never a version
+number.
 """
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import pyspark
-
 from mqstore.errors import UnsupportedError
+from mqstore.pipeline.spark.failures import require_pyspark
 
-try:
-    from pyspark.sql.datasource import (
+INSTALLED = find_spec("pyspark") is not None
+FILTERS = STREAM_SINK = STREAMS = INSTALLED
+
+if TYPE_CHECKING or INSTALLED:
+    try:
+        from pyspark.sql.datasource import (
+            CaseInsensitiveDict,
+            DataSource,
+            DataSourceArrowWriter,
+            DataSourceReader,
+            DataSourceStreamReader,
+            DataSourceStreamWriter,
+            DataSourceWriter,
+            InputPartition,
+            WriterCommitMessage,
+        )
+    except ImportError:
+        raise UnsupportedError(
+            f"tables of a store in Spark, streams, sinks, follow and append need pyspark 4.0 or later, and this is {version('pyspark')}; "
+            "rebuild, export, lookup, verify, usage and convert run on it"
+        ) from None
+else:
+    from mqstore.pipeline.spark.bare_api import (
         CaseInsensitiveDict,
         DataSource,
         DataSourceArrowWriter,
@@ -29,13 +52,6 @@ try:
         InputPartition,
         WriterCommitMessage,
     )
-except ImportError:
-    raise UnsupportedError(
-        f"tables of a store in Spark, streams, sinks, follow and append need pyspark 4.0 or later, and this is {pyspark.__version__}; "
-        "rebuild, export, lookup, verify, usage and convert run on it"
-    ) from None
-
-FILTERS = STREAM_SINK = STREAMS = True
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -64,7 +80,7 @@ else:
         )
     except ImportError:
         FILTERS = False
-        from mqstore.pipeline.spark.comparisons import (
+        from mqstore.pipeline.spark.bare_api import (
             EqualNullSafe,
             EqualTo,
             Filter,
@@ -127,10 +143,11 @@ __all__ = [
 
 def require_streams() -> None:
     """Raise UnsupportedError if this pyspark has no streams that a store can be read as."""
+    require_pyspark()
     if not STREAMS:
         raise UnsupportedError(
             f"a stream of a store, and follow, need pyspark 4.2 or later, in which Spark says where a batch begins; this is "
-            f"{pyspark.__version__}: read the store as a table, or append what it has gained with export --append"
+            f"{version('pyspark')}: read the store as a table, or append what it has gained with export --append"
         )
 
 
@@ -138,6 +155,6 @@ def require_stream_sink() -> None:
     """Raise UnsupportedError if this pyspark cannot pass the rows of a stream to a sink as Arrow batches."""
     if not STREAM_SINK:
         raise UnsupportedError(
-            f"writing a stream to a store needs pyspark 4.1 or later, and this is {pyspark.__version__}: write each batch in foreachBatch, "
+            f"writing a stream to a store needs pyspark 4.1 or later, and this is {version('pyspark')}: write each batch in foreachBatch, "
             "with the options runId and batchId"
         )

@@ -30,7 +30,7 @@ from mqstore.errors import (
 from mqstore.version import __version__
 
 if TYPE_CHECKING:
-    from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
+    from mqstore.stores import RabbitMQ, RocketMQ
 
 __all__ = [
     "CannotOpenError",
@@ -53,7 +53,7 @@ def open(
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
     now: int | None = None,
-) -> QueryableRocketMQStore | QueryableRabbitMQStore:
+) -> RocketMQ | RabbitMQ:
     """Open a store for reading: a directory, or an archive of one, which is unpacked to a temporary directory while the store is in use.
 
     path: RocketMQ: the directory that holds `commitlog/`, or its parent if it is named `store`, or a URL (`s3://bucket/store`).
@@ -64,15 +64,13 @@ def open(
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
     from mqstore.files.location import as_location
-    from mqstore.opening import open_store
-    from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
+    from mqstore.places import find_store
+    from mqstore.stores import RabbitMQ, RocketMQ
 
-    settings = None if config is None else Path(config)
-    store = open_store(as_location(path, fs_options or {}), settings, now, rocketmq=QueryableRocketMQStore, rabbitmq=QueryableRabbitMQStore)
-    assert isinstance(store, QueryableRocketMQStore | QueryableRabbitMQStore)
-    if isinstance(store, QueryableRocketMQStore):
-        store.config_path = settings
-    return store
+    place = find_store(as_location(path, fs_options or {}))
+    return (
+        RocketMQ.at(place, config=None if config is None else Path(config)) if place.family == "rocketmq" else RabbitMQ.at(place, now=now)
+    )
 
 
 def __dir__() -> list[str]:

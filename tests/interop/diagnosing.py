@@ -19,7 +19,7 @@ from typing import Any
 from interop.realbroker import Job, oracle
 
 from mqstore.diagnosis import Diagnosis
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
 __all__ = ["Outcome", "Place", "outcomes_of"]

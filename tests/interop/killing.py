@@ -19,7 +19,7 @@ PATIENCE = 120
 PRELOADED = [  # what a replay imports: a child is a copy of a process that has it
     "mqstore.cli.main",
     "mqstore.cli.jobs.replay",
-    "mqstore.opening",
+    "mqstore.places",
     "mqstore.replay.running",
     "mqstore.replay.sources",
     "mqstore.replay.targets",

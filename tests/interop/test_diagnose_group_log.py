@@ -11,7 +11,7 @@ from support.golden import opened
 from support.group_logs import CASE, HEADER, damaged
 
 from mqstore.errors import UnsupportedError
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]

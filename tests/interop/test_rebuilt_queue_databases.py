@@ -22,7 +22,7 @@ from support.stores import Store, message
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase
 from mqstore.jobs.rebuild import rebuild
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.verify.verification import verify
 

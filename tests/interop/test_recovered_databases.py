@@ -12,7 +12,7 @@ from interop.realbroker import Job, run, why_not
 from support.stores import Store, message
 
 from mqstore.jobs.rebuild import rebuild
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

@@ -11,7 +11,7 @@ from interop.test_diagnose_against_real_store import BASES
 from support.golden import DAMAGED, case_named, opened, unpack
 from support.rocketmq_states import STATES, made
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 

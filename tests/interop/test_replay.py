@@ -22,7 +22,7 @@ from support.golden import case_named, opened, run_cli
 from support.ports import free_port
 from support.proxy import Proxy
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.replay.sources import DEFAULT_VERDICTS, rocketmq_messages
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.table.columns import Selection

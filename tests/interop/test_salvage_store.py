@@ -9,7 +9,7 @@ from interop.clientoracle import why_not
 from interop.test_replay import real_brokers
 from support.golden import case_named, opened, run_cli
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing import Client
 

@@ -18,7 +18,7 @@ from interop.wholebroker import FILES, Start, start_and_stop
 from support.golden import case_named, opened
 
 from mqstore.diagnosis import Diagnosis
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose

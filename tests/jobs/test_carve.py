@@ -22,8 +22,8 @@ from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
 from mqstore.jobs.carved_rows import write_carved_rows
 from mqstore.jobs.runner import ThreadRunner
-from mqstore.opening import open_rocketmq
 from mqstore.pipeline.spark.runner import SparkRunner
+from mqstore.places import open_rocketmq
 from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage.salvaging import rows_of

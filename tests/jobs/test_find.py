@@ -12,7 +12,7 @@ import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened
 
 from mqstore import pipeline
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.table.text import columns_for, python_rows
 

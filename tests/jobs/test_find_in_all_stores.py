@@ -12,7 +12,7 @@ import pytest
 from support.golden import FURTHER, OTHER_RABBITMQ, PLAIN, RABBITMQ, GoldenCase, case_id, expected, has, opened, opened_node
 
 from mqstore import pipeline
-from mqstore.opening import open_rocketmq, open_store
+from mqstore.places import open_rocketmq, open_store
 from mqstore.rabbitmq.store.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection

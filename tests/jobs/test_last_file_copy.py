@@ -13,7 +13,7 @@ from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
 from mqstore.jobs import last_file_copy
 from mqstore.jobs.last_file_copy import LastFileCopy
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.threads import TaskThreads
 

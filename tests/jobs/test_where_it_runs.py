@@ -14,7 +14,7 @@ from support.stores import Store, message
 
 from mqstore.errors import UsageError
 from mqstore.jobs.runner import SPARK_FROM, RunnerChoice, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.scan.splits import bytes_to_read
 from mqstore.rocketmq.store.store import RocketMQStore
 

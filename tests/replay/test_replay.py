@@ -19,7 +19,7 @@ import pytest
 from support.certificates import server_files
 from support.golden import case_named, opened, run_cli, unchanged
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.replay.journal import Journal
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.table.text import columns_for, python_rows

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rabbitmq.message.edited_properties import properties_from_json
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
 from mqstore.replay.journal import Journal
@@ -216,7 +216,7 @@ def test_rows_of_rabbitmq_in_parquet_are_the_messages_of_the_store(columns: str,
     """As columns, as `export` writes them, and with JSON in `properties`, as `salvage` does: both give what the store itself gives."""
     import pyarrow as pa
 
-    from mqstore.opening import open_store
+    from mqstore.places import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.table.columns import RABBITMQ_COLUMNS
     from mqstore.table.text import rename_properties_json

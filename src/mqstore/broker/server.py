@@ -355,7 +355,7 @@ def open_read_only(path: str | os.PathLike[str], config: StoreConfig, version: s
 
 def store_root(path: Path) -> Path:
     """Return the root of an existing or new store: the directory if it is a store or empty, else the store in it. Raises NotAStoreError."""
-    from mqstore.opening import open_rocketmq
+    from mqstore.places import open_rocketmq
     from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 
     directory = ReadOnlyDirectory(path)

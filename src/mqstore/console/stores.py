@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Location, Url
-from mqstore.opening import open_store
+from mqstore.places import open_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.store import RocketMQStore
 

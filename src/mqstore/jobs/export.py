@@ -32,7 +32,7 @@ from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.jobs.report import ExportReport, Progress
 from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of

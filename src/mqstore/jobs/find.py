@@ -20,7 +20,7 @@ from mqstore.errors import UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.lookup.pruning import prune

@@ -39,7 +39,7 @@ from mqstore.jobs.rebuild_database import (
 )
 from mqstore.jobs.report import Progress, RebuildReport
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode

@@ -28,7 +28,7 @@ from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split
 from mqstore.rocketmq.store.split_reader import token_of

@@ -17,7 +17,7 @@ from mqstore.errors import UsageError
 from mqstore.findings import Report
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.scan.splits import bytes_to_read
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.tasks import absorb, check_index, check_part, index_tasks, joined, parts

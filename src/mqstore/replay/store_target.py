@@ -71,7 +71,7 @@ class StoreTarget:
 
     def _stored_marks(self) -> list[tuple[str, int]]:
         """Return the marks of all messages of the store, with their physical offsets."""
-        from mqstore.opening import open_rocketmq
+        from mqstore.places import open_rocketmq
 
         found = []
         for batch in open_rocketmq(self._path).to_batches(("physical_offset", "properties"), selection=Selection()):

@@ -12,7 +12,7 @@ from support.golden import Row, run_cli
 from support.tiered import expected, unpack
 
 import mqstore
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.table.text import columns_for, python_rows
 
 COMPARED = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags", "keys", "uniq_key", "flag")

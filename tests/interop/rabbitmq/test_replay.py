@@ -16,7 +16,7 @@ from interop.rabbitmq.node import Node, new_node
 from support.golden import case_named, opened, run_cli
 from support.proxy import Proxy
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.replay.sources import DEFAULT_VERDICTS, rocketmq_messages
 from mqstore.table.columns import Selection
 

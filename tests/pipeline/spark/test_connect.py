@@ -26,10 +26,10 @@ from support.tables import plain, table
 from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
 from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
-from mqstore.opening import open_store
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.session import cores
 from mqstore.pipeline.spark.tasks import run_tasks
+from mqstore.places import open_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 if TYPE_CHECKING:

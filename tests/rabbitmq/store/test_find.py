@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
-from mqstore.opening import open_store
+from mqstore.places import open_store
 from mqstore.rabbitmq import QueueStore
 from mqstore.rabbitmq.store.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore

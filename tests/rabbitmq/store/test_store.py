@@ -504,7 +504,7 @@ def test_one_message_is_found_by_id_and_by_position():
 
 
 def test_a_store_of_rabbitmq_is_refused_where_only_rocketmq_is_read():
-    from mqstore.opening import open_rocketmq
+    from mqstore.places import open_rocketmq
 
     with pytest.raises(MqstoreError, match="RocketMQ stores only"):
         open_rocketmq(opened(case_named("3.10.8/a-small-clean")))

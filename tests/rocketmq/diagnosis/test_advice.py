@@ -10,7 +10,7 @@ from support.rocketmq_states import STATES, made
 
 from mqstore.diagnosis import Advice
 from mqstore.files.durable import DurableDirectory
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import START, advise, diagnose
 from mqstore.rocketmq.live.store_lock import StoreLock
 from mqstore.rocketmq.store.store import RocketMQStore

@@ -10,7 +10,7 @@ from support.golden import CASES, GoldenCase, case_id, case_named, run_cli, unpa
 from support.rocketmq_states import STATES
 
 from mqstore.diagnosis import Diagnosis
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import FOR_GOOD, START, diagnose
 
 FOUR, FIVE = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets")

@@ -12,7 +12,7 @@ from support.rocksdb_states import made
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
 
 CLEAN, KILLED = case_named("5.5.0/c-rocksdb-queues-clean"), case_named("5.5.0/i-rocksdb-kill9")

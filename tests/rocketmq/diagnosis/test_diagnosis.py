@@ -11,7 +11,7 @@ from support.rocketmq_states import made
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.configuration import readable_offsets
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose, rules_of
 from mqstore.rocketmq.live.store_lock import StoreLock

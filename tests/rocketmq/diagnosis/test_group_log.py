@@ -9,7 +9,7 @@ from support.golden import opened, run_cli, unchanged
 from support.group_logs import CASE, HEADER, damaged
 
 from mqstore.errors import UnsupportedError
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
 

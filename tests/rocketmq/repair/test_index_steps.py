@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.golden import GoldenCase, case_named, opened, unpack
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
 from mqstore.repair.journal import apply
 from mqstore.rocketmq.repair.plan import LOCKING, plan

@@ -14,7 +14,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step, chosen
 from mqstore.repair.journal import APPLIED, apply, read_journal, undo
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose

@@ -9,7 +9,7 @@ from support.golden import case_named, unpack
 from support.repairs import repair_with_every_crash
 from support.rocketmq_states import STATES
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 CASE = case_named("4.9.3/m-damaged/0-clean")

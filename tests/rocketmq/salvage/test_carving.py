@@ -18,7 +18,7 @@ from mqstore.errors import NotAStoreError
 from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.kernels.rocketmq import frames
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.rocketmq.salvage.salvaging import rows_of as rocketmq_rows
 from mqstore.table.text import columns_for, python_rows

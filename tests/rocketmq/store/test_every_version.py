@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.golden import FURTHER, GoldenCase, boot, case_id, has, opened, queries
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.query.index_search import query_offsets
 
 ANSWERED = [case for case in FURTHER if has(case, "boot.json")]

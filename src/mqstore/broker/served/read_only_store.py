@@ -28,7 +28,7 @@ from mqstore.broker.served.unlisted_messages import completed, looks_sound
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, TopicConfig, Topics

@@ -338,7 +338,7 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
 
 def open_store(store: Path, config: Path | None) -> RocketMQStore:
     """Open the store argument of a command."""
-    from mqstore.opening import open_rocketmq
+    from mqstore.places import open_rocketmq
 
     return open_rocketmq(store, config=config)
 

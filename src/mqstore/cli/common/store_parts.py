@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
+from mqstore.store import StorePart
 from mqstore.table.formatting import size
 
-__all__ = ["StorePart", "print_parts"]
-
-
-@dataclass(frozen=True, slots=True)
-class StorePart:
-    """Files of one directory or kind. bytes: total length; stored: bytes of the disk blocks they occupy."""
-
-    name: str
-    purpose: str
-    files: int
-    bytes: int
-    stored: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return an item of `parts` in the document that `inspect -o json` prints."""
-        return {"name": self.name, "files": self.files, "bytes": self.bytes, "stored_bytes": self.stored}
+__all__ = ["print_parts"]
 
 
 def print_parts(out: Output, parts: Iterable[StorePart]) -> None:

@@ -352,7 +352,7 @@ def _send_rabbitmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
 
 
 def _send_rocketmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.opening import open_rocketmq
+    from mqstore.places import open_rocketmq
     from mqstore.replay.journal import Journal
     from mqstore.replay.running import ReplayCounts, replay
     from mqstore.replay.sources import DEFAULT_VERDICTS, rocketmq_messages

@@ -148,7 +148,7 @@ def _send(
 
 def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Iterator[ReplayMessage]:
     """Return the chosen messages of a source. Raises UsageError, CannotOpenError, NotFoundError."""
-    from mqstore.opening import open_store
+    from mqstore.places import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.replay import sources
 

@@ -21,18 +21,9 @@ FINDINGS_SHOWN = 20
 
 def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None, careful: bool = False) -> RabbitMQStore:
     """Open the store argument of a command. now: microseconds since 1970; names: a file of queue names; careful: as in RabbitMQStore."""
-    from mqstore.opening import open_store
-    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore import places
 
-    opened = open_store(store, None, now)
-    if not isinstance(opened, RabbitMQStore):
-        raise UsageError(f"{store} is not a RabbitMQ store; give the directory that contains msg_stores/")
-    if names is None and not careful:
-        return opened
-    known = () if names is None else read_names(names)
-    again = RabbitMQStore(opened.directory.root, now=opened.now, names=known, keep=opened, careful=careful)
-    again.path = opened.path
-    return again
+    return places.open_rabbitmq(store, now=now, names=() if names is None else read_names(names), careful=careful)
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:

@@ -107,7 +107,7 @@ def _matches(place: Any) -> list[Any]:
 
 
 def _row_of(place: Any, *, options: InspectOptions) -> StoreRow:
-    from mqstore.opening import open_store
+    from mqstore.places import open_store
     from mqstore.rocketmq.store.store import RocketMQStore
 
     try:
@@ -120,7 +120,7 @@ def _row_of(place: Any, *, options: InspectOptions) -> StoreRow:
 
 
 def _rocketmq_row(place: Any, store: RocketMQStore) -> StoreRow:
-    from mqstore.cli.read.summary import summarize
+    from mqstore.rocketmq.summary import summarize
 
     summary = summarize(store)
     return StoreRow(
@@ -139,8 +139,8 @@ def _rocketmq_row(place: Any, store: RocketMQStore) -> StoreRow:
 
 
 def _rabbitmq_row(place: Any, store: RabbitMQStore, options: InspectOptions) -> StoreRow:
-    from mqstore.cli.rabbitmq.inspect import summarize
     from mqstore.cli.rabbitmq.store import open_rabbitmq
+    from mqstore.rabbitmq.summary import summarize
 
     summary = summarize(store if options.names is None else open_rabbitmq(place, names=options.names))
     shown: Mapping[str, Any] = summary.as_dict()

@@ -1,11 +1,12 @@
 """`inspect`: what a directory holds, from names, sizes, headers and the end of the log.
 
-The summary is made in `cli.read.summary`, the table of several stores in `cli.read.fleet`.
+The table of several stores in `cli.read.fleet`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,8 +18,10 @@ from mqstore.cli.common.read_options import InspectOptions
 from mqstore.cli.common.store_parts import print_parts
 from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
 from mqstore.cli.read import fleet
-from mqstore.cli.read.summary import FITS, RocketMQSummary, summarize
 from mqstore.table.formatting import count, moment, size
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.summary import RocketMQSummary
 
 __all__ = ["print_summary", "register"]
 
@@ -30,17 +33,16 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
-    from mqstore.rocketmq.diagnosis.diagnosis import advise
+    from mqstore.rocketmq.summary import summarize
 
-    opened = open_store(store, options.config)
-    summary, advice = summarize(opened), advise(opened)
+    summary = summarize(open_store(store, options.config))
     if out.is_text:
         print_summary(out, summary)
         out.line()
-        show_advice(out, advice)
+        show_advice(out, summary.advice)
     else:
-        out.report(summary.as_dict() | advice.as_dict())
-    return 1 if summary.findings or summary.refusals else 0
+        out.report(summary.as_dict())
+    return 0 if summary.ok else 1
 
 
 # for a person
@@ -52,6 +54,8 @@ def print_summary(out: Output, summary: RocketMQSummary) -> None:
         out.line(f"One file of a RocketMQ commit log, {summary.store}", style="bold")
         out.line("Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended.")
     else:
+        from mqstore.rocketmq.summary import FITS
+
         fits, also = FITS[summary.suggested]
         out.line(f"RocketMQ store {summary.store}", style="bold")
         out.line(f"Files of RocketMQ {fits}; {also}.")

@@ -30,7 +30,6 @@ import numpy as np
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
 from mqstore.findings import Damage, Kind
-from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.filters import values_of
 from mqstore.pipeline.source.option_names import TABLE, checked
 from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
@@ -50,6 +49,7 @@ from mqstore.pipeline.source.stores import (
 )
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceReader, Filter, InputPartition
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.timers import TIMER_NAMES, Timers

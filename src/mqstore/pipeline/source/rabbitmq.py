@@ -51,6 +51,7 @@ from mqstore.pipeline.source.stores import (
 )
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
+from mqstore.places import find_store
 from mqstore.rabbitmq.definitions import queue_names
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -174,13 +175,11 @@ def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitM
 
     Raises CannotOpenError for an archive, UnsupportedError for a RocketMQ store.
     """
-    from mqstore.opening import open_store
-
     refuse_packed(path)
-    store = open_store(Path(path))
-    if not isinstance(store, RabbitMQStore):
+    place = find_store(Path(path))
+    if place.family != "rabbitmq":
         raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')
-    return RabbitMQStore(store.path, names=names) if names else store
+    return RabbitMQStore.at(place, names=names)
 
 
 @dataclass(frozen=True, slots=True)

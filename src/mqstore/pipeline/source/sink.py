@@ -36,10 +36,10 @@ from pyspark import TaskContext
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.location import check_parent, local_target
-from mqstore.opening import open_rocketmq
 from mqstore.pipeline.source.option_names import SINK, checked
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
 from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings

@@ -22,8 +22,8 @@ from mqstore.errors import UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
-from mqstore.opening import open_rocketmq
 from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader
+from mqstore.places import open_rocketmq
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -247,10 +247,7 @@ class _Work:
     @cached_property
     def _careful(self) -> RabbitMQStore:
         """The store as `verify` and `repair` read it; they share its scan of the message files."""
-        store = self.store
-        if store.careful:
-            return store
-        return RabbitMQStore(store.path, now=store.now, names=store.names, keep=store, directory=store.directory, careful=True)
+        return self.store.carefully()
 
     @cached_property
     def _steps(self) -> list[QueueStep]:

@@ -41,7 +41,7 @@ def plan(store: RabbitMQStore, *, intact: bool = False, progress: Callable[[int,
 
     intact: `verify` has found no damage, so that the index of a queue without terms of a clean stop is not read again.
     """
-    careful = store if store.careful else RabbitMQStore(store.path, names=store.names, keep=store, directory=store.directory, careful=True)
+    careful = store.carefully()
     steps = [step for vhost in careful.vhosts for step in _vhost_steps(vhost, intact, progress)]
     taken = {change.file for step in steps for change in step.changes} | {step.file for step in steps}
     for item in careful.unread:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from mqstore.rabbitmq.store.queue import EntryTable, Queue
 from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
+from mqstore.store import StorePlace
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.spelling import did_you_mean, no_vhost
 
@@ -70,6 +71,19 @@ class RabbitMQStore(Shown):
         self.names = tuple(names)
         self.careful = careful
         self._keep = keep  # an unpacked archive must exist as long as the store that reads it
+
+    @classmethod
+    def at(cls, place: StorePlace, *, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False) -> Self:
+        """Open the store at a place."""
+        store = cls(Path(str(place.root)), now=now, names=names, keep=place.keep, careful=careful)
+        store.path = Path(str(place.path))
+        return store
+
+    def carefully(self) -> RabbitMQStore:
+        """Return the store opened carefully: itself, if it is."""
+        if self.careful:
+            return self
+        return RabbitMQStore(self.path, now=self.now, names=self.names, keep=self, directory=self.directory, careful=True)
 
     def _title(self) -> str:
         return f"RabbitMQ message store {str(self.path)!r}"
@@ -168,10 +182,8 @@ class RabbitMQStore(Shown):
         """
         from mqstore.rabbitmq.store.verify import verify
 
-        if not self.careful:
-            again = RabbitMQStore(self.path, now=self.now, names=self.names, keep=self, directory=self.directory, careful=True)
-            return again.verify(progress)
-        return verify(self, self._rows_with_progress(progress), self._data_of)
+        store = self.carefully()
+        return verify(store, store._rows_with_progress(progress), store._data_of)
 
     def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[MessageRows]:
         done = 0

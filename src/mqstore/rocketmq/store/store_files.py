@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
@@ -17,7 +18,7 @@ from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
 from mqstore.files.single_file import SingleFile
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.config import consumer_offset_file, topic_config
+from mqstore.rocketmq.config import broker_config, consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.rocksdb_config import OFFSETS, V2
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
@@ -43,6 +44,7 @@ from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import unread_parts
 from mqstore.rocketmq.store.version_evidence import Evidence, evidence, is_v5
+from mqstore.store import StorePlace
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
 
@@ -54,6 +56,7 @@ class StoreFiles:
     """
 
     family = "rocketmq"
+    config_path: Path | None = None  # of the broker's configuration file, if one was given
 
     def __init__(
         self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None
@@ -71,6 +74,13 @@ class StoreFiles:
         self.log = open_log(self.directory, self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
         self._keep = keep  # keeps an unpacked archive as long as the store that reads it
+
+    @classmethod
+    def at(cls, place: StorePlace, *, config: Path | None = None) -> Self:
+        """Open the store at a place. config: the broker's configuration file."""
+        store = cls(place.root, config=None if config is None else broker_config.load(config), keep=place.keep)
+        store.path, store.config_path = place.path, config
+        return store
 
     @property
     def place(self) -> str | Url:

@@ -13,7 +13,7 @@ from support.golden import case_named, opened, run_cli, unchanged
 
 import mqstore
 from mqstore.errors import UnsupportedError, UsageError
-from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
+from mqstore.stores import RabbitMQ, RocketMQ
 from mqstore.table import QueueSelection, Selection
 from mqstore.table import rows as rows_module
 
@@ -22,20 +22,20 @@ MIXED = case_named("3.10.8/f-mixed-features")
 
 
 @pytest.fixture
-def store() -> QueryableRocketMQStore:
+def store() -> RocketMQ:
     found = mqstore.open(opened(KILLED))
-    assert isinstance(found, QueryableRocketMQStore)
+    assert isinstance(found, RocketMQ)
     return found
 
 
 @pytest.fixture
-def node() -> QueryableRabbitMQStore:
+def node() -> RabbitMQ:
     found = mqstore.open(opened(MIXED))
-    assert isinstance(found, QueryableRabbitMQStore)
+    assert isinstance(found, RabbitMQ)
     return found
 
 
-def test_conditions_are_those_of_the_command(store: QueryableRocketMQStore) -> None:
+def test_conditions_are_those_of_the_command(store: RocketMQ) -> None:
     listed = run_cli("messages", opened(KILLED), "-o", "jsonl").rows
     keys = Counter(key for row in listed for key in {*(row["keys"] or "").split()})
     key, number = keys.most_common(1)[0]
@@ -55,7 +55,7 @@ def test_conditions_are_those_of_the_command(store: QueryableRocketMQStore) -> N
         assert len(store.messages(["topic"], Selection(limit=3), topic="orders")) == 3
 
 
-def test_every_form_has_the_same_rows(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+def test_every_form_has_the_same_rows(store: RocketMQ, node: RabbitMQ) -> None:
     for messages in (store.messages(["topic", "queue_id", "size", "tags"]), node.messages(["queue", "seq_id", "msg_id", "payload"])):
         wanted = messages.to_arrow().to_pylist()
         assert len(messages) == len(wanted) > 100
@@ -67,7 +67,7 @@ def test_every_form_has_the_same_rows(store: QueryableRocketMQStore, node: Query
         assert messages.to_pandas().iloc[:, 0].tolist() == [next(iter(row.values())) for row in wanted]
 
 
-def test_the_messages_of_a_queue_are_those_that_the_command_lists(node: QueryableRabbitMQStore) -> None:
+def test_the_messages_of_a_queue_are_those_that_the_command_lists(node: RabbitMQ) -> None:
     listed = run_cli("messages", opened(MIXED), "-o", "jsonl").rows
     wanted = Counter((row["vhost"], row["queue"]) for row in listed)
     assert Counter((row["vhost"], row["queue"]) for row in node.messages(["vhost", "queue"])) == wanted
@@ -75,7 +75,7 @@ def test_the_messages_of_a_queue_are_those_that_the_command_lists(node: Queryabl
     assert len(node.messages(selection=QueueSelection(queues=frozenset({"ttl.q"})), limit=5)) == 5
 
 
-def test_sql_answers_as_the_command(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+def test_sql_answers_as_the_command(store: RocketMQ, node: RabbitMQ) -> None:
     query = "select topic, count(*) as n from messages group by topic order by topic"
     assert store.sql(query).to_arrow().to_pylist() == run_cli("sql", opened(KILLED), query, "-o", "json").document
     assert len(store.sql("select body from messages limit 3", columns=["body"])) == 3
@@ -97,7 +97,7 @@ def test_sql_uses_the_configuration_that_was_given() -> None:
     ]
 
 
-def test_verify_reports_what_the_command_reports(store: QueryableRocketMQStore, node: QueryableRabbitMQStore) -> None:
+def test_verify_reports_what_the_command_reports(store: RocketMQ, node: RabbitMQ) -> None:
     for found, case in ((store, KILLED), (node, MIXED)):
         printed = run_cli("verify", opened(case), "-o", "json").document
         report = found.verify()
@@ -105,7 +105,7 @@ def test_verify_reports_what_the_command_reports(store: QueryableRocketMQStore, 
         assert report.checked.messages == printed["checked"]["messages"]
 
 
-def test_what_cannot_be_asked_is_one_sentence(store: QueryableRocketMQStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_asked_is_one_sentence(store: RocketMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no column 'nope'"):
         store.messages(["nope"])
     with pytest.raises(UsageError, match="has no time zone"):
@@ -117,7 +117,7 @@ def test_what_cannot_be_asked_is_one_sentence(store: QueryableRocketMQStore, mon
         store.messages().to_polars()
 
 
-def test_nothing_is_read_before_rows_are_asked_for(store: QueryableRocketMQStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_before_rows_are_asked_for(store: RocketMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError("read")
 
@@ -129,7 +129,7 @@ def test_nothing_is_read_before_rows_are_asked_for(store: QueryableRocketMQStore
     assert not store.messages(topic="no such topic")
 
 
-def test_a_notebook_shows_the_first_rows_escaped(store: QueryableRocketMQStore, tmp_path: Path) -> None:
+def test_a_notebook_shows_the_first_rows_escaped(store: RocketMQ, tmp_path: Path) -> None:
     shown = store.messages(["topic", "tags", "body"], limit=20)._repr_html_()
     assert shown.count("<tr>") == 12
     result = store.sql("select '<b>' as \"<i>\"")._repr_html_()

@@ -1,30 +1,27 @@
-"""Opening a store: recognizing its broker, unpacking archives, reaching URLs, one file of a log in place of a store."""
+"""Places: a directory, an archive, a URL, one file of a log; which store is there, and the store opened from it, once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError
+from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, is_packed
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
-from mqstore.kernels import warn_if_uncompiled
-from mqstore.rocketmq.config import broker_config
+from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
+from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.format.tiered_segment import is_tier
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
+from mqstore.store import StorePlace
 
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.store import RabbitMQStore
-
-__all__ = ["open_rocketmq", "open_store"]
+__all__ = ["find_store", "open_rabbitmq", "open_rocketmq", "open_store"]
 
 _LEVELS = 3
 _MOST_DIRECTORIES = 300
@@ -32,20 +29,8 @@ _MOST_NAMED = 3
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def open_store(
-    path: Location,
-    config: Path | None = None,
-    now: int | None = None,
-    *,
-    rocketmq: type[RocketMQStore] = RocketMQStore,
-    rabbitmq: type[RabbitMQStore] | None = None,
-) -> RocketMQStore | RabbitMQStore:
-    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
-
-    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired. rocketmq, rabbitmq: the classes
-    of the result.
-    """
-    warn_if_uncompiled()
+def find_store(path: Location) -> StorePlace:
+    """Recognize the store at a path; an archive is unpacked. Raises CannotOpenError, NotAStoreError or UnsupportedError."""
     keep = None
     root = path
     if isinstance(path, Path) and is_packed(path):
@@ -58,16 +43,26 @@ def open_store(
             raise
         # the path of the unpacked file is about to vanish
         raise type(error)(f"{path} is unpacked, but {str(error).removeprefix(f'{keep.root}/')}") from None
-    if not looks_like_rocketmq(directory):
-        inner = open_directory(root / "store") if directory.is_directory("store") else None
-        if inner is None or not looks_like_rocketmq(inner):
-            return _open_rabbitmq(path, directory, keep, now, rabbitmq)
-        root = root / "store"
-    settings = None if config is None else broker_config.load(config)
-    store = rocketmq(root, config=settings, keep=keep)
-    if keep is not None:
-        store.path = path
-    return store
+    if looks_like_rocketmq(directory):
+        return StorePlace("rocketmq", path, root, keep)
+    if directory.is_directory("store") and looks_like_rocketmq(open_directory(root / "store")):
+        return StorePlace("rocketmq", path if keep else root / "store", root / "store", keep)
+    if not looks_like_rabbitmq(directory):
+        raise _not_a_store(path, directory)
+    if not isinstance(directory.root, Path):
+        raise UnsupportedError(
+            f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
+        )
+    return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
+
+
+def open_store(path: Location, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
+    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
+
+    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired.
+    """
+    place = find_store(path)
+    return RocketMQStore.at(place, config=config) if place.family == "rocketmq" else RabbitMQStore.at(place, now=now)
 
 
 def open_rocketmq(
@@ -76,30 +71,21 @@ def open_rocketmq(
     config: str | os.PathLike[str] | None = None,
     fs_options: Mapping[str, str] | None = None,
 ) -> RocketMQStore:
-    """Like `open_store`, for RocketMQ stores only; one that is open is returned. Raises UnsupportedError for a RabbitMQ store."""
+    """Open a RocketMQ store; one that is open is returned. Raises UnsupportedError for a RabbitMQ store."""
     if isinstance(path, RocketMQStore):
         return path
-    store = open_store(as_location(path, fs_options or {}), None if config is None else Path(config))
-    if not isinstance(store, RocketMQStore):
+    place = find_store(as_location(path, fs_options or {}))
+    if place.family != "rocketmq":
         raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
-    return store
+    return RocketMQStore.at(place, config=None if config is None else Path(config))
 
 
-def _open_rabbitmq(
-    path: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None, now: int | None, kind: type[RabbitMQStore] | None
-) -> RabbitMQStore:
-    from mqstore.rabbitmq.store.store import RabbitMQStore, looks_like_rabbitmq
-
-    if not looks_like_rabbitmq(directory):
-        raise _not_a_store(path, directory)
-    if not isinstance(directory.root, Path):
-        raise UnsupportedError(
-            f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
-        )
-    store = (kind or RabbitMQStore)(directory.root, now=now, keep=keep)
-    if keep is not None:
-        store.path = Path(str(path))
-    return store
+def open_rabbitmq(path: Location, *, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False) -> RabbitMQStore:
+    """Open a RabbitMQ store; arguments as for `RabbitMQStore`. Raises UsageError for a RocketMQ store."""
+    place = find_store(path)
+    if place.family != "rabbitmq":
+        raise UsageError(f"{path} is not a RabbitMQ store; give the directory that contains msg_stores/")
+    return RabbitMQStore.at(place, now=now, names=names, careful=careful)
 
 
 def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
@@ -128,8 +114,6 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError
 
 def _stores_below(root: Path) -> list[Path]:
     """Return the stores in the directories at most `_LEVELS` below root; of very many directories, only the first are looked at."""
-    from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
-
     found: list[Path] = []
     level = [root]
     for _ in range(_LEVELS):

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqstore.errors import UsageError
@@ -39,15 +38,13 @@ if TYPE_CHECKING:
 
     from mqstore.findings import Report
 
-__all__ = ["QueryableRabbitMQStore", "QueryableRocketMQStore"]
+__all__ = ["RabbitMQ", "RocketMQ"]
 
 Names = str | Iterable[str] | None
 
 
-class QueryableRocketMQStore(RocketMQStore):
-    """A RocketMQ store, read-only. config_path: the broker's configuration file, if one was given."""
-
-    config_path: Path | None = None
+class RocketMQ(RocketMQStore):
+    """A RocketMQ store, read-only."""
 
     def messages(
         self,
@@ -99,7 +96,7 @@ class QueryableRocketMQStore(RocketMQStore):
         return verify(self, threads=threads, progress=progress)
 
 
-class QueryableRabbitMQStore(RabbitMQStore):
+class RabbitMQ(RabbitMQStore):
     """A RabbitMQ store, read-only."""
 
     def messages(
@@ -136,11 +133,11 @@ class QueryableRabbitMQStore(RabbitMQStore):
         return _result(self, query, columns)
 
 
-def _result(store: QueryableRocketMQStore | QueryableRabbitMQStore, query: str, columns: Sequence[str] | None) -> Rows:
+def _result(store: RocketMQ | RabbitMQ, query: str, columns: Sequence[str] | None) -> Rows:
     from mqstore.pipeline.queries.duck import StoreTables
 
     place = store.path if isinstance(store.path, Url) else store.directory.root
-    config = store.config_path if isinstance(store, QueryableRocketMQStore) else None
+    config = store.config_path if isinstance(store, RocketMQ) else None
     with StoreTables(place, columns=columns, config=config, family=store.family) as tables:
         table = tables.table(query)
     return Rows(f"result of {' '.join(query.split())!r}", table.schema, lambda _: iter(table.to_batches()), lambda: table.num_rows)

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqstore.cli.common.store_parts import StorePart
+from mqstore.rocketmq.diagnosis.diagnosis import advise
+from mqstore.store import StorePart
 
 if TYPE_CHECKING:
+    from mqstore.diagnosis import Advice
     from mqstore.findings import Damage
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
@@ -95,6 +97,12 @@ class RocketMQSummary:
     queues_in: str
     refusals: dict[str, str]
     findings: tuple[Damage, ...]
+    advice: Advice
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, and each broker of these files would start."""
+        return not self.findings and not self.refusals
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `inspect -o json` prints."""
@@ -134,6 +142,7 @@ class RocketMQSummary:
             "unsupported": list(self.unsupported),
             "broker_would_refuse": dict(self.refusals),
             "findings": [item.as_dict() for item in self.findings],
+            **self.advice.as_dict(),
         }
 
 
@@ -180,6 +189,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         queues_in=_queues_in(store),
         refusals=dict(_refusals(store)),
         findings=(*view.findings, *_queue_findings(store)),
+        advice=advise(store),
     )  # fmt: skip
 
 

@@ -1,0 +1,173 @@
+"""The summary of a RabbitMQ store that `inspect` shows: vhosts, queues and message files, the shutdown, whether a broker would start.
+
+Indexes are read, stored messages are not; message files are walked only if a queue has messages in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mqstore.rabbitmq.diagnosis.diagnosis import advise
+from mqstore.rabbitmq.diagnosis.version_evidence import evidence
+from mqstore.rabbitmq.store.defined_queues import empty_queues, unread_parts
+from mqstore.rabbitmq.store.listing import totals, vhost_rows
+from mqstore.store import StorePart
+
+if TYPE_CHECKING:
+    from mqstore.diagnosis import Advice
+    from mqstore.findings import Damage
+    from mqstore.rabbitmq.store.listing import StoreTotals
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+__all__ = ["FITS", "RabbitMQSummary", "VhostSummary", "summarize"]
+
+FITS = {
+    (): "any version: there is no queue index yet",
+    (1,): "RabbitMQ 3.8 to 4.2; brokers from 4.3 on do not read version 1 queues",
+    (2,): "RabbitMQ 3.10 and later",
+    (1, 2): "RabbitMQ 3.10 to 4.2; brokers from 4.3 on do not read version 1 queues",
+}
+# sums of a vhost besides queues, messages and bytes
+_COUNTS = ("not_recovered", "transient", "lost", "waiting", "acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class VhostSummary:
+    """One vhost. shutdown: `clean` if the broker would use the store as it is. entries_from: how the segment entry count is known."""
+
+    name: str | None
+    directory: str
+    shutdown: str
+    segment_entry_count: int
+    entries_from: str
+    totals: StoreTotals
+    refusals: tuple[str, ...]
+    parts: tuple[StorePart, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "vhost": self.name,
+            "directory": self.directory,
+            "shutdown": self.shutdown,
+            "segment_entry_count": self.segment_entry_count,
+            **{name: getattr(self.totals, name) for name in ("queues", "messages", "bytes", *_COUNTS)},
+            "broker_would_refuse": list(self.refusals),
+            "parts": [part.as_dict() for part in self.parts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RabbitMQSummary:
+    """What `inspect` reports of a RabbitMQ store. first, last: modification times of the oldest and the newest file."""
+
+    store: str
+    queue_versions: tuple[int, ...]
+    vhosts: tuple[VhostSummary, ...]
+    first: int | None
+    last: int | None
+    unsupported: tuple[str, ...]
+    findings: tuple[Damage, ...]
+    suggested_version: str | None
+    version_known_from: str
+    advice: Advice
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, and a broker would start each vhost."""
+        return not self.findings and not any(vhost.refusals for vhost in self.vhosts)
+
+    @property
+    def shutdown(self) -> str:
+        return "clean" if all(vhost.shutdown == "clean" for vhost in self.vhosts) else "unclean"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `inspect -o json` prints."""
+        parts = [part for vhost in self.vhosts for part in vhost.parts]
+        counts = {vhost.directory: vhost.segment_entry_count for vhost in self.vhosts}
+        same = set(counts.values())
+        return {
+            "store": self.store,
+            "family": "rabbitmq",
+            "version": ", ".join(map(str, self.queue_versions)),
+            "queue_versions": list(self.queue_versions),
+            "fits": FITS[self.queue_versions],
+            "suggested_version": self.suggested_version,
+            "version_known_from": self.version_known_from,
+            "shutdown": self.shutdown,
+            "settings": {"segment_entry_count": same.pop() if len(same) == 1 else counts},
+            "settings_known_from": {"segment_entry_count": "; ".join(sorted({vhost.entries_from for vhost in self.vhosts}))},
+            "vhosts": [vhost.as_dict() for vhost in self.vhosts],
+            "files": sum(part.files for part in parts),
+            "bytes": sum(part.bytes for part in parts),
+            "queues": sum(vhost.totals.queues for vhost in self.vhosts),
+            "messages": sum(vhost.totals.messages for vhost in self.vhosts),
+            "message_bytes": sum(vhost.totals.bytes for vhost in self.vhosts),
+            **{name: sum(getattr(vhost.totals, name) for vhost in self.vhosts) for name in _COUNTS},
+            "first_written": self.first,
+            "last_written": self.last,
+            "unsupported": list(self.unsupported),
+            "broker_would_refuse": {vhost.name or vhost.directory: vhost.refusals[0] for vhost in self.vhosts if vhost.refusals},
+            "findings": [item.as_dict() for item in self.findings],
+            **self.advice.as_dict(),
+        }
+
+
+def summarize(store: RabbitMQStore) -> RabbitMQSummary:
+    """Summarize an open store."""
+    version, why = evidence(store)
+    times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
+    return RabbitMQSummary(
+        store=str(store.path),
+        queue_versions=tuple(sorted({queue.version for queue in store.queues})),
+        vhosts=tuple(_summarize_vhost(store, vhost) for vhost in store.vhosts),
+        first=min(times, default=None),
+        last=max(times, default=None),
+        unsupported=tuple(unread_parts(store)),
+        findings=(*store.findings, *store.definitions.damage),
+        suggested_version=version,
+        version_known_from=why,
+        advice=advise(store),
+    )
+
+
+def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
+    return VhostSummary(
+        name=vhost.name,
+        directory=vhost.directory,
+        shutdown="clean" if vhost.clean else "unclean",
+        segment_entry_count=vhost.entry_count,
+        entries_from=_entries_from(vhost),
+        totals=totals(vhost_rows(vhost, None, empty_queues(store, vhost))),
+        refusals=vhost.refusals,
+        parts=tuple(_parts(store, vhost)),
+    )
+
+
+def _entries_from(vhost: Vhost) -> str:
+    if vhost.config_stated:
+        return ".config"
+    return "the broker's default, as .config cannot be read" if vhost.config_there else "the absence of .config: 3.8.16 or older"
+
+
+def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:
+    kinds: dict[str, list[Any]] = {}
+    titles = {
+        ".jif": ("journals", "entries not yet moved to segments"),
+        ".idx": ("segments", "index of version 1 queues, and their small messages"),
+        ".qi": ("version 2 indexes", "index of version 2 queues"),
+        ".qs": ("version 2 stores", "small messages of version 2 queues"),
+        "msg_store_persistent": ("msg_store_persistent", "messages shared between queues, and larger ones"),
+        "msg_store_transient": ("msg_store_transient", "the same for transient messages; discarded at startup"),
+    }
+    prefix = f"{vhost.place.place}/" if vhost.place.place else ""
+    for path, entry in store.directory.walk(vhost.place.place):
+        top = path.removeprefix(prefix).split("/")[0]
+        key = top if top in titles else entry.name[entry.name.rfind(".") :] if "." in entry.name else ""
+        kinds.setdefault(key if key in titles else "", []).append(entry)
+    for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, notes of a clean shutdown"))):
+        found = kinds.get(key, [])
+        if found:
+            yield StorePart(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)

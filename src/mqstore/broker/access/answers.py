@@ -3,7 +3,7 @@
 A request names what it wants, but what is found may be more. An index entry is the hash of a topic and a key, so that a record of
 another topic may have the same; an entry of a queue may be stale and point to a record of another; a list names all topics.
 
-    >>> from mqstore.rocketmq.format.record import encode
+    >>> from mqstore.rocketmq.format.record import Record, encode
     >>> ours, other = (memoryview(encode(Record(topic, b"", properties=b"KEYS\\x01k1 k2\\x02"))) for topic in ("orders", "secrets"))
     >>> [of_topic(raw, "orders") for raw in (ours, other)], [has_key(raw, "orders", "k2") for raw in (ours, other)]
     ([True, False], [True, False])
@@ -28,7 +28,7 @@ from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame
 from mqstore.rocketmq.dispatch.dispatcher import TAGS_KEY
-from mqstore.rocketmq.format.record import Record, split_keys
+from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.format.record_decoder import record_or_none
 
 __all__ = ["LISTS", "RECORDS", "described", "filtered", "has_key", "of_topic"]
@@ -107,7 +107,11 @@ def _holds_positions(body: dict[str, Any], account: Account) -> None:
 
 def _holds_queues(body: dict[str, Any], account: Account) -> None:
     """The queues of topics with `PUB` or `SUB`."""
-    body["offsetTable"] = {queue: standing for queue, standing in body["offsetTable"].items() if account.allows(queue.topic, EITHER)}
+
+    def topic(queue: bodies.MessageQueue | str) -> str:  # a text in strict JSON
+        return queue.topic if isinstance(queue, bodies.MessageQueue) else str(bodies.parse(queue.encode())["topic"])
+
+    body["offsetTable"] = {queue: standing for queue, standing in body["offsetTable"].items() if account.allows(topic(queue), EITHER)}
 
 
 def _holds_subscriptions(body: dict[str, Any], account: Account) -> None:

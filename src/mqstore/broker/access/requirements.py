@@ -135,7 +135,7 @@ def _replying(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Res
 def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`PUB` and `SUB` on the topic of the message, `PUB` on `originTopic`, `SUB` on `group`.
 
-    The message is read, and written for the group. One that was sent back before lies in the group's retry topic, which needs SUB, and
+    The message is read, and written for the group. One that was sent back before is in the group's retry topic, which needs SUB, and
     names the topic that it came from.
     """
     yield from _topic(request, "originTopic", PUB)
@@ -225,7 +225,7 @@ def _ending(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resou
 
 
 def _cloning(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `topic`, `srcGroup` and `destGroup`."""
+    """`SUB` on `srcGroup` and `destGroup`, and on `topic` if it is named."""
     yield from _topic(request, "topic", SUB)
     yield from _group(request, "srcGroup")
     yield from _group(request, "destGroup")

@@ -78,7 +78,7 @@ def _query_response(context: Context, request: Frame, found: QueryResult) -> Fra
     records = found.slices
     if context.settings.acl is not None:
         topic, key = headers.text(request, "topic"), headers.text(request, "key")
-        records = [raw for raw in records if has_key(raw, topic, key)]
+        records = tuple(raw for raw in records if has_key(raw, topic, key))
     if not records:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
     return make_response(request, ext=ext, body=context.response_body(records, request.language))

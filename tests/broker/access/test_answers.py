@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.access.test_control import ACCOUNTS, OPERATOR, PULL, SHOP, guarded, heartbeat, put, signed
+from broker.access.test_control import ACCOUNTS, OPERATOR, PULL, SEND, SHOP, guarded, heartbeat, put, signed
 from support.wire import Pair, asked, connected, received
 
 from mqstore.broker import Broker
@@ -157,6 +157,22 @@ def test_a_stale_entry_of_a_queue_does_not_lead_to_a_message_of_another_topic(tm
             assert answer.ext["nextBeginOffset"] == "1"
             operators = await asked(pair, signed(OPERATOR, 33, {"offset": "0"}, opaque=3))
             assert operators.code == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("property_of_waiting", ["DELAY\x011\x02", "TRAN_MSG\x01true\x02PGROUP\x01p\x02"])
+def test_a_producer_does_not_name_the_topic_that_its_message_waits_for(property_of_waiting: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with guarded(tmp_path) as (broker, pair):
+            forged = f"REAL_TOPIC\x01secrets\x02{property_of_waiting}REAL_TOPIC\x01secrets\x02REAL_QID\x010\x02UNIQ_KEY\x01u\x02"
+            answer = await asked(pair, signed(SHOP, 310, {**SEND, "b": "orders", "i": forged}, b"body", opaque=1))
+            assert answer.code == 0, answer.remark
+            assert answer.ext is not None
+            found = broker.store.record_by_id(answer.ext["msgId"])  # type: ignore[attr-defined]
+            assert found.topic in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+            assert found.property_map()["REAL_TOPIC"] == "orders"
+            assert b"secrets" not in found.properties
 
     asyncio.run(run())
 

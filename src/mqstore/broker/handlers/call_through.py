@@ -4,8 +4,8 @@
     309 CONSUME_MESSAGE_DIRECTLY     let a consumer consume one message now; the broker adds the record
 
 The client has ten seconds (`Settings.call_timeout`). Its response is returned unchanged, under the opaque of the original request.
-Only the fields of the code's header are forwarded: the keys and the signature of whoever asks are not for the client, which chose its
-client id and so a part of what was signed.
+Only the fields of the code's header are forwarded. The key and the signature of the administrator are not for the client, which chose
+its client id and so a part of what was signed.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.18.
 """

@@ -11,10 +11,12 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from interop.realbroker import java
 from support.certificates import Files, server_files
 
 from mqstore.broker.access.signature import sign
+from mqstore.broker.protocol.fields import ANY, FIELDS
 from mqstore.broker.protocol.frames import RESPONSE, Frame, decode, encode
 from mqstore.testing import Client
 
@@ -260,6 +263,91 @@ def test_mqadmin_hands_no_credentials_on_to_a_consumer(version: str, tmp_path: P
     for code, raw in spy.frames:
         for word in (b"AccessKey", b"Signature", b"operator"):
             assert word not in raw, code
+
+
+# the fields that accounts may send
+
+HEADERS = {
+    "SendMessageRequestHeader": (10, 324),
+    "SendMessageRequestHeaderV2": (310, 320, 325),
+    "PullMessageRequestHeader": (11, 361),
+    "QueryMessageRequestHeader": (12,),
+    "QueryConsumerOffsetRequestHeader": (14,),
+    "UpdateConsumerOffsetRequestHeader": (15,),
+    "CreateTopicRequestHeader": (17,),
+    "SearchOffsetRequestHeader": (29,),
+    "GetMaxOffsetRequestHeader": (30,),
+    "GetMinOffsetRequestHeader": (31,),
+    "GetEarliestMsgStoretimeRequestHeader": (32,),
+    "ViewMessageRequestHeader": (33,),
+    "UnregisterClientRequestHeader": (35,),
+    "ConsumerSendMsgBackRequestHeader": (36,),
+    "EndTransactionRequestHeader": (37,),
+    "GetConsumerListByGroupRequestHeader": (38,),
+    "PutKVConfigRequestHeader": (100,),
+    "GetKVConfigRequestHeader": (101,),
+    "DeleteKVConfigRequestHeader": (102,),
+    "RegisterBrokerRequestHeader": (103,),
+    "UnRegisterBrokerRequestHeader": (104,),
+    "GetRouteInfoRequestHeader": (105,),
+    "GetTopicStatsInfoRequestHeader": (202,),
+    "GetConsumerConnectionListRequestHeader": (203,),
+    "GetProducerConnectionListRequestHeader": (204,),
+    "WipeWritePermOfBrokerRequestHeader": (205,),
+    "DeleteSubscriptionGroupRequestHeader": (207,),
+    "GetConsumeStatsRequestHeader": (208,),
+    "DeleteTopicRequestHeader": (215,),
+    "DeleteTopicFromNamesrvRequestHeader": (216,),
+    "GetKVListByNamespaceRequestHeader": (219,),
+    "ResetOffsetRequestHeader": (222,),
+    "GetConsumerStatusRequestHeader": (223,),
+    "GetTopicsByClusterRequestHeader": (224,),
+    "QueryTopicConsumeByWhoRequestHeader": (300,),
+    "QueryConsumeTimeSpanRequestHeader": (303,),
+    "GetConsumerRunningInfoRequestHeader": (307,),
+    "QueryCorrectionOffsetHeader": (308,),
+    "ConsumeMessageDirectlyResultRequestHeader": (309,),
+    "CloneGroupOffsetRequestHeader": (314,),
+    "ViewBrokerStatsDataRequestHeader": (315,),
+    "GetConsumeStatsInBrokerHeader": (317,),
+    "QueryConsumeQueueRequestHeader": (321,),
+    "QueryDataVersionRequestHeader": (322,),
+    "ResumeCheckHalfMessageRequestHeader": (323,),
+    "AddWritePermOfBrokerRequestHeader": (327,),
+    "QueryTopicsByConsumerRequestHeader": (343,),
+    "QuerySubscriptionByConsumerRequestHeader": (345,),
+    "GetTopicConfigRequestHeader": (351,),
+    "GetSubscriptionGroupConfigRequestHeader": (352,),
+}
+ONLY_IN_5 = {343, 345, 351, 352}
+
+
+@pytest.mark.skipif(shutil.which("javap") is None, reason="there is no javap; install a JDK")
+def test_accounts_may_send_the_fields_of_every_header_of_the_clients(version: str) -> None:
+    jars = sorted(CLIENTS.glob(f"target/{version}/lib/rocketmq-*.jar"))
+    names = {name for jar in jars for name in zipfile.ZipFile(jar).namelist() if "/header/" in name and name.endswith(".class")}
+    classes = [name.removesuffix(".class").replace("/", ".") for name in sorted(names) if "$" not in name and "Header" in name]
+    command = ["javap", "-p", "-cp", ":".join(map(str, jars)), *classes, "org.apache.rocketmq.remoting.rpc.RpcRequestHeader"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
+    bases: dict[str, str] = {}
+    declared: dict[str, set[str]] = {}
+    for name, base, body in re.findall(r"class (\S+)(?: extends (\S+))?[^{]*\{(.*?)^\}", told, re.MULTILINE | re.DOTALL):
+        short = name.rpartition(".")[2]
+        bases[short] = base.rpartition(".")[2]
+        declared[short] = set(re.findall(r"^  (?!.*\bstatic\b)[\w.$<> ]+ (\w+);$", body, re.MULTILINE))
+    seen = set()
+    for name, codes in HEADERS.items():
+        fields: set[str] = set()
+        above = name
+        while above in declared:
+            fields |= declared[above]
+            above = bases[above]
+        for code in codes:
+            assert fields - ANY <= FIELDS[code], (name, code)
+            if name in declared:
+                assert fields, name
+                seen.add(code)
+    assert {code for codes in HEADERS.values() for code in codes} - seen <= ONLY_IN_5
 
 
 # TLS

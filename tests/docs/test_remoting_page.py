@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import access_table
 from support.broker import VERSIONS, BrokerThread, Wire
 
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.fields import ANY, FIELDS
 from mqstore.broker.server import handler_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,21 @@ def test_the_requests_of_the_page_are_those_that_are_served() -> None:
     served = {code: RequestCode(code).name for code in handler_table()}
     assert {int(code): name for arrow, code, name, *_ in REQUESTS if not arrow} == served
     assert len(SERVED) == sum(1 for arrow, *_ in REQUESTS if not arrow)  # each once
+
+
+def test_the_table_of_what_requests_need_is_that_of_the_broker() -> None:
+    assert access_table.page(TEXT) == TEXT
+    assert TEXT.count(access_table.BEGIN) == TEXT.count(access_table.END) == 1
+    assert len(re.findall(r"^\| \d+ \| [A-Z_0-9]+ \| [^|]+ \|", access_table.table(), re.MULTILINE)) == len(handler_table())
+
+
+def test_the_fields_of_the_page_are_among_those_that_accounts_may_send() -> None:
+    for code, fields in SERVED.items():
+        named = re.split(r"; ?body|^ ?body", fields.partition("|")[0])[0]
+        names = {part.split()[0].rstrip("!") for part in named.split(",") if part.strip() and not part.strip().startswith("as ")}
+        assert names <= FIELDS[code], code
+    for name in ANY:
+        assert f"`{name}`" in section("10.3 ")
 
 
 def test_the_other_codes_are_requests_of_the_broker_to_clients() -> None:

@@ -6,12 +6,17 @@ below, a 5.3.3 broker code 16 with words of its own. Where this broker is strict
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
+import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +25,11 @@ import pytest
 from interop.clientoracle import CLIENTS, VERSIONS, why_not
 from interop.realbroker import java
 from support.certificates import Files, server_files
+
+from mqstore.broker.access.signature import sign
+from mqstore.broker.protocol.fields import ANY, FIELDS
+from mqstore.broker.protocol.frames import RESPONSE, Frame, decode, encode
+from mqstore.testing import Client
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-clients")]
 
@@ -173,6 +183,171 @@ def test_a_client_in_cpp_is_served_with_its_key_only(keys: tuple[str, ...], serv
         found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         assert [each["ok"] for each in found] == [served] * 2, (found, done.stderr[-2000:])
         assert ('"access-refused"' in log.read_text()) is not served
+
+
+# what consumers get to see of an administrator's request
+
+COMMANDS = {
+    "consumerStatus": ("-g", "acl-billing", "-i", "spy@1"),
+    "queryMsgById": ("-i", "{message}", "-g", "acl-billing", "-d", "spy@1"),  # and the topic in 5.3.3
+    "resetOffsetByTime": ("-g", "acl-billing", "-t", "AclOrders", "-s", "now"),
+}
+ASKED = {"consumerStatus": 307, "queryMsgById": 309, "resetOffsetByTime": 220}
+
+ANSWERS = {
+    307: b'{"properties":{"PROP_CONSUME_TYPE":"CONSUME_PASSIVELY"},"statusTable":{},"mqTable":{},"subscriptionSet":[]}',
+    309: b'{"consumeResult":"CR_SUCCESS","autoCommit":true,"order":false,"spentTimeMills":1}',
+}
+
+
+class Spy:
+    """A consumer with an account, whose client id is its own choice, and which keeps the bytes of all that it is sent."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.frames: list[tuple[int, bytes]] = []
+        self.socket = socket.create_connection((host, int(port)), 10)
+        subscription = {"topic": "AclOrders", "subString": "*", "subVersion": 1}
+        consumer = {"groupName": "acl-billing", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": [subscription]}
+        body = json.dumps({"clientID": "spy@1", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+        self.ask(34, {}, body)
+        self.ask(15, {"consumerGroup": "acl-billing", "topic": "AclOrders", "queueId": "0", "commitOffset": "0"})
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
+
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+        request = Frame(code, {**ext, "AccessKey": "shopkeeper"}, body, opaque=code, version=399)
+        assert request.ext is not None
+        request.ext["Signature"] = sign(request, "the shop's key")
+        self.socket.sendall(encode(request))
+
+    def listen(self) -> None:
+        with contextlib.suppress(OSError, EOFError), self.socket.makefile("rb") as stream:
+            while head := stream.read(4):
+                raw = stream.read(int.from_bytes(head, "big"))
+                told = decode(raw)
+                if told.is_response:
+                    continue
+                self.frames.append((told.code, raw))
+                if not told.is_oneway:
+                    self.socket.sendall(encode(Frame(0, None, ANSWERS.get(told.code, b""), flag=RESPONSE, opaque=told.opaque)))
+
+
+def mqadmin(version: str, place: Path, address: str, *words: str) -> str:
+    """Run the administration tool of that version with the operator's key; return what it printed."""
+    home = place / "mqadmin"
+    (home / "conf").mkdir(parents=True, exist_ok=True)
+    for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
+        (home / "conf" / name).write_text('<configuration><root level="OFF"/></configuration>')
+    (home / "conf" / "tools.yml").write_text("accessKey: operator\nsecretKey: the operator's key\n")
+    command = [str(java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={home}", f"-Drocketmq.home.dir={home}"]
+    command += ["-cp", f"{CLIENTS}/target/{version}/lib/*", "org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", address]
+    environment = {**os.environ, "HOME": str(home), "ROCKETMQ_HOME": str(home)}
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return done.stdout + done.stderr
+
+
+def test_mqadmin_hands_no_credentials_on_to_a_consumer(version: str, tmp_path: Path) -> None:
+    with serving("4.9.3", tmp_path, "--acl", str(ACCOUNTS)) as (address, _):
+        made = outcomes(version, address, tmp_path, "admin-creates-topics", "send")
+        assert all(ok for ok, *_ in made.values()), made
+        with Client(address, credentials=("operator", "the operator's key")) as client:
+            message = client.produce("AclOrders", "paid").offset_msg_id
+        spy = Spy(address)
+        for name, words in COMMANDS.items():
+            before = len(spy.frames)
+            topic = ("-t", "AclOrders") if name == "queryMsgById" and version == "5.3.3" else ()
+            printed = mqadmin(version, tmp_path, address, name, *(word.format(message=message) for word in words), *topic)
+            assert ASKED[name] in {code for code, _ in spy.frames[before:]}, printed
+        spy.socket.close()
+    for code, raw in spy.frames:
+        for word in (b"AccessKey", b"Signature", b"operator"):
+            assert word not in raw, code
+
+
+# the fields that accounts may send
+
+HEADERS = {
+    "SendMessageRequestHeader": (10, 324),
+    "SendMessageRequestHeaderV2": (310, 320, 325),
+    "PullMessageRequestHeader": (11, 361),
+    "QueryMessageRequestHeader": (12,),
+    "QueryConsumerOffsetRequestHeader": (14,),
+    "UpdateConsumerOffsetRequestHeader": (15,),
+    "CreateTopicRequestHeader": (17,),
+    "SearchOffsetRequestHeader": (29,),
+    "GetMaxOffsetRequestHeader": (30,),
+    "GetMinOffsetRequestHeader": (31,),
+    "GetEarliestMsgStoretimeRequestHeader": (32,),
+    "ViewMessageRequestHeader": (33,),
+    "UnregisterClientRequestHeader": (35,),
+    "ConsumerSendMsgBackRequestHeader": (36,),
+    "EndTransactionRequestHeader": (37,),
+    "GetConsumerListByGroupRequestHeader": (38,),
+    "PutKVConfigRequestHeader": (100,),
+    "GetKVConfigRequestHeader": (101,),
+    "DeleteKVConfigRequestHeader": (102,),
+    "RegisterBrokerRequestHeader": (103,),
+    "UnRegisterBrokerRequestHeader": (104,),
+    "GetRouteInfoRequestHeader": (105,),
+    "GetTopicStatsInfoRequestHeader": (202,),
+    "GetConsumerConnectionListRequestHeader": (203,),
+    "GetProducerConnectionListRequestHeader": (204,),
+    "WipeWritePermOfBrokerRequestHeader": (205,),
+    "DeleteSubscriptionGroupRequestHeader": (207,),
+    "GetConsumeStatsRequestHeader": (208,),
+    "DeleteTopicRequestHeader": (215,),
+    "DeleteTopicFromNamesrvRequestHeader": (216,),
+    "GetKVListByNamespaceRequestHeader": (219,),
+    "ResetOffsetRequestHeader": (222,),
+    "GetConsumerStatusRequestHeader": (223,),
+    "GetTopicsByClusterRequestHeader": (224,),
+    "QueryTopicConsumeByWhoRequestHeader": (300,),
+    "QueryConsumeTimeSpanRequestHeader": (303,),
+    "GetConsumerRunningInfoRequestHeader": (307,),
+    "QueryCorrectionOffsetHeader": (308,),
+    "ConsumeMessageDirectlyResultRequestHeader": (309,),
+    "CloneGroupOffsetRequestHeader": (314,),
+    "ViewBrokerStatsDataRequestHeader": (315,),
+    "GetConsumeStatsInBrokerHeader": (317,),
+    "QueryConsumeQueueRequestHeader": (321,),
+    "QueryDataVersionRequestHeader": (322,),
+    "ResumeCheckHalfMessageRequestHeader": (323,),
+    "AddWritePermOfBrokerRequestHeader": (327,),
+    "QueryTopicsByConsumerRequestHeader": (343,),
+    "QuerySubscriptionByConsumerRequestHeader": (345,),
+    "GetTopicConfigRequestHeader": (351,),
+    "GetSubscriptionGroupConfigRequestHeader": (352,),
+}
+ONLY_IN_5 = {343, 345, 351, 352}
+
+
+@pytest.mark.skipif(shutil.which("javap") is None, reason="there is no javap; install a JDK")
+def test_accounts_may_send_the_fields_of_every_header_of_the_clients(version: str) -> None:
+    jars = sorted(CLIENTS.glob(f"target/{version}/lib/rocketmq-*.jar"))
+    names = {name for jar in jars for name in zipfile.ZipFile(jar).namelist() if "/header/" in name and name.endswith(".class")}
+    classes = [name.removesuffix(".class").replace("/", ".") for name in sorted(names) if "$" not in name and "Header" in name]
+    command = ["javap", "-p", "-cp", ":".join(map(str, jars)), *classes, "org.apache.rocketmq.remoting.rpc.RpcRequestHeader"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
+    bases: dict[str, str] = {}
+    declared: dict[str, set[str]] = {}
+    for name, base, body in re.findall(r"class (\S+)(?: extends (\S+))?[^{]*\{(.*?)^\}", told, re.MULTILINE | re.DOTALL):
+        short = name.rpartition(".")[2]
+        bases[short] = base.rpartition(".")[2]
+        declared[short] = set(re.findall(r"^  (?!.*\bstatic\b)[\w.$<> ]+ (\w+);$", body, re.MULTILINE))
+    seen = set()
+    for name, codes in HEADERS.items():
+        fields: set[str] = set()
+        above = name
+        while above in declared:
+            fields |= declared[above]
+            above = bases[above]
+        for code in codes:
+            assert fields - ANY <= FIELDS[code], (name, code)
+            if name in declared:
+                assert fields, name
+                seen.add(code)
+    assert {code for codes in HEADERS.values() for code in codes} - seen <= ONLY_IN_5
 
 
 # TLS

@@ -266,7 +266,7 @@ class Broker:
             return
         if isinstance(answered, Frame):
             if not request.is_oneway:
-                connection.send(answered)
+                connection.send(self._visible(connection, request, answered))
             return
         connection.request_started()
         task = context.loop.create_task(self._finish(connection, request, answered))
@@ -281,6 +281,15 @@ class Broker:
             return error_response(connection, request, error)
         return None if why is None else make_response(request, self.context.profile.refusal_code, why)
 
+    def _visible(self, connection: Connection, request: Frame, answered: Frame) -> Frame:
+        """Return what the client may see of an answer. One that cannot be filtered is not sent."""
+        if self._access is None:
+            return answered
+        try:
+            return self._access.filtered(connection, request, answered)
+        except Exception as error:
+            return error_response(connection, request, error)
+
     async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None]) -> None:
         try:
             answered = await work
@@ -289,7 +298,7 @@ class Broker:
         finally:
             connection.request_finished()
         if answered is not None and not request.is_oneway:
-            connection.send(answered)
+            connection.send(self._visible(connection, request, answered))
 
 
 def _tls_mode(settings: Settings) -> TlsMode:

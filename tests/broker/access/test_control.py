@@ -27,6 +27,7 @@ from mqstore.broker.server import handler_table
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.record import Record
 
 ACCOUNTS = """
 globalWhiteRemoteAddresses: [192.0.2.7]
@@ -251,7 +252,7 @@ VALUES = st.sampled_from(("orders", "secrets", "-1", "0", "9223372036854775807",
 @given(st.sampled_from([code.value for code in RequestCode]), st.dictionaries(st.sampled_from(NAMES), VALUES), BODY)
 def test_any_request_is_checked_without_a_failure(code: int, ext: dict[str, str], body: bytes) -> None:
     try:
-        found = needed(Frame(code, ext, body), "DefaultCluster", lambda offset: "secrets" if offset else None)
+        found = needed(Frame(code, ext, body), "DefaultCluster", lambda offset: Record("secrets", b"") if offset else None)
     except (UsageError, ResponseError):
         return
     assert found.admin is (code in ADMIN or code not in {*RESOURCES, *ACCOUNT})
@@ -265,10 +266,10 @@ def test_a_request_that_cannot_be_checked_is_not_admitted(tmp_path: Path, monkey
     async def run() -> None:
         async with guarded(tmp_path) as (_, pair):
             monkeypatch.setattr("mqstore.broker.access.control.needed", fails)
-            answer = await asked(pair, signed(OPERATOR, 310, {**SEND, "b": "orders"}, b"x", opaque=1))
+            answer = await asked(pair, signed(SHOP, 310, {**SEND, "b": "orders"}, b"x", opaque=1))
             assert (answer.code, answer.remark) == (1, "RuntimeError: a bug")
             monkeypatch.undo()
-            assert (await asked(pair, signed(OPERATOR, 30, {"topic": "orders", "queueId": "0"}, opaque=2))).ext == {"offset": "0"}
+            assert (await asked(pair, signed(SHOP, 30, {"topic": "orders", "queueId": "0"}, opaque=2))).ext == {"offset": "0"}
 
     asyncio.run(run())
 

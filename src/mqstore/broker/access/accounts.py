@@ -9,6 +9,12 @@ table holds the permissions of topics and groups:
     >>> account
     Account('publisher')
 
+The dead-letter topic of a group has the permission of the group, unless an entry names the topic. Topics of the broker's own hold
+messages of all topics, so no default lets an account into one: it needs an entry.
+
+    >>> account.allows("%DLQ%billing", Permission.SUB), account.allows("SCHEDULE_TOPIC_XXXX", Permission.SUB)
+    (True, False)
+
 Format: docs/formats/rocketmq-remoting.md, section 10.
 """
 
@@ -20,16 +26,26 @@ from enum import IntFlag
 
 from mqstore.broker.access.addresses import NO_ADDRESS, WhiteList
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.half_message import HALF_TOPIC, OP_TOPIC
+from mqstore.rocketmq.format.half_message import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["RETRY", "AccessRules", "Account", "Permission", "shown"]
+__all__ = ["DEAD_LETTER", "RETRY", "AccessRules", "Account", "Permission", "is_shared", "shown"]
 
-RETRY = "%RETRY%"
-SHARED_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})  # hold messages of all topics; defaults do not apply
+RETRY, DEAD_LETTER = "%RETRY%", "%DLQ%"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SHARED_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"})
+
+
+def is_shared(topic: str) -> bool:
+    """Return whether a topic is the broker's own and holds messages of all topics.
+
+    >>> [is_shared(topic) for topic in ("TRANS_CHECK_MAX_TIME_TOPIC", "AnyCluster_REPLY_TOPIC", "rmq_sys_wheel_timer", "orders")]
+    [True, True, True, False]
+    """
+    return topic in SHARED_TOPICS or topic.endswith("_REPLY_TOPIC") or topic.upper().startswith("RMQ_SYS_")
 
 
 class Permission(IntFlag):
-    """What an account may do with a topic or group. EITHER, of a request: one of PUB and SUB is enough."""
+    """What an account may do with a topic or group. PUB | SUB, of a request: both are needed. EITHER: one of them is enough."""
 
     DENY = 1
     EITHER = 2
@@ -40,9 +56,8 @@ class Permission(IntFlag):
         """Whether an account with this permission may do what a request needs."""
         if self & Permission.DENY:
             return False
-        if needed & Permission.EITHER:
-            return bool(self & (Permission.PUB | Permission.SUB))
-        return bool(self & needed)
+        named = needed & (Permission.PUB | Permission.SUB)
+        return self & named == named if named else bool(self & (Permission.PUB | Permission.SUB))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +75,27 @@ class Account:
     def __repr__(self) -> str:
         return f"Account({self.access_key!r})"  # the secret key must not reach a log line
 
+    @property
+    def unrestricted(self) -> bool:
+        """Whether the account may do everything: that of an administrator without a table."""
+        return self.admin and not self.permissions
+
     def allows(self, resource: str, needed: Permission) -> bool:
-        """Whether the account has a permission on a topic or retry topic. An administrator without a table may do everything."""
-        if self.admin and not self.permissions:
-            return True
+        """Whether the account has a permission on a topic or retry topic."""
+        return self.unrestricted or self._owned(resource).grants(needed)
+
+    def _owned(self, resource: str) -> Permission:
+        """Return the permission on a topic or retry topic."""
         owned = self.permissions.get(resource)
-        if owned is None:
-            if resource in SHARED_TOPICS:
-                return False
-            owned = self.default_group if resource.startswith(RETRY) else self.default_topic
-        return owned.grants(needed)
+        if owned is not None:
+            return owned
+        if resource.startswith(DEAD_LETTER):
+            return self._owned(RETRY + resource.removeprefix(DEAD_LETTER))
+        if resource.startswith(RETRY):
+            return self.default_group
+        if resource == TRACE_TOPIC:  # clients with tracing send to it
+            return self.default_topic & ~Permission.SUB
+        return Permission.DENY if is_shared(resource) else self.default_topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@
     address on the white list of the account         accepted
     wrong signature                                  refused
     permissions or administrator rights missing      refused
+    a field that the code of the request has not     refused
 
 Every request is checked, also those without a response and those to the name server. Responses of clients to the broker are not requests.
+What the answers may contain is in `answers`.
 
 The file is read every five seconds, as a broker does. A file that cannot be used changes nothing: the accounts of the last good one
 remain, and a log line says what to correct. Secret keys appear in no log line and no response.
@@ -23,17 +25,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore.broker.access import addresses, plain_acl
+from mqstore.broker.access import addresses, answers, plain_acl
 from mqstore.broker.access.accounts import RETRY, AccessRules, Account, shown
 from mqstore.broker.access.requirements import needed
 from mqstore.broker.access.signature import ACCESS_KEY, is_signed_by
+from mqstore.broker.protocol.codes import ResponseCode
+from mqstore.broker.protocol.fields import undefined
 from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.runtime.context import Component, Context
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import MqstoreError, UsageError
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.half_message import HALF_TOPIC
-from mqstore.rocketmq.format.record import BadRecordError, decode
+from mqstore.rocketmq.format.queue_page import page_from
+from mqstore.rocketmq.format.record import Record, body_crc
 
 if TYPE_CHECKING:
     from mqstore.broker.runtime.connection import Connection
@@ -65,12 +68,16 @@ def refusal(rules: AccessRules, request: Frame, host: str, context: Context) -> 
         return None
     if not is_signed_by(request, account.secret_key):
         return f"Check signature failed for accessKey={shown(access_key)}"
-    return _missing_permission(account, request, context)
+    missing = _missing_permission(account, request, context)
+    strange = undefined(request) if missing is None else None
+    return missing if strange is None else f"The field {shown(strange)} is not one of request code={request.code}"
 
 
 def _missing_permission(account: Account, request: Frame, context: Context) -> str | None:
+    if account.unrestricted:
+        return None
     try:
-        needs = needed(request, context.settings.cluster, lambda offset: _topic_at(context, offset))
+        needs = needed(request, context.settings.cluster, lambda offset: _record_at(context, offset))
     except ResponseError as error:
         return error.remark
     except UsageError as error:
@@ -84,18 +91,26 @@ def _missing_permission(account: Account, request: Frame, context: Context) -> s
     return None
 
 
-def _topic_at(context: Context, offset: int) -> str | None:
-    """Return the topic to which the message at a physical offset belongs, or None if there is no message."""
-    raw = context.store.raw_record_at(offset)
-    if raw is None:
+def _record_at(context: Context, offset: int) -> Record | None:
+    """Return the message that begins at a physical offset, or None if none can be decoded there. Raises ResponseError.
+
+    The bytes at an offset may look like a message and be none: a body may hold the head of one whose length reaches over messages of
+    other topics. So its checksum and its own offset must fit, and its queue must lead to it, unless it is not dispatched yet.
+    """
+    store, live = context.store, context.store.writable
+    found = store.record_at(offset)
+    if found is None:
         return None
-    try:
-        found = decode(raw)
-    except BadRecordError:
-        return ""  # the topic of no permission
-    if found.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
-        return found.property_map().get("REAL_TOPIC", found.topic)
-    return found.topic
+    if found.physical_offset == offset and found.body_crc == body_crc(found.body):
+        end = store.log_max  # before the lag and the queue are looked at: dispatch goes on meanwhile
+        pending = live is not None and offset >= end - live.dispatch_lag
+        queue = store.queue_or_none(found.topic, found.queue_id)
+        page = None
+        if queue is not None and queue.min_offset <= found.queue_offset < queue.max_offset:
+            page = page_from(queue, found.queue_offset)
+        if pending if page is None else int(page.rows(1)[0][0]) == offset:
+            return found
+    raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no message begins at the offset {offset}")
 
 
 class AccessControl(Component):
@@ -166,6 +181,15 @@ class AccessControl(Component):
         if why is not None:
             self._log_refusal(connection, request, why)
         return why
+
+    def filtered(self, connection: Connection, request: Frame, answer: Frame) -> Frame:
+        """Return what the client may see of an answer."""
+        if request.code not in answers.LISTS or addresses.contains(self.rules.white, connection.host):
+            return answer
+        account = self.rules.accounts.get((request.ext or {}).get(ACCESS_KEY, ""))
+        if account is not None and addresses.contains((account.white,), connection.host):
+            return answer
+        return answers.filtered(answer, request, account)
 
     def _log_refusal(self, connection: Connection, request: Frame, why: str) -> None:
         """Log a refusal, unless there are too many of them."""

@@ -4,10 +4,14 @@
     Needs(resources={'orders': <Permission.SUB: 8>, '%RETRY%billing': <Permission.SUB: 8>}, admin=False)
     >>> needed(Frame(17), "DefaultCluster", lambda offset: None).admin
     True
+    >>> described(11), described(17), described(106)
+    ('`SUB` on `topic` and `consumerGroup`', 'administrator', 'an account')
 
 A 4.9.3 broker checks permissions for ten request codes and administrator rights for five. That leaves ways around them (a batch is not
 checked, nor is a message that is read by its offset), so here every request that is handled has a place: `RESOURCES`, `ADMIN` or
-`ACCOUNT`. A request that names a message by its offset needs the permission on the topic of that message.
+`ACCOUNT`. A request that names a message by its offset needs the permission on the topic of that message. Several permissions on a
+resource are a sum: all of them are needed. The first line of each function of `RESOURCES` says what it asks for, and is the table in
+the documentation.
 
 Format: docs/formats/rocketmq-remoting.md, section 10. Source: Apache RocketMQ 4.9.3, PlainAccessValidator, Permission; 5.3.3,
 DefaultAuthorizationContextBuilder.
@@ -18,16 +22,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from mqstore.broker.access.accounts import RETRY, Permission
-from mqstore.broker.protocol import bodies, headers, heartbeats
+from mqstore.broker.access.accounts import DEAD_LETTER, RETRY, Permission
+from mqstore.broker.protocol import bodies, headers, heartbeats, send_header
 from mqstore.broker.protocol.codes import RequestCode
 from mqstore.broker.protocol.frames import Frame
+from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
+from mqstore.rocketmq.format.half_message import HALF_TOPIC
+from mqstore.rocketmq.format.record import Record, decode_properties
 
-__all__ = ["ACCOUNT", "ADMIN", "RESOURCES", "Needs", "TopicAt", "needed"]
+__all__ = ["ACCOUNT", "ADMIN", "RESOURCES", "Needs", "RecordAt", "described", "needed"]
 
 PUB, SUB, EITHER = Permission.PUB, Permission.SUB, Permission.EITHER
 KNOWN = frozenset(map(int, RequestCode))  # any other request is not supported, which an account may learn
-TopicAt = Callable[[int], str | None]  # physical offset -> topic of the message there
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+RecordAt = Callable[[int], Record | None]  # physical offset -> the message that begins there
 Resource = tuple[str, Permission]
 
 
@@ -39,7 +47,7 @@ class Needs:
     admin: bool = False
 
 
-def needed(request: Frame, cluster: str, topic_at: TopicAt) -> Needs:
+def needed(request: Frame, cluster: str, record_at: RecordAt) -> Needs:
     """Return what a request needs. Raises UsageError or ResponseError if its body or fields cannot be read."""
     if request.code in ADMIN:
         return Needs(admin=True)
@@ -47,9 +55,17 @@ def needed(request: Frame, cluster: str, topic_at: TopicAt) -> Needs:
     if find is None:
         return Needs(admin=request.code in KNOWN and request.code not in ACCOUNT)
     found: dict[str, Permission] = {}
-    for name, permission in find(request, cluster, topic_at):
+    for name, permission in find(request, cluster, record_at):
         found[name] = found.get(name, Permission(0)) | permission
     return Needs(found)
+
+
+def described(code: int) -> str:
+    """Return what a request needs, in words for the documentation."""
+    find = RESOURCES.get(code)
+    if find is not None:
+        return (find.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return "an account" if code in ACCOUNT else "administrator"
 
 
 def _field(request: Frame, name: str) -> str | None:
@@ -64,79 +80,167 @@ def _topic(request: Frame, name: str, permission: Permission) -> Iterator[Resour
             yield topic.strip(), permission  # some handlers strip names
 
 
-def _group(request: Frame, *names: str) -> Iterator[Resource]:
-    for name in names:
-        group = _field(request, name)
-        if group is not None:
-            yield RETRY + group, SUB
+def _group(request: Frame, name: str) -> Iterator[Resource]:
+    group = headers.text_or(request, name)
+    if group is not None:
+        yield RETRY + group, SUB
 
 
-def _sending(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    return _topic(request, "topic", PUB)
+def _message(request: Frame, name: str, record_at: RecordAt) -> Record | None:
+    offset = headers.int64_or(request, name)
+    return None if offset is None else record_at(offset)
 
 
-def _sending_v2(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    return _topic(request, "b", PUB)
+def _topic_of(found: Record) -> str:
+    """Return the topic to which a message belongs: of one that waits in a topic of the broker, the topic that it waits for."""
+    if found.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+        return found.property_map().get("REAL_TOPIC", found.topic)
+    return found.topic
 
 
-def _replying(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    """A reply goes to a topic of the cluster that needs no permission; nothing else may go there this way."""
-    name = "topic" if request.code == RequestCode.SEND_REPLY_MESSAGE else "b"
-    return (each for each in _topic(request, name, PUB) if each[0] != f"{cluster}_REPLY_TOPIC")
+def _further_queues(properties: bytes) -> Iterator[Resource]:
+    """The topics of the further queues of a message, for a broker with enableMultiDispatch."""
+    if MULTI_DISPATCH.encode() in properties:
+        for topic in decode_properties(properties).get(MULTI_DISPATCH, "").split(","):
+            if topic:
+                yield topic, PUB
 
 
-def _sending_back(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _sent(request: Frame, topic: str, properties: str, batch: str) -> Iterator[Resource]:
+    yield from _topic(request, topic, PUB)
+    yield from _further_queues(headers.text_or(request, properties, "").encode("utf-8", "replace"))
+    if (request.code == RequestCode.SEND_BATCH_MESSAGE or headers.boolean_or(request, batch)) and (
+        MULTI_DISPATCH.encode() in bytes(request.body)
+    ):
+        for inner in send_header.inner_messages(bytes(request.body)):
+            yield from _further_queues(inner.properties)
+
+
+def _sending(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` on `topic`, and on those of INNER_MULTI_DISPATCH."""
+    return _sent(request, "topic", "properties", "batch")
+
+
+def _sending_v2(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` on `b`, the topic, and on those of INNER_MULTI_DISPATCH."""
+    return _sent(request, "b", "i", "m")
+
+
+def _replying(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """Nothing for CLUSTER_REPLY_TOPIC, else `PUB` on the topic."""
+    find = _sending if request.code == RequestCode.SEND_REPLY_MESSAGE else _sending_v2
+    return (each for each in find(request, cluster, record_at) if each[0] != f"{cluster}_REPLY_TOPIC")
+
+
+def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` and `SUB` on the topic of the message, `PUB` on `originTopic`, `SUB` on `group`.
+
+    The message is read, and written for the group. One that was sent back before is in the group's retry topic, which needs SUB, and
+    names the topic that it came from.
+    """
     yield from _topic(request, "originTopic", PUB)
     yield from _group(request, "group")
-    yield from _message(request, "offset", topic_at, SUB)
+    found = _message(request, "offset", record_at)
+    if found is not None:
+        yield found.topic, SUB
+        retried = found.topic.startswith((RETRY, DEAD_LETTER))
+        yield (found.property_map().get("RETRY_TOPIC", found.topic) if retried else _topic_of(found)), PUB | SUB
 
 
-def _consuming(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _consuming(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `topic` and `consumerGroup`."""
     yield from _topic(request, "topic", SUB)
-    yield from _group(request, "consumerGroup", "group")
+    yield from _group(request, "consumerGroup")
 
 
-def _reading(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _reading_topic(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` or `SUB` on `topic`."""
+    return _topic(request, "topic", EITHER)
+
+
+def _leaving(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `consumerGroup`, unless it is empty."""
+    group = _field(request, "consumerGroup")
+    if group is not None:
+        yield RETRY + group, SUB
+
+
+def _asking_by_key(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `topic`."""
+    return _topic(request, "topic", SUB)
+
+
+def _of_consumers(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `consumerGroup`."""
+    return _group(request, "consumerGroup")
+
+
+def _of_group(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `group`."""
+    return _group(request, "group")
+
+
+def _of_group_in_topic(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` or `SUB` on `topic`, `SUB` on `group`."""
+    yield from _topic(request, "topic", EITHER)
+    yield from _group(request, "group")
+
+
+def _moving(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `topic` and `group`."""
+    yield from _topic(request, "topic", SUB)
+    yield from _group(request, "group")
+
+
+def _comparing_positions(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` or `SUB` on `topic` and each of `topicList`, `SUB` on `consumerGroup`."""
     yield from _topic(request, "topic", EITHER)
     for topic in (_field(request, "topicList") or "").split(";"):
         if topic:
             yield topic, EITHER
-    yield from _group(request, "consumerGroup", "group")
+    yield from _group(request, "consumerGroup")
 
 
-def _viewing(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    return _message(request, "offset", topic_at, SUB)
+def _counting(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` or `SUB` on the topic and `SUB` on the group of `statsKey`; nothing for the series of the broker."""
+    if not headers.text_or(request, "statsName", "").startswith("BROKER_"):
+        topic, _, group = headers.text_or(request, "statsKey", "").partition("@")
+        yield topic, EITHER
+        if group:
+            yield RETRY + group, SUB
 
 
-def _ending(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    return _message(request, "commitLogOffset", topic_at, PUB)
+def _viewing(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on the topic of the message."""
+    found = _message(request, "offset", record_at)
+    if found is not None:
+        yield _topic_of(found), SUB
 
 
-def _message(request: Frame, name: str, topic_at: TopicAt, permission: Permission) -> Iterator[Resource]:
-    offset = headers.int64_or(request, name)
-    topic = None if offset is None else topic_at(offset)
-    if topic is not None:
-        yield topic, permission
+def _ending(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`PUB` on the topic of the half message."""
+    found = _message(request, "commitLogOffset", record_at)
+    if found is not None:
+        yield _topic_of(found), PUB
 
 
-def _cloning(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _cloning(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on `srcGroup` and `destGroup`, and on `topic` if it is named."""
     yield from _topic(request, "topic", SUB)
-    yield from _group(request, "srcGroup", "destGroup")
+    yield from _group(request, "srcGroup")
+    yield from _group(request, "destGroup")
 
 
-def _comparing(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
-    yield from _topic(request, "topic", EITHER)
-    yield from _group(request, "compareGroup")
-
-
-def _beating(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _beating(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on the consumer groups and topics in the body."""
     for consumer in heartbeats.parse(request.body).consumers:
         yield RETRY + consumer.name, SUB
         for subscription in consumer.subscriptions:
             yield subscription.topic, SUB
 
 
-def _locking(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resource]:
+def _locking(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+    """`SUB` on the group and the topics in the body."""
     body = bodies.parse_request(request)
     group, queues = body.get("consumerGroup"), body.get("mqSet")
     if isinstance(group, str):
@@ -147,7 +251,7 @@ def _locking(request: Frame, cluster: str, topic_at: TopicAt) -> Iterator[Resour
             yield topic, SUB
 
 
-RESOURCES: dict[int, Callable[[Frame, str, TopicAt], Iterator[Resource]]] = {
+RESOURCES: dict[int, Callable[[Frame, str, RecordAt], Iterator[Resource]]] = {
     RequestCode.SEND_MESSAGE: _sending,
     RequestCode.SEND_MESSAGE_V2: _sending_v2,
     RequestCode.SEND_BATCH_MESSAGE: _sending_v2,
@@ -157,34 +261,34 @@ RESOURCES: dict[int, Callable[[Frame, str, TopicAt], Iterator[Resource]]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _sending_back,
     RequestCode.PULL_MESSAGE: _consuming,
     RequestCode.LITE_PULL_MESSAGE: _consuming,
-    RequestCode.QUERY_MESSAGE: _consuming,
+    RequestCode.QUERY_MESSAGE: _asking_by_key,
     RequestCode.VIEW_MESSAGE_BY_ID: _viewing,
     RequestCode.QUERY_CONSUME_QUEUE: _consuming,
     RequestCode.HEART_BEAT: _beating,
-    RequestCode.UNREGISTER_CLIENT: _consuming,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _consuming,
+    RequestCode.UNREGISTER_CLIENT: _leaving,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _of_consumers,
     RequestCode.QUERY_CONSUMER_OFFSET: _consuming,
     RequestCode.UPDATE_CONSUMER_OFFSET: _consuming,
     RequestCode.LOCK_BATCH_MQ: _locking,
     RequestCode.UNLOCK_BATCH_MQ: _locking,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _consuming,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _consuming,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _moving,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _moving,
     RequestCode.CLONE_GROUP_OFFSET: _cloning,
-    RequestCode.QUERY_CORRECTION_OFFSET: _comparing,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _reading,
-    RequestCode.GET_MAX_OFFSET: _reading,
-    RequestCode.GET_MIN_OFFSET: _reading,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _reading,
-    RequestCode.GET_TOPIC_STATS_INFO: _reading,
-    RequestCode.GET_TOPIC_CONFIG: _reading,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _reading,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: _reading,
-    RequestCode.GET_CONSUME_STATS: _reading,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _reading,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _reading,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _reading,
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: _reading,
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _reading,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _reading_topic,
+    RequestCode.GET_MAX_OFFSET: _reading_topic,
+    RequestCode.GET_MIN_OFFSET: _reading_topic,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _reading_topic,
+    RequestCode.GET_TOPIC_STATS_INFO: _reading_topic,
+    RequestCode.GET_TOPIC_CONFIG: _reading_topic,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _reading_topic,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _of_group_in_topic,
+    RequestCode.GET_CONSUME_STATS: _comparing_positions,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _of_consumers,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _of_consumers,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _of_group,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _of_group_in_topic,
+    RequestCode.VIEW_BROKER_STATS_DATA: _counting,
 }
 
 ADMIN: frozenset[int] = frozenset(
@@ -212,6 +316,16 @@ ADMIN: frozenset[int] = frozenset(
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        # others whose answer is about all topics, groups or producers, or about the machine
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.QUERY_CORRECTION_OFFSET,
     }
 )
 
@@ -219,10 +333,6 @@ ACCOUNT: frozenset[int] = frozenset(
     {
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_KV_CONFIG,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
-        RequestCode.GET_NAMESRV_CONFIG,
-        RequestCode.QUERY_DATA_VERSION,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         RequestCode.GET_TOPICS_BY_CLUSTER,
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
@@ -234,13 +344,8 @@ ACCOUNT: frozenset[int] = frozenset(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
-        RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST,
-        RequestCode.GET_BROKER_CONFIG,
         RequestCode.GET_BROKER_RUNTIME_INFO,
-        RequestCode.GET_BROKER_CONSUME_STATS,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.CHECK_CLIENT_CONFIG,
     }
 )

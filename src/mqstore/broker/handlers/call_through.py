@@ -4,6 +4,8 @@
     309 CONSUME_MESSAGE_DIRECTLY     let a consumer consume one message now; the broker adds the record
 
 The client has ten seconds (`Settings.call_timeout`). Its response is returned unchanged, under the opaque of the original request.
+Only the fields of the code's header are forwarded. The key and the signature of the administrator are not for the client, which chose
+its client id and so a part of what was signed.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.18.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import headers
 from mqstore.broker.protocol.codes import V3_1_8_SNAPSHOT, Language, RequestCode, ResponseCode, release_name
+from mqstore.broker.protocol.fields import defined
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
@@ -38,13 +41,13 @@ def position_in_id(msg_id: str) -> int:
 async def running_info(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 307: forward the request."""
     group, client_id = headers.text(request, "consumerGroup"), headers.text(request, "clientId")
-    return await call_consumer(context, request, group, client_id, dict(request.ext or {}))
+    return await call_consumer(context, request, group, client_id, defined(request))
 
 
 async def consume_directly(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 309: forward the request with the record that it names."""
     group = headers.text(request, "consumerGroup")
-    ext = {**(request.ext or {}), "brokerName": context.settings.broker_name}
+    ext = {**defined(request), "brokerName": context.settings.broker_name}
     msg_id = headers.text_or(request, "msgId")
     body = b""
     if msg_id is not None:

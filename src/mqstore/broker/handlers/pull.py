@@ -4,6 +4,8 @@
 
     sysFlag  0x1 commit commitOffset   0x2 may be suspended   0x4 the subscription is in the request   0x10 lite pull
 
+With accounts, records of another topic, to which a stale entry of the queue leads, are left out.
+
 The status of the store's pull decides the code:
 
     FOUND                                          0, with the records as stored in the log
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqstore.broker.access.answers import of_topic
 from mqstore.broker.filter.pull_filter import PullFilter
 from mqstore.broker.handlers.long_polling import HeldPull, LongPolling
 from mqstore.broker.handlers.membership import NO_SQL, Membership
@@ -131,6 +134,10 @@ def _pull_response(context: Context, request: Frame, header: PullHeader, found: 
             if kept < len(parts):
                 following = found.queue_offsets[kept]
                 parts = parts[:kept]
+        if context.settings.acl is not None:
+            parts = [raw for raw in parts if of_topic(raw, header.topic)]
+            if not parts:
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
         now = context.clock()
         counters.pulled(header.group, header.topic, messages=len(parts), size=found.total_bytes, elapsed=now - began, now=now)
     else:

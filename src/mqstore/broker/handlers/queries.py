@@ -1,6 +1,7 @@
 """Queries: messages by key, by physical offset and by queue; offsets by time.
 
     12  QUERY_MESSAGE            records with a key, from the index; with `_UNIQUE_KEY_QUERY` at most 32, whatever maxNum is
+                                 with accounts, not those of another topic or key with the same hash
     33  VIEW_MESSAGE_BY_ID       the record at a physical offset
     29, 30, 31, 32               offset for a time, maximum, minimum, time of the first message of a queue
     321 QUERY_CONSUME_QUEUE      entries of a queue
@@ -16,6 +17,7 @@ import time
 from collections.abc import Awaitable
 from typing import Any
 
+from mqstore.broker.access.answers import has_key
 from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
@@ -73,9 +75,13 @@ def _query_response(context: Context, request: Frame, found: QueryResult) -> Fra
         "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
         "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
     }
-    if not found.slices:
+    records = found.slices
+    if context.settings.acl is not None:
+        topic, key = headers.text(request, "topic"), headers.text(request, "key")
+        records = tuple(raw for raw in records if has_key(raw, topic, key))
+    if not records:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext)
-    return make_response(request, ext=ext, body=context.response_body(found.slices, request.language))
+    return make_response(request, ext=ext, body=context.response_body(records, request.language))
 
 
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from mqstore.errors import UsageError
 
-__all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "shorten", "size"]
+__all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "queue_title", "shorten", "size"]
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -134,3 +134,12 @@ def parse_time(text: str, option: str, *, now: int | None = None) -> int:
         ) from None
     aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
+
+
+def queue_title(queue: str, priority: int | None) -> str:
+    """Return a queue's name for a person, with its priority level.
+
+    >>> queue_title("tasks", None), queue_title("tasks", 4)
+    ('tasks', 'tasks (priority 4)')
+    """
+    return queue if priority is None else f"{queue} (priority {priority})"

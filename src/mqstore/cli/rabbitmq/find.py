@@ -9,8 +9,8 @@ from mqstore.cli.common.bodies import PREVIEW
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
-from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq, queue_title
-from mqstore.table.formatting import clock, count, shorten, size
+from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq
+from mqstore.table.formatting import clock, count, queue_title, shorten, size
 from mqstore.table.text import rabbitmq_columns_for
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ set, in seconds.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -18,16 +19,16 @@ from mqstore.cli.common.bodies import PREVIEW, print_body, write_body
 from mqstore.cli.common.grid import Column, display_width
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import GetOptions, MessagesOptions
-from mqstore.cli.rabbitmq.store import note_findings, only_vhost, open_rabbitmq, queue_title
-from mqstore.errors import NotFoundError, UsageError
+from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq
+from mqstore.errors import NotFoundError
 from mqstore.table.columns import QueueSelection
-from mqstore.table.formatting import count, moment, shorten
-from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
+from mqstore.table.formatting import count, moment, queue_title, shorten
+from mqstore.table.text import body_text, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqstore.rabbitmq.store.message_table import MessageRows
+    from mqstore.rabbitmq.get import Message
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
 __all__ = ["get", "messages"]
@@ -161,89 +162,39 @@ def _grid_row(row: dict[str, Any], shown: BodyDisplay, *, expired: bool) -> list
 
 def get(out: Output, store: Store, options: GetOptions) -> int:
     """Show one message in full, by message id, position in a queue, or sequence id."""
-    message_id, at, seq, queue = options.message_id, options.at, options.seq, options.queue_id
-    if sum(way is not None for way in (message_id, at, seq)) != 1:
-        raise UsageError("name the message with one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ")
-    if message_id is None and queue is None:
-        raise UsageError("--at and --seq need a queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
+    from mqstore.rabbitmq import get as room
+
     opened = open_rabbitmq(store, names=options.names)
-    if message_id is not None:
-        found, what = list(_rows_with_id(opened, message_id)), f"id {message_id}"
-    else:
-        name = queue or ""
-        of = only_vhost(opened, options.vhost, name)
-        chosen = QueueSelection(
-            vhosts=frozenset({of}), queues=frozenset({name}), from_seq=seq, to_seq=None if seq is None else seq + 1,
-            recovered=True if at is not None else None, everything=seq is not None,
-        )  # fmt: skip
-        found = list(_rows_at(opened, chosen, at, options.priority))
-        what = f"sequence id {seq}" if at is None else f"position {at}"
-        what += f" in queue {name!r} of vhost {of!r}"
-    if not found:
-        raise NotFoundError(f"no message with {what} is in this store; `mqstore messages --all` lists those that are")
-    if len(found) > 1:
-        others = ", ".join(f"{row['vhost']}: {queue_title(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
-        out.note(f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}")
-    return _show_message(out, found[0], options.body, options.raw)
+    found = room.get(
+        opened, id=options.message_id, vhost=options.vhost, queue=options.queue_id, at=options.at, seq=options.seq,
+        priority=options.priority,
+    )  # fmt: skip
+    for note in found.notes:
+        out.note(note)
+    return _show_message(out, found, options.body, options.raw)
 
 
-def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows with a message id, live ones first."""
-    try:
-        wanted = bytes.fromhex(message_id.strip())
-    except ValueError:
-        wanted = b""
-    if len(wanted) != 16:
-        raise UsageError(f"{message_id!r} is not a message id: in RabbitMQ stores they have 32 hexadecimal digits, see `mqstore messages`")
-    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
-    found = []
-    for rows in store.rows(QueueSelection(everything=True)):
-        entries = rows.table.entries
-        # an entry of a version 2 queue does not hold the id of a message in the queue's own store
-        keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
-        found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]
-    yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
-
-
-def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:
-    import numpy as np
-
-    for rows in store.rows(chosen):
-        if priority is None or rows.priority_level == priority:
-            yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
-
-
-def _decoded(store: RabbitMQStore, rows: MessageRows, keep: Any) -> list[dict[str, Any]]:
-    """Return the rows selected by the mask `keep` as JSON values, with the payload as base64."""
-    import numpy as np
-
-    if not keep.any():
-        return []
-    batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
-    return [] if batch is None else [json.loads(row) for row in json_rows(rename_properties_json(batch), "base64")]
-
-
-def _show_message(out: Output, row: dict[str, Any], body: BodyDisplay, raw: Path | None) -> int:
-    import base64
-
+def _show_message(out: Output, found: Message, body: BodyDisplay, raw: Path | None) -> int:
+    row = found.row
     payload = None if row["payload_b64"] is None else base64.b64decode(row["payload_b64"])
     if raw is not None:
         if payload is None:
             raise NotFoundError(f"the payload of message {row['msg_id']} was not found; nothing was written")
         write_body(payload, raw)
         out.note(f"{count(len(payload), 'byte')} of payload written to {raw}")
-    columns = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body.value))
-    if body is BodyDisplay.TEXT:
-        row["payload"] = body_text(payload)
     if out.is_text:
         _print_message(out, row)
         if payload is not None:
             print_body(out, payload, body)
-    elif out.format == "csv":
-        out.records(columns, [row])
+        return 0 if found.ok else 1
+    if body is BodyDisplay.TEXT:
+        row["payload"] = body_text(payload)
+    document = found.as_dict(body.value)
+    if out.format == "csv":
+        out.records(tuple(document), [document])
     else:
-        out.document({name: row[name] for name in columns})
-    return 1 if row["verdict"] in _LOST else 0
+        out.document(document)
+    return 0 if found.ok else 1
 
 
 def _print_message(out: Output, row: dict[str, Any]) -> None:

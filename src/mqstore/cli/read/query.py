@@ -23,7 +23,7 @@ from mqstore.cli.common.arguments import (
 )
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
-from mqstore.cli.read.messages import GRID, GRID_COLUMNS, grid_rows, message_rows
+from mqstore.cli.read.messages import GRID, GRID_COLUMNS, grid_rows
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import command, count, moment, parse_time
 from mqstore.table.spelling import did_you_mean
@@ -94,6 +94,7 @@ def ask(
     config: Path | None = None,
 ) -> int:
     """Open the store, run the query and print the answer. begin, end: milliseconds, inclusive."""
+    from mqstore.rocketmq.get import message_rows
     from mqstore.rocketmq.lookup import explain as explaining
 
     opened = open_store(store, config)
@@ -105,9 +106,9 @@ def ask(
     with out.progress("scanning the log") as progress:
         answer = explaining.query(opened, looked_at, topic, key, max_num, begin, end, explain=explain, scan=scan, progress=progress)
     if out.format is Format.JSON:
-        out.document(_document(answer, message_rows(looked_at, answer.messages, body), explain))
+        out.document(_document(answer, message_rows(looked_at, answer.messages, body.value), explain))
     elif not out.is_text:
-        out.records(columns_for(body.value), message_rows(looked_at, answer.messages, body))
+        out.records(columns_for(body.value), message_rows(looked_at, answer.messages, body.value))
     else:
         print_answer(out, opened, looked_at, answer, explained=explain)
     return 0 if answer.reason is None and answer.messages else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError, NotFoundError
+from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Report
@@ -168,6 +168,19 @@ class RabbitMQStore(Shown):
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")
         return found
+
+    def vhost_of(self, vhost: str | None, queue: str) -> str:
+        """Return the vhost of a queue: the one given, or the only one that has such a queue. Raises NotFoundError, UsageError."""
+        if vhost is not None:
+            self.queue(vhost, queue)
+            return vhost
+        having = sorted({each.vhost or "" for each in self.queues if each.name == queue})
+        if not having:
+            meant = did_you_mean(queue, {each.name for each in self.queues})
+            raise NotFoundError(f"no vhost has a queue {queue!r}{meant or '; `mqstore topics` lists all queues'}")
+        if len(having) > 1:
+            raise UsageError(f"{', '.join(having)} have a queue {queue!r}; add --vhost")
+        return having[0]
 
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
         """Yield the index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""

@@ -1,0 +1,114 @@
+"""Get: one message in full, by message id, position in a queue, or sequence id.
+
+get(store, vhost="/", queue="orders", at=0).row["payload_len"]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import count, queue_title
+from mqstore.table.text import json_rows, rabbitmq_columns_for, rename_properties_json
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.message_table import MessageRows
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+
+__all__ = ["Message", "get"]
+
+WAYS = "name the message with one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ"
+_LOST = ("damaged", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. row: of the message table, with the payload in base64. notes: sentences on how it was found."""
+
+    row: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all its bytes are there and valid."""
+        return self.row["verdict"] not in _LOST
+
+    def as_dict(self, body: str = "base64") -> dict[str, Any]:
+        """Return the document that `get -o json` prints. body: none, sha256 or base64."""
+        names = ("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body))
+        return {name: self.row[name] for name in names}
+
+
+def get(
+    store: RabbitMQStore,
+    *,
+    id: str | None = None,  # noqa: A002
+    vhost: str | None = None,
+    queue: str | None = None,
+    at: int | None = None,
+    seq: int | None = None,
+    priority: int | None = None,
+) -> Message:
+    """Return one message, given by exactly one of id, at (position in a queue) or seq (sequence id, with the priority level).
+
+    vhost: needed only if several have such a queue. Raises UsageError, NotFoundError.
+    """
+    if sum(way is not None for way in (id, at, seq)) != 1:
+        raise UsageError(WAYS)
+    if id is not None:
+        found, what = list(_rows_with_id(store, id)), f"id {id}"
+    else:
+        if queue is None:
+            raise UsageError("--at and --seq need a queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
+        of = store.vhost_of(vhost, queue)
+        chosen = QueueSelection(
+            vhosts=frozenset({of}), queues=frozenset({queue}), from_seq=seq, to_seq=None if seq is None else seq + 1,
+            recovered=True if at is not None else None, everything=seq is not None,
+        )  # fmt: skip
+        found = list(_rows_at(store, chosen, at, priority))
+        what = f"sequence id {seq}" if at is None else f"position {at}"
+        what += f" in queue {queue!r} of vhost {of!r}"
+    if not found:
+        raise NotFoundError(f"no message with {what} is in this store; `mqstore messages --all` lists those that are")
+    if len(found) == 1:
+        return Message(found[0])
+    others = ", ".join(f"{row['vhost']}: {queue_title(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
+    return Message(found[0], (f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}",))
+
+
+def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows with a message id, live ones first."""
+    try:
+        wanted = bytes.fromhex(message_id.strip())
+    except ValueError:
+        wanted = b""
+    if len(wanted) != 16:
+        raise UsageError(f"{message_id!r} is not a message id: in RabbitMQ stores they have 32 hexadecimal digits, see `mqstore messages`")
+    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
+    found = []
+    for rows in store.rows(QueueSelection(everything=True)):
+        entries = rows.table.entries
+        # an entry of a version 2 queue does not hold the id of a message in the queue's own store
+        keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
+        found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]
+    yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
+
+
+def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:
+    for rows in store.rows(chosen):
+        if priority is None or rows.priority_level == priority:
+            yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
+
+
+def _decoded(store: RabbitMQStore, rows: MessageRows, keep: Any) -> list[dict[str, Any]]:
+    """Return the rows selected by the mask `keep` as JSON values, with the payload as base64."""
+    if not keep.any():
+        return []
+    batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
+    return [] if batch is None else [json.loads(row) for row in json_rows(rename_properties_json(batch), "base64")]

@@ -13,7 +13,8 @@ from support.golden import case_named, opened, run_cli, unchanged
 
 import mqstore
 from mqstore.errors import UnsupportedError, UsageError
-from mqstore.stores import RabbitMQ, RocketMQ
+from mqstore.stores.rabbitmq import RabbitMQ
+from mqstore.stores.rocketmq import RocketMQ
 from mqstore.table import QueueSelection, Selection
 from mqstore.table import rows as rows_module
 
@@ -142,3 +143,35 @@ def test_public_names_are_those_that_are_documented() -> None:
     assert set(dir(mqstore)) == {*mqstore.__all__}
     assert all(hasattr(mqstore, name) for name in mqstore.__all__)
     assert builtins.open is not mqstore.open
+
+
+def answers(path: Path, store: RocketMQ | RabbitMQ, place: Path, get: dict[str, Any], words: list[str], text: str) -> None:
+    """Compare what each verb returns with the JSON of its command."""
+    timed = ("seconds", "gb_per_s", "run_id", "to")
+    asked: list[tuple[Any, list[object]]] = [
+        (store.summary(), ["inspect", path]),
+        (store.get(**get), ["get", path, *words]),
+        (store.find(text), ["find", path, text]),
+        (store.verify(), ["verify", path]),
+        (store.usage(), ["usage", path]),
+        (store.diagnose(), ["diagnose", path]),
+        (store.export(place / "one"), ["export", path, "--to", place / "other"]),
+    ]
+    for report, command in asked:
+        said = run_cli(*command, "-o", "json").document
+        own = report.as_dict()
+        for each in (said, own, said.get("read", {}), own.get("read", {})):
+            for name in timed:
+                each.pop(name, None)
+        assert own == said, command[0]
+
+
+def test_each_verb_returns_what_its_command_prints(store: RocketMQ, node: RabbitMQ, tmp_path: Path) -> None:
+    for name in ("rocketmq", "rabbitmq"):
+        (tmp_path / name).mkdir()
+    first = next(iter(store.messages(limit=1).to_arrow().to_pylist()))
+    answers(
+        opened(KILLED), store, tmp_path / "rocketmq", {"offset": first["physical_offset"]}, ["--offset", first["physical_offset"]], "Order"
+    )
+    row = node.messages(limit=1).to_arrow().to_pylist()[0]
+    answers(opened(MIXED), node, tmp_path / "rabbitmq", {"id": row["msg_id"]}, ["--id", row["msg_id"]], "dead")

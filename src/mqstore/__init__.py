@@ -30,7 +30,8 @@ from mqstore.errors import (
 from mqstore.version import __version__
 
 if TYPE_CHECKING:
-    from mqstore.stores import RabbitMQ, RocketMQ
+    from mqstore.stores.rabbitmq import RabbitMQ
+    from mqstore.stores.rocketmq import RocketMQ
 
 __all__ = [
     "CannotOpenError",
@@ -65,7 +66,8 @@ def open(
     """
     from mqstore.files.location import as_location
     from mqstore.places import find_store
-    from mqstore.stores import RabbitMQ, RocketMQ
+    from mqstore.stores.rabbitmq import RabbitMQ
+    from mqstore.stores.rocketmq import RocketMQ
 
     place = find_store(as_location(path, fs_options or {}))
     return (

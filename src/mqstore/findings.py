@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqstore.shown import Shown
+
+if TYPE_CHECKING:
+    from mqstore.diagnosis import Advice
 
 __all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Report", "SkippedRange", "Verdict"]
 
@@ -163,7 +166,7 @@ class Report(Shown):
 
     affected: number of messages that the findings are about, each counted once. gone: messages of which only a queue entry is left;
     they are affected, and not among those that were checked. cautions: what does not work although nothing is damaged; the headline
-    says it. runs_on, why: where it ran, and why there; empty if there was no choice.
+    says it. runs_on, why: where it ran, and why there; empty if there was no choice. advice: what to do next.
     """
 
     store: str
@@ -177,6 +180,7 @@ class Report(Shown):
     cautions: tuple[str, ...] = ()
     runs_on: str = field(default="", compare=False)
     why: str = field(default="", compare=False)
+    advice: Advice | None = field(default=None, compare=False)
 
     def _title(self) -> str:
         return f"report on {self.store!r}"
@@ -219,6 +223,7 @@ class Report(Shown):
             "coverage": self.coverage.as_dict(),
             "damage": [item.as_dict() for item in self.damage],
             "notes": list(self.notes),
+            **({} if self.advice is None else self.advice.as_dict()),
         }
 
 

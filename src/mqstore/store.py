@@ -43,7 +43,9 @@ class Store(Protocol):
     """A store that is open, read-only. progress: called with (done, total), in bytes or parts."""
 
     @property
-    def family(self) -> Family: ...
+    def family(self) -> str:
+        """`rocketmq` or `rabbitmq`."""
+        ...
 
     def summary(self) -> Answer:
         """Return what is there, from names, sizes and headers."""

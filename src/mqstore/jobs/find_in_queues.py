@@ -26,15 +26,47 @@ if TYPE_CHECKING:
 __all__ = ["FindInQueuesReport", "find_in_queues"]
 
 
+DEFAULT_LIMIT = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class FindInQueuesReport:
-    """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on, why: where it ran, and why."""
+    """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on, why: where it ran, and why.
 
+    damaged: whether the store has findings, so that messages may be missing.
+    """
+
+    store: str
+    text: str
     rows: tuple[dict[str, Any], ...]
     counts: FoundInQueues
     seconds: float
     runs_on: str
+    damaged: bool
     why: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a message with the text cannot have been missed."""
+        return not self.damaged and not self.counts.unreadable
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `find -o json` prints."""
+        return {
+            "store": self.store,
+            "text": self.text,
+            "hits": self.counts.hits,
+            "messages": list(self.rows),
+            "complete": self.complete,
+            "read": {
+                "messages": self.counts.messages,
+                "bytes": self.counts.bytes,
+                "seconds": round(self.seconds, 3),
+                "runs_on": self.runs_on,
+                "why": self.why,
+            },
+            "messages_not_readable": self.counts.unreadable,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +94,7 @@ def find_in_queues(
     text: str,
     *,
     body: str = "sha256",
-    limit: int,
+    limit: int | None = None,
     spark: SparkSession | None = None,
     master: str | None = None,
     threads: int | None = None,
@@ -76,7 +108,7 @@ def find_in_queues(
     """
     choice = choose_runner(store.path, partial(task_groups.stored_bytes, store), spark=spark, master=master, threads=threads)
     root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if choice.threads is None else ""
-    task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit)
+    task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit or DEFAULT_LIMIT)
     with choice.runner(spark) as runner:
         return replace(_run(store, runner, task, progress), why=choice.why)
 
@@ -98,7 +130,9 @@ def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress |
     for outcome in outcomes:
         rows += outcome.rows[: max(0, task.limit - len(rows))]
         counts.add(outcome.counts)
-    return FindInQueuesReport(tuple(rows), counts, time.monotonic() - started, runner.name)
+    return FindInQueuesReport(
+        str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, bool(store.findings)
+    )
 
 
 def _open_and_search(task: _Task) -> _Found:

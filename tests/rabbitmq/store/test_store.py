@@ -493,14 +493,14 @@ def test_unknown_columns_and_queues_are_refused():
     with pytest.raises(NotFoundError, match=r"it has small\.embedded"):
         store.queue("/", "big")
     with pytest.raises(NotFoundError):
-        store.get(msg_id="00" * 16)
+        store.get(id="00" * 16)
 
 
 def test_one_message_is_found_by_id_and_by_position():
     store = mqstore.open(opened(case_named("3.10.8/d-large-fanout")))
-    row = store.get(vhost="/", queue="fan.1", seq_id=4)
+    row = store.get(vhost="/", queue="fan.1", seq=4).row
     assert row["seq_id"] == 4
-    assert store.get(msg_id=row["msg_id"])["payload"] == row["payload"]
+    assert store.get(id=row["msg_id"]).row["payload_b64"] == row["payload_b64"]
 
 
 def test_a_store_of_rabbitmq_is_refused_where_only_rocketmq_is_read():

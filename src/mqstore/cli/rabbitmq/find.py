@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find"]
 
-DEFAULT_LIMIT = 10_000
-
 
 def find(out: Output, store: Store, options: FindOptions) -> int:
     """Find the messages that hold a text, and say what became of each."""
@@ -33,32 +31,15 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
             opened,
             options.text,
             body=shown.value,
-            limit=options.limit or DEFAULT_LIMIT,
+            limit=options.limit,
             master=options.master,
             threads=options.threads,
             progress=progress,
         )
     found = report.counts
-    incomplete = bool(note_findings(out, opened)) or bool(found.unreadable)
+    note_findings(out, opened)
     if out.format is Format.JSON:
-        read = {
-            "messages": found.messages,
-            "bytes": found.bytes,
-            "seconds": round(report.seconds, 3),
-            "runs_on": report.runs_on,
-            "why": report.why,
-        }
-        out.document(
-            {
-                "store": str(store),
-                "text": options.text,
-                "hits": found.hits,
-                "messages": list(report.rows),
-                "complete": not incomplete,
-                "read": read,
-                "messages_not_readable": found.unreadable,
-            }
-        )
+        out.document(report.as_dict() | {"store": str(store)})
     elif not out.is_text:
         names = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(shown.value))
         out.records((*names, *FOUND_COLUMNS), report.rows)
@@ -69,10 +50,10 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     if not found.hits:
         out.note(
             "not found; whether a message that could not be searched has it is unknown"
-            if incomplete
+            if not report.complete
             else "not found: no message in these files has it"
         )
-    return 0 if found.hits and not incomplete else 1
+    return 0 if found.hits and report.complete else 1
 
 
 def _print(out: Output, text: str, report: FindInQueuesReport, shown: BodyDisplay) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -283,25 +283,6 @@ class RabbitMQStore(Shown):
         """Yield the rows of the messages of one vhost that are in no queue."""
         for found in orphan_rows(vhost, self.now):
             yield from _split_rows(found)
-
-    def get(
-        self, *, vhost: str | None = None, queue: str | None = None, seq_id: int | None = None, msg_id: str | None = None
-    ) -> dict[str, Any]:
-        """Return one message as a row of the message table: by queue and sequence id, or by message id. Raises NotFoundError."""
-        selection = QueueSelection(
-            vhosts=None if vhost is None else frozenset({vhost}),
-            queues=None if queue is None else frozenset({queue}),
-            from_seq=seq_id,
-            to_seq=None if seq_id is None else seq_id + 1,
-            everything=True,
-        )
-        for rows in self.rows(selection):
-            batch = self.batch(rows, RABBITMQ_COLUMNS, selection)
-            for row in [] if batch is None else batch.to_pylist():
-                if msg_id is None or row["msg_id"] == msg_id.lower():
-                    return dict(row)
-        what = f"id {msg_id}" if msg_id is not None else f"sequence id {seq_id} of queue {queue!r}"
-        raise NotFoundError(f"this store has no message with {what}; `mqstore messages` lists its messages")
 
 
 def _directory_rows(

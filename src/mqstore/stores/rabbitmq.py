@@ -1,0 +1,149 @@
+"""A RabbitMQ store as `mqstore.open` returns it: messages as a table, SQL, and the verbs of `mqstore.store`.
+
+Conditions are those of `mqstore.table.QueueSelection`. Nothing is read before rows are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.stores.common import Names, counted, least, names_of, result
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.rows import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mqstore.diagnosis import Diagnosis
+    from mqstore.findings import Report
+    from mqstore.jobs.find_in_queues import FindInQueuesReport
+    from mqstore.jobs.report import ExportReport
+    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
+    from mqstore.rabbitmq.get import Message
+    from mqstore.rabbitmq.store.usage import UsageReport
+    from mqstore.rabbitmq.summary import RabbitMQSummary
+    from mqstore.store import Progress, Store
+
+    _: type[Store]
+
+__all__ = ["RabbitMQ"]
+
+
+class RabbitMQ(RabbitMQStore):
+    """A RabbitMQ store, read-only."""
+
+    def messages(
+        self,
+        columns: Sequence[str] = RABBITMQ_COLUMNS,
+        selection: QueueSelection = QueueSelection(),
+        *,
+        vhost: Names = None,
+        queue: Names = None,
+        limit: int | None = None,
+    ) -> Rows:
+        """Return messages by vhost, queue, priority (high first) and sequence id.
+
+        vhost, queue (by name): one or several. selection: further conditions. Raises UsageError.
+        """
+        wanted = check_rabbitmq_columns(columns)
+        chosen = replace(
+            selection,
+            vhosts=selection.vhosts if vhost is None else names_of(vhost),
+            queues=selection.queues if queue is None else names_of(queue),
+            limit=selection.limit if limit is None else limit,
+        )
+
+        def read(first: int | None, names: Sequence[str] = wanted) -> Iterator[pa.RecordBatch]:
+            return self.to_batches(names, replace(chosen, limit=least(first, chosen.limit)))
+
+        return Rows(f"messages of {self._title()}", rabbitmq_schema(wanted), read, counted(read, "seq_id"))
+
+    def sql(self, query: str, *, columns: Sequence[str] | None = None) -> Rows:
+        """Return the result of a query, in memory; tables: messages, index_entries, records (of the message files), refusals.
+
+        columns: of `messages`; by default all but the payload, with `payload_len`. Raises UsageError, and UnsupportedError without DuckDB.
+        """
+        return result(self, query, columns)
+
+    def summary(self) -> RabbitMQSummary:
+        """Return what `inspect` shows, from names, indexes and small files."""
+        from mqstore.rabbitmq.summary import summarize
+
+        return summarize(self)
+
+    def get(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002
+        vhost: str | None = None,
+        queue: str | None = None,
+        at: int | None = None,
+        seq: int | None = None,
+        priority: int | None = None,
+    ) -> Message:
+        """Return one message in full, by its id, position in a queue (at) or sequence id (seq). Raises UsageError, NotFoundError."""
+        from mqstore.rabbitmq.get import get
+
+        return get(self, id=id, vhost=vhost, queue=queue, at=at, seq=seq, priority=priority)
+
+    def find(
+        self,
+        text: str,
+        *,
+        body: str = "sha256",
+        limit: int | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> FindInQueuesReport:
+        """Return the messages that hold a text, each with what became of it; arguments as for `find_in_queues`."""
+        from mqstore.jobs.find_in_queues import find_in_queues
+
+        return find_in_queues(
+            self.carefully(), text, body=body, limit=limit, spark=spark, master=master, threads=threads, progress=progress
+        )
+
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Check journals, segments, message files and every stored message, and each against the others.
+
+        progress: called with (rows checked, 0), because the total is not known in advance.
+        """
+        from mqstore.rabbitmq.diagnosis.diagnosis import advise
+
+        report = super().verify(progress)
+        return replace(report, advice=advise(self, report))
+
+    def usage(self, *, progress: Progress | None = None) -> UsageReport:
+        """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues)."""
+        from mqstore.rabbitmq.store.usage import usage
+
+        return usage(self, progress)
+
+    def diagnose(self, version: str | None = None, *, progress: Progress | None = None) -> Diagnosis:
+        """Return whether a node of a version (by default the one that wrote the store) starts on it, what that loses, what to do next."""
+        from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+
+        return diagnose(self, version, progress=progress)
+
+    def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
+        """Write messages to files in the new directory `to`; options as for `mqstore.jobs.rabbitmq_export.export`."""
+        from mqstore.jobs.rabbitmq_export import export
+
+        return export(self, to, **options)
+
+    def convert(self, to: str | os.PathLike[str], version: int | None = None, **options: Any) -> ConvertReport:
+        """Write the queues as version 1 or 2 into the new directory `to`; options as for `mqstore.jobs.convert.convert`."""
+        from mqstore.jobs.convert import convert
+
+        return convert(self.path, Path(to), version, **options)
+
+
+if TYPE_CHECKING:
+    _ = RabbitMQ

@@ -1,0 +1,194 @@
+"""A RocketMQ store as `mqstore.open` returns it: messages as a table, SQL, and the verbs of `mqstore.store`.
+
+    store = mqstore.open("/backup/broker-a/store")
+    orders = store.messages(topic="orders", since=datetime(2026, 11, 22, tzinfo=UTC))
+    len(orders), orders.head(3), orders.to_pandas()
+    store.sql("select topic, count(*) as messages from messages group by topic").to_arrow()
+    store.verify().damage
+
+Conditions are those of `mqstore.table.Selection`. Nothing is read before rows are asked for, and nothing but what the conditions and
+columns need. SQL needs DuckDB (`pip install 'mqstore[sql]'`), and no Java.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from mqstore.errors import UsageError
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.stores.common import Names, counted, least, names_of, result
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+from mqstore.table.rows import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from mqstore.diagnosis import Diagnosis
+    from mqstore.findings import Report
+    from mqstore.jobs.find import FindReport
+    from mqstore.jobs.report import ExportReport, RebuildReport
+    from mqstore.jobs.usage import UsageReport
+    from mqstore.rocketmq.get import Message
+    from mqstore.rocketmq.summary import RocketMQSummary
+    from mqstore.store import Progress, Store
+
+    _: type[Store]
+
+__all__ = ["RocketMQ"]
+
+
+class RocketMQ(RocketMQStore):
+    """A RocketMQ store, read-only."""
+
+    def messages(
+        self,
+        columns: Sequence[str] = ROCKETMQ_COLUMNS,
+        selection: Selection = Selection(),
+        *,
+        topic: Names = None,
+        queue: int | Iterable[int] | None = None,
+        tag: Names = None,
+        key: Names = None,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+        limit: int | None = None,
+    ) -> Rows:
+        """Return messages in the order of the log, with what the disk holds: `view("recovered")` has what a broker would.
+
+        topic, queue (by id), tag, key: one or several; a key is one of KEYS or the UNIQ_KEY. since, until: store time from, and up to but
+        not including, with a time zone or in milliseconds. selection: further conditions. Raises UsageError.
+        """
+        wanted = check_columns(columns)
+        queue_ids = None if queue is None else frozenset((queue,) if isinstance(queue, int) else queue)
+        chosen = replace(
+            selection,
+            topics=selection.topics if topic is None else names_of(topic),
+            queue_ids=selection.queue_ids if queue_ids is None else queue_ids,
+            tags=selection.tags if tag is None else names_of(tag),
+            keys=selection.keys if key is None else names_of(key),
+            since=selection.since if since is None else _milliseconds(since),
+            until=selection.until if until is None else _milliseconds(until),
+            limit=selection.limit if limit is None else limit,
+        )
+
+        def read(first: int | None, names: Sequence[str] = wanted) -> Iterator[pa.RecordBatch]:
+            return self.to_batches(names, replace(chosen, limit=least(first, chosen.limit)))
+
+        return Rows(f"messages of {self._title()}", rocketmq_schema(wanted), read, counted(read, "physical_offset"))
+
+    def sql(self, query: str, *, columns: Sequence[str] | None = None) -> Rows:
+        """Return the result of a query, in memory; tables: messages, queues, groups, damage, index_entries, timers, findings.
+
+        columns: of `messages`; by default all but the body, with `body_len`. Raises UsageError, and UnsupportedError without DuckDB.
+        """
+        return result(self, query, columns)
+
+    def summary(self) -> RocketMQSummary:
+        """Return what `inspect` shows, from names, sizes, headers and the end of the log."""
+        from mqstore.rocketmq.summary import summarize
+
+        return summarize(self)
+
+    def get(
+        self,
+        *,
+        offset: int | None = None,
+        id: str | None = None,  # noqa: A002
+        unique: str | None = None,
+        topic: str | None = None,
+        queue: int | None = None,
+        at: int | None = None,
+        view: str = "disk",
+    ) -> Message:
+        """Return one message in full, by its physical offset, id, unique key (with topic), or queue offset (at, with topic and queue).
+
+        Raises UsageError, NotFoundError.
+        """
+        from mqstore.rocketmq.get import get
+
+        return get(self, self.view(view), offset=offset, id=id, unique=unique, topic=topic, queue=queue, at=at)
+
+    def find(
+        self,
+        text: str,
+        *,
+        whole_key: bool = False,
+        body: str = "sha256",
+        limit: int | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> FindReport:
+        """Return the messages that hold a text, each with what became of it; arguments as for `mqstore.jobs.find.find`."""
+        from mqstore.jobs.find import DEFAULT_LIMIT, find
+
+        return find(
+            self, text, whole_key=whole_key, body=body, limit=limit or DEFAULT_LIMIT, spark=spark, master=master, threads=threads,
+            progress=progress,
+        )  # fmt: skip
+
+    def verify(
+        self,
+        *,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Check every record, queue entry and index entry, and each against the others; arguments as for `mqstore.jobs.verify.verify`."""
+        from mqstore.jobs.verify import verify
+        from mqstore.rocketmq.diagnosis.diagnosis import advise
+
+        report = verify(self, spark=spark, master=master, threads=threads, progress=progress)
+        return replace(report, advice=advise(self, report))
+
+    def usage(
+        self,
+        *,
+        prefix: int | None = None,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        threads: int | None = None,
+        splits: int | None = None,
+        progress: Progress | None = None,
+    ) -> UsageReport:
+        """Return what takes the space in the log, and what its files retain; arguments as for `mqstore.jobs.usage.usage`."""
+        from mqstore.jobs.usage import usage
+
+        return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)
+
+    def diagnose(self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None) -> Diagnosis:
+        """Return whether a broker of a version (by default the one that wrote the store) starts on it, what that loses, what to do next."""
+        from mqstore.rocketmq.diagnosis.diagnosis import diagnose
+
+        return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress)
+
+    def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
+        """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export`."""
+        from mqstore.jobs.export import export
+
+        return export(self, to, **options)
+
+    def rebuild(self, to: str | os.PathLike[str], **options: Any) -> RebuildReport:
+        """Build queues, index and checkpoint from the log, in a new store in `to`; options as for `mqstore.jobs.rebuild.rebuild`."""
+        from mqstore.jobs.rebuild import rebuild
+
+        return rebuild(self, to, **options)
+
+
+def _milliseconds(when: datetime | int | None) -> int | None:
+    if not isinstance(when, datetime):
+        return when
+    if when.tzinfo is None:
+        raise UsageError(f"{when} has no time zone; give one, such as datetime(…, tzinfo=UTC), or milliseconds since 1970")
+    return round(when.timestamp() * 1000)
+
+
+if TYPE_CHECKING:
+    _ = RocketMQ

@@ -167,7 +167,7 @@ def test_a_damaged_journal_changes_nothing(tmp_path: Path) -> None:
     apply(store, tmp_path / "undo", planned(store, FOUR), LOCKING)
     found = read_journal(tmp_path / "undo")
     assert found is not None
-    saved = tmp_path / "undo" / found.changes[0]["old"]["blob"]
+    saved = tmp_path / "undo" / found.changes[0].blobs[0].name
     saved.write_bytes(b"\xff" * saved.stat().st_size)
     before = image(store)
     with pytest.raises(CannotOpenError, match="does not match its checksum"):
@@ -210,6 +210,6 @@ def test_a_stray_directory_comes_back_with_everything_in_it(tmp_path: Path) -> N
     (old / "deep" / "empty").mkdir(parents=True)
     (old / "deep" / "note").write_bytes(b"x" * 70_000)
     (old / "run").write_bytes(b"#!")
-    (old / "run").chmod(0o755)
+    (old / "run").chmod(0o640)
     found, _ = repaired_and_undone(store, FOUR)
     assert found.starts

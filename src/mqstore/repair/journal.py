@@ -12,9 +12,9 @@
 Every change can be repeated, so that after a crash the same command goes on: the journal holds both sides of each. Where nothing was
 interrupted, the files must be as the repair left them; otherwise `undo` refuses and changes nothing.
 
-A journal that is found is not trusted. Before the first change: it belongs to this user or to the owner of the store, and nobody else
-can write to it; the manifest is one that `encode` makes; every blob has its size and checksum, and is not a link; every file that is
-named lies in the store also when links are resolved, and is not a link itself.
+A journal that is found is not trusted. Before the first change: it belongs to this user or to the owner of the store, and no other
+user can write to it; the manifest is one that `encode` makes; every blob has its size and checksum, and is not a link; every file
+that is named is in the store also when links are resolved, and is not a link itself.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def resume(root: Path, journal: Journal, locking: StoreLocking, *, recorder: Rec
 
 def _write_journal(root: Path, path: Path, steps: Iterable[Step], lock_existed: bool, recorder: Recorder | None) -> None:
     with NewDirectory(path, recorder=recorder) as new:
-        os.chmod(new.directory.root, 0o700)  # it holds messages, and is followed only if nobody else can write to it
+        os.chmod(new.directory.root, 0o700)  # it holds messages, and is followed only if no other user can write to it
         changes: list[Recorded] = []
         for step in steps:
             for change in step.changes:

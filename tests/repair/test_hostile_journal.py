@@ -21,7 +21,7 @@ from support.repairs import image_of
 from support.rocketmq_states import STATES
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import PREPARED, StoreLocking, apply, read_journal, resume, undo
 from mqstore.rocketmq.live.store_lock import StoreLock

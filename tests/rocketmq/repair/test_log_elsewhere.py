@@ -14,7 +14,7 @@ import pytest
 from support.golden import GOLDEN, case_named, run_cli, tree_checksum, unpack
 
 from mqstore.errors import UnsupportedError
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply
 from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.repair.plan import LOCKING, plan

@@ -10,7 +10,7 @@ import pytest
 from support.golden import DAMAGED, PLAIN, GoldenCase, case_id, case_named, opened, unpack
 from support.rocketmq_states import STATES, made
 
-from mqstore.opening import open_rocketmq
+from mqstore.places import open_rocketmq
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import apply
 from mqstore.rocketmq.repair.plan import LOCKING, RecordGuard, plan

@@ -24,7 +24,7 @@ def test_after_a_repair_the_real_store_starts_and_keeps_what_diagnose_promises(v
         pytest.skip(reason)
     places: list[Place] = []
     for base in map(case_named, BASES[version]):
-        for state in sorted(STATES):
+        for state in sorted(STATES.keys() - {"no_log"}):
             if state.startswith("torn_") and state != "torn_tail" and not (opened(base) / "config").exists():
                 continue
             name = f"{base.name.replace('/', '-')}-{state}"

@@ -192,7 +192,7 @@ def test_a_journal_of_another_store_and_a_second_apply_are_refused(tmp_path: Pat
         undo(other, found, LOCKING)
     with pytest.raises(TargetError, match="exists already"):
         applied(store, tmp_path / "a" / "undo", steps)
-    (tmp_path / "a" / "undo" / found.changes[0]["old"]["blob"]).write_bytes(b"")
+    (tmp_path / "a" / "undo" / found.changes[0].blobs[0].name).write_bytes(b"")
     with pytest.raises(CannotOpenError, match="does not match its checksum"):
         undo(store, found, LOCKING)
     assert (image(store), image(other)) == before
@@ -203,7 +203,7 @@ def test_a_renamed_file_that_a_node_changed_since_is_not_given_back(tmp_path: Pa
     applied(store, tmp_path / "undo", planned(store))
     found = read_journal(tmp_path / "undo")
     assert found is not None
-    path = store / found.changes[0]["to"]
+    path = store / found.changes[0].to
     path.write_bytes(path.read_bytes() + b"more")
     before = image(store)
     with pytest.raises(TargetError, match=r"2.rdq was changed after the repair"):

@@ -176,7 +176,7 @@ def _resumed(out: Output, back: Repairing, path: Path) -> int | None:
     if out.is_text:
         out.line(f"Finished the repair of {back.root} that was interrupted: {count(len(found.changes), 'change')}.", style="bold")
     else:
-        out.report({"repaired": len({change["step"] for change in found.changes}), "journal": str(path), "not_repaired": []})
+        out.report({"repaired": len({change.step for change in found.changes}), "journal": str(path), "not_repaired": []})
     return 0
 
 

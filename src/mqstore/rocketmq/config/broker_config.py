@@ -54,6 +54,7 @@ class BrokerConfig:
     recheck_reput_offset_from_cq: bool | None = None
     store_path_root_dir: str | None = None
     store_path_commit_log: str | None = None
+    read_only_commit_log_store_paths: str | None = None
     store_type: str | None = None
     batch_topics: tuple[str, ...] = ()
 
@@ -85,6 +86,7 @@ _STRINGS = {
     "messageDelayLevel": "message_delay_level",
     "storePathRootDir": "store_path_root_dir",
     "storePathCommitLog": "store_path_commit_log",
+    "readOnlyCommitLogStorePaths": "read_only_commit_log_store_paths",
     "storeType": "store_type",
 }
 _QUEUE_TYPE = "queueType."

@@ -30,6 +30,7 @@ from mqstore.rocketmq.diagnosis.database_queues import (
     unknown_of_index,
 )
 from mqstore.rocketmq.diagnosis.group_log import cannot_be_determined
+from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
@@ -108,6 +109,7 @@ class _Work:
         self.configs: list[LoadedConfig] = []
         self.locked = False
         self.missing = 0  # messages of which only the places in their queues are left
+        self.elsewhere = log_elsewhere(store) if database is None else None
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
@@ -119,6 +121,8 @@ class _Work:
         if report is not None:
             configs = self._config_files()
             self.evidence += [Evidence.of(item) for item in report.damage if item.file not in configs]
+        if self.elsewhere is not None:
+            return Advice(None, *self._advice(0, 0))
         if self.obstacles or (report is not None and any(self._repairable(item) for item in self.evidence)):
             return Advice(False if self.obstacles else None, *self._advice(0, 0))
         if report is not None and self._all_well(report):
@@ -134,6 +138,8 @@ class _Work:
     def _prepare(self) -> Recovery | None:
         """Look for what keeps a broker from starting; return the load, which is yet to be run, if names and sizes allow one."""
         self._check_lock()
+        if self.elsewhere is not None:
+            self.unknown.append(f"what the broker has after its start: that {self.elsewhere.sentence}")
         self._check_configs()
         return self._recover()
 
@@ -321,10 +327,19 @@ class _Work:
                 "that cannot be right"
             )
         if missing:
-            sentence = f"of {count(missing, 'message')} only the places in their queues are left: the bytes are lost, whatever is done"
+            renamed = renamed_log_files(self.store)
+            left = f"of {count(missing, 'message')} only the places in their queues are"
+            if self.elsewhere is not None:
+                sentence = f"{left} here: what became of them {self.elsewhere.sentence}"
+                self.evidence.append(Evidence("log-elsewhere", log, sentence, messages=missing))
+            elif renamed:
+                names = ", ".join(file.relative for file in renamed)
+                sentence = f"{left} found under the names of a log: {names} holds records of it, and a broker does not read that"
+                self.evidence.append(Evidence("log-renamed", log, sentence, messages=missing))
+            else:
+                self.evidence.append(Evidence("gone", log, f"{left} left: the bytes are lost, whatever is done", messages=missing))
             if not self.store.log.files:
                 self.unknown.append("how many of the messages in the queues had expired before the log was lost")
-            self.evidence.append(Evidence("gone", self.store.log.queue.relative, sentence, messages=missing))
 
     def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:
         """Say that messages may be lost in bytes that no queue has reached: nothing else counts them."""
@@ -410,6 +425,8 @@ class _Work:
         store = self.store.path
         if self.locked:
             return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
+        if self.elsewhere is not None:
+            return command("mqstore", "inspect", store), f"see what is here; what to do {self.elsewhere.sentence}; {self.elsewhere.remedy}"
         if self.database is not None and (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
             target = self.store.path.name if isinstance(store, Url) else store
             why = "make an intact store from the log, with queues in RocksDB again"

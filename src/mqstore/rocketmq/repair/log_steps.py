@@ -5,7 +5,7 @@
     a body that does not match    its CRC is computed again: the broker keeps the message, with the body as it is
     bytes that are not a record   become the body of a rolled-back message, which a broker parses and lists nowhere
     the rest of a file            a record of end of file
-    a missing file                a file that holds nothing but that
+    a missing file                a file that holds nothing but that; the file itself, if it is there under another name
 
 Format: docs/formats/rocketmq.md, sections 2 and 8.
 """
@@ -13,7 +13,7 @@ Format: docs/formats/rocketmq.md, sections 2 and 8.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames, record_layout
 from mqstore.repair.change import Change, Step
+from mqstore.rocketmq.diagnosis.log_site import RenamedLogFile
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import TRANSACTION_ROLLBACK, Record, body_crc, encode
 
-__all__ = ["log_steps"]
+__all__ = ["log_steps", "rename_steps"]
 
 FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
@@ -38,6 +39,21 @@ LARGEST_RECORD = 64 << 20
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _CUT = "it cuts the log here and discards everything after it"
+
+
+def rename_steps(files: Iterable[RenamedLogFile]) -> Iterator[Step]:
+    """Yield the step for each file of the log that is there under another name."""
+    for file in files:
+        yield Step(
+            "rename",
+            file.relative,
+            0,
+            file.size,
+            f"its records are those of {file.to}, which is missing: it takes that name; then make a plan of the log with it",
+            "it does not start, or reads other files in place of this one",
+            "",
+            (Change("rename", file.relative, to=file.to),),
+        )
 
 
 def log_steps(log: CommitLog, damage: list[Damage], timestamp: int, on_restored: Callable[[Bytes], None]) -> Iterator[Step]:

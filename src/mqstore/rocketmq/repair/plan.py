@@ -1,24 +1,37 @@
 """The plan of a repair: the steps after which a broker starts on the store and delivers everything that is intact.
 
+A plan is made only of a store whose whole log is there. If files of the log only lack their names, the plan is to give these back, and the
+rest follows from the log with them.
+
+Whatever the steps are, none overwrites, cuts off or replaces bytes of the log that are a whole record: `RecordGuard` sees every change.
+
 What a broker repairs by itself and without loss is not in the plan: a torn end after a kill is, because its bytes would stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.errors import UnsupportedError
-from mqstore.repair.change import Step
+from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import StoreLocking
+from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
+from mqstore.rocketmq.format.commit_log import CommitLog, Records
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile
+from mqstore.rocketmq.format.record import body_crc
 from mqstore.rocketmq.live.store_lock import LOCK, StoreLock
 from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.file_steps import file_steps
 from mqstore.rocketmq.repair.index_steps import index_steps
-from mqstore.rocketmq.repair.log_steps import log_steps
+from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LOCKING", "plan"]
+__all__ = ["LOCKING", "RecordGuard", "plan"]
 
 LOCKING = StoreLocking(StoreLock, LOCK)
 
@@ -29,17 +42,71 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
     if store.queue_database is not None:
         raise UnsupportedError(f"the consume queues of {store.path} are in a RocksDB database, which repair does not write")
     store.require_directories()
+    elsewhere = log_elsewhere(store)
+    if elsewhere is not None:
+        raise UnsupportedError(f"what is to be repaired in {store.path} {elsewhere.sentence}; nothing is changed: {elsewhere.remedy}")
+    renamed = renamed_log_files(store)
+    if renamed:
+        return list(rename_steps(renamed))
     scan = RepairScan(store)
     report = scan.run(threads, progress)
     prefix = f"{store.log.queue.relative}/"
     damage = [item for item in report.damage if item.file.startswith(prefix)]
-    in_log = list(log_steps(store.log, damage, scan.last_timestamp, scan.add_restored))
+    guard = RecordGuard(store.log)
+    in_log = [guard.spared(step) for step in log_steps(store.log, damage, scan.last_timestamp, scan.add_restored)]
     starts = {file.relative: file.start for file in store.log.files}
-    log_end = min([scan.log_end, *(starts[step.file] + step.offset for step in in_log if step.kind == "torn-end")])
-    return [
+    log_end = min([scan.log_end, *(starts[step.file] + step.offset for step in in_log if step.kind == "torn-end" and step.possible)])
+    steps = [
         *file_steps(store),
         *in_log,
         *queue_steps(store, scan, log_end),
         *index_steps(store, scan, list(report.damage)),
         *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
     ]
+    return [guard.spared(step) for step in steps]
+
+
+class RecordGuard:
+    """The whole records of a log: valid in all lengths, with a body that matches its CRC. No change of a plan may touch one."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._files = {file.relative: file for file in log.files}
+        self._ranges: dict[str, NDArray[np.int64]] = {}
+
+    def spared(self, step: Step) -> Step:
+        """Return the step, or one that is not possible if it would change bytes of a whole record."""
+        for change in step.changes:
+            at = self._touched(change)
+            if at is not None:
+                why = f"{step.why}; it is left alone, since a whole record is at {at} of {change.file}"
+                return replace(step, why=why, loss="", changes=())
+        return step
+
+    def _touched(self, change: Change) -> int | None:
+        """Return the position of the first whole record that a change would touch; None if there is none."""
+        file = self._files.get(change.file)
+        if file is None or change.op in ("mkdir", "rmdir"):
+            return None
+        start = {"write": change.offset, "resize": change.length}.get(change.op, 0)
+        stop = start + len(change.made) if change.op == "write" else file.size
+        records = self._records(file)
+        touched = records[(records[:, 0] < stop) & (records[:, 1] > start)]
+        for low, _ in touched.tolist():
+            record = self._log.record(file.start + low)
+            if record is None or body_crc(record.body) == record.body_crc:
+                return int(low)
+        return self._log.first_record(file, start, file.size) if change.op == "resize" and start < file.size else None
+
+    def _records(self, file: QueueFile) -> NDArray[np.int64]:
+        """Return (from, to) of each record of a file, in the order of the walk."""
+        found = self._ranges.get(file.relative)
+        if found is None:
+            parts = [np.empty((0, 2), np.int64)]
+            for event in self._log.scan_file(file):
+                if isinstance(event, Records) and len(event):
+                    at = event.positions.astype(np.int64)
+                    sizes = event.data[at[:, None] + np.arange(4)].copy().view(">i4").reshape(-1).astype(np.int64)
+                    parts.append(np.stack((at, at + sizes), axis=1))
+            found = self._ranges[file.relative] = np.concatenate(parts)
+        return found

@@ -52,7 +52,8 @@ __all__ = ["StoreFiles", "looks_like_rocketmq"]
 class StoreFiles:
     """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly.
 
-    log_only: one file of the log is all that was given, so that queues, index, configuration and shutdown are unknown, not missing.
+    configured: whether a configuration was given. log_only: one file of the log is all that was given, so that queues, index,
+    configuration and shutdown are unknown, not missing.
     """
 
     family = "rocketmq"
@@ -63,6 +64,7 @@ class StoreFiles:
     ) -> None:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
+        self.configured = config is not None
         self.directory = open_place(self.path, snapshot)
         self.log_only = isinstance(self.directory, SingleFile)
         self.directory.tolerate_unlisted(*REQUIRED)

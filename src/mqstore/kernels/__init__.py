@@ -20,12 +20,13 @@ Objects: between an engine and its log there is no Python call for an ordinary m
 
 from __future__ import annotations
 
-import sysconfig
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 
 try:
-    from mqstore.kernels.common import shared_code  # noqa: F401 (a library only: what all kernels share)
+    import_module("mqstore.kernels.common.shared_code")  # what all kernels share; it has no `.py` file
 except ImportError as error:
     raise ImportError(
-        f"mqstore has no compiled kernels for this Python ({sysconfig.get_config_var('EXT_SUFFIX')}): install it here with "
+        f"mqstore has no compiled kernels for this Python ({EXTENSION_SUFFIXES[0]}): install it here with "
         f"`pip install --force-reinstall --no-deps mqstore`, or in a checkout of its sources with `pip install --editable .` ({error})"
     ) from None

@@ -23,7 +23,6 @@ import mqstore
 from mqstore.jobs.export import export
 from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
-from mqstore.kernels import is_compiled
 from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 

@@ -23,10 +23,16 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 
-try:
-    import_module("mqstore.kernels.common.shared_code")  # what all kernels share; it has no `.py` file
-except ImportError as error:
-    raise ImportError(
-        f"mqstore has no compiled kernels for this Python ({EXTENSION_SUFFIXES[0]}): install it here with "
-        f"`pip install --force-reinstall --no-deps mqstore`, or in a checkout of its sources with `pip install --editable .` ({error})"
-    ) from None
+
+def _check() -> None:
+    """Raise ImportError, a sentence, if this Python has no compiled kernels."""
+    try:
+        import_module("mqstore.kernels.common.shared_code")  # what all kernels share; it has no `.py` file
+    except ImportError as error:
+        raise ImportError(
+            f"mqstore has no compiled kernels for this Python ({EXTENSION_SUFFIXES[0]}): install it here with "
+            f"`pip install --force-reinstall --no-deps mqstore`, or in a checkout of its sources with `pip install --editable .` ({error})"
+        ) from None
+
+
+_check()

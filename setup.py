@@ -1,47 +1,57 @@
 """Compile the kernels; everything else is in pyproject.toml.
 
-A kernel is a `.py` file of `mqstore.kernels` that imports `cython`. If it cannot be compiled (no C compiler, no
-Cython) the install still succeeds, and the same file runs as plain Python, slowly.
+A kernel is a `.py` file of `mqstore.kernels` that imports `cython`. They run compiled only, so without a C compiler the build fails,
+with one sentence. The compiler of the package ziglang will do, which `build_backend.py` has installed where there is no other one.
 
 The C code that Cython would put into every library is compiled once, as SHARED, and the kernels import it.
 
 MQSTORE_BOUNDSCHECK=1 compiles every array access with a check: slower, for tests on damaged bytes.
 """
 
+import importlib.util
 import os
+import shlex
+import sys
 from pathlib import Path
 
+from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError
+
+from build_backend import c_compiler
 
 KERNELS = Path("src/mqstore/kernels")
 SHARED = "mqstore.kernels.common.shared_code"
 CORES = os.cpu_count() or 1
+NEXT_STEP = (
+    "mqstore was not built: install a C compiler and the headers of this Python (Debian: apt install gcc python3-dev), "
+    "or let pip fetch a compiler (without --no-build-isolation), or install a wheel"
+)
 
 
 class BuildKernels(build_ext):
-    """Compiles the kernels in parallel."""
+    """Compiles the kernels in parallel, with the compiler of ziglang if there is no other one."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or CORES
 
-    def build_extensions(self) -> None:
-        """Compile SHARED first: without it the kernels could not be imported, so none is compiled."""
-        kernels = self.extensions
-        self.extensions = [each for each in kernels if each.name == SHARED]
-        super().build_extensions()
-        if all(Path(self.get_ext_fullpath(each.name)).exists() for each in self.extensions):
-            self.extensions = [each for each in kernels if each.name != SHARED]
-            super().build_extensions()
-        self.extensions = kernels
+    def run(self) -> None:
+        if c_compiler():
+            os.environ["CC"] = c_compiler()
+        elif importlib.util.find_spec("ziglang"):
+            os.environ["CC"] = f"{shlex.quote(sys.executable)} -m ziglang cc -fno-sanitize=undefined"
+            os.environ["LDSHARED"] = f"{os.environ['CC']} -shared"
+        else:
+            raise SystemExit(f"{NEXT_STEP}; there is no C compiler here")
+        try:
+            super().run()
+        except CCompilerError as error:
+            raise SystemExit(f"{NEXT_STEP}; the compiler says above what it lacks ({error})") from None
 
 
 def kernels() -> list[Extension]:
-    try:
-        from Cython.Build import cythonize
-    except ImportError:
-        return []
     checked = os.environ.get("MQSTORE_BOUNDSCHECK", "") not in ("", "0")
     paths = {
         ".".join(path.with_suffix("").parts[1:]): path
@@ -64,8 +74,6 @@ def kernels() -> list[Extension]:
             "cdivision": True,
         },
     )
-    for each in compiled:
-        each.optional = True  # cythonize makes new extensions, without this
     return compiled
 
 

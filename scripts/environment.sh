@@ -50,7 +50,7 @@ fingerprint() {
     {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
         printf '%s\n' "$@" ${MQSTORE_PYSPARK:+"pyspark $MQSTORE_PYSPARK"}
-        cat requirements.lock pyproject.toml setup.py src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
+        cat requirements.lock pyproject.toml setup.py build_backend.py src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
     } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
@@ -61,31 +61,6 @@ pinned() {
         { grep -v -e '^pyspark==' -e '^py4j==' requirements.lock && echo "pyspark==$MQSTORE_PYSPARK"; } >"$pins"
     fi
     "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint "$pins" "$@"
-}
-
-# Without a compiler the kernels run as plain Python, about a hundred times slower; a compiler from a Python package will do.
-find_compiler() {
-    local compiler
-    for compiler in ${CC:+"${CC%% *}"} cc gcc clang; do
-        if command -v "$compiler" >/dev/null; then
-            if [ "$compiler" != cc ] && [ -z "${CC:-}" ]; then
-                export CC=$compiler
-            fi
-            return
-        fi
-    done
-    say "No C compiler found; installing one ..."
-    if pinned ziglang; then
-        cat >"$venv/bin/zig-cc" <<SH
-#!/bin/sh
-exec "$(cd "$venv/bin" && pwd)/python" -m ziglang cc "\$@"
-SH
-        chmod +x "$venv/bin/zig-cc"
-        CC=$(cd "$venv/bin" && pwd)/zig-cc
-        export CC LDSHARED="$CC -shared"
-    else
-        say "No C compiler could be installed: the kernels will run as plain Python, which is slow."
-    fi
 }
 
 prepare() {
@@ -102,8 +77,9 @@ prepare() {
     fi
     say "Installing the packages of requirements.lock (once; takes a few minutes on a slow connection) ..."
     rm -f "$venv"/.mqstore-installed*
-    find_compiler
-    pinned setuptools wheel cython || give_up "The packages of requirements.lock could not be installed; is a package index reachable?"
+    # what a build asks for; without isolation pip does not install it
+    pinned setuptools wheel cython && pinned setuptools $("$venv/bin/python" -c 'import build_backend; print(*build_backend.compiler_packages())') ||
+        give_up "The packages of requirements.lock could not be installed; is a package index reachable?"
     local extras
     extras=$(
         IFS=,

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mqstore import kernels as _kernels  # noqa: F401 (fails at once, with a sentence, where they are not compiled)
 from mqstore.errors import (
     CannotOpenError,
     MqstoreError,

@@ -17,9 +17,8 @@ from support.special_files import time_limit
 import mqstore
 from mqstore.errors import MqstoreError
 from mqstore.findings import Kind
-from mqstore.kernels.rabbitmq.index_layout import DELIVER, PUBLISH_TRANSIENT
 from mqstore.rabbitmq.engine.queue_store import QueueStore
-from mqstore.rabbitmq.format.journal import PUBLISH_SIZE, acknowledge, deliver, read_journal
+from mqstore.rabbitmq.format.journal import DELIVER, PUBLISH_SIZE, PUBLISH_TRANSIENT, acknowledge, deliver, read_journal
 from mqstore.rocketmq import Message, MessageStore, StoreConfig
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify

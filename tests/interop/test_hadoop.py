@@ -57,7 +57,7 @@ def test_executors_on_yarn_import_the_package_that_was_sent_with_its_compiled_ke
     for found in driver.run("where"):
         assert Path(found["file"]).is_relative_to(Path(found["directory"]).resolve())
         assert "container_" in found["directory"]
-        assert found["compiled"]
+        assert Path(found["kernel"]).is_relative_to(Path(found["file"]).parent)
 
 
 def test_a_store_in_hdfs_is_the_store_that_was_copied_there(url: str) -> None:

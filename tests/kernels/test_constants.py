@@ -1,49 +1,34 @@
-"""The constants of kernels are written down twice, for Python and for C: both must have the same names and values."""
+"""The layouts stand once for C, in the kernels' `.pxd` files, and once for Python, in the formats: both say the same."""
 
 import ast
 import re
+import struct
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mqstore.kernels
-from mqstore.kernels.rabbitmq import message_terms, term_layout
+from mqstore.kernels.rabbitmq import message_terms
+from mqstore.kernels.rocketmq import record_decode
+from mqstore.rabbitmq.erlang import etf, terms
+from mqstore.rabbitmq.format import journal, message_file, queue_store, segment
+from mqstore.rabbitmq.message import message_term
+from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
+from mqstore.rocketmq.format import consume_queue, index_geometry, record
 
 ROOT = Path(mqstore.kernels.__file__).parent
-SOURCES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}
-LAYOUTS = [name for name in SOURCES if name.endswith("_layout")]
-
-
-def assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
-    """Return the constants assigned there and their expressions, not those that are imported."""
-    return {
-        target.id: statement.value
-        for statement in body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name) and target.id.isupper()
-    }
-
-
-def uncompiled_constants(name: str) -> dict[str, ast.expr]:
-    """Return what a kernel assigns in `if not cython.compiled`."""
-    blocks = [each for each in ast.parse(SOURCES[name]).body if isinstance(each, ast.If)]
-    return assigned([statement for block in blocks if ast.unparse(block.test) == "not cython.compiled" for statement in block.body])
-
-
-WITH_CONSTANTS = [name for name in SOURCES if not name.startswith("common.") and uncompiled_constants(name)]
+RABBITMQ = sorted(ROOT.glob("rabbitmq/*.py"))
 
 
 @cache
-def c_constants(name: str) -> tuple[dict[str, int], dict[str, int]]:
+def constants(name: str) -> tuple[dict[str, int], dict[str, int]]:
     """Return the constants of a .pxd: the members of its enums and the names that stand for a #define; and those it takes from others."""
-    path = ROOT.joinpath(*name.split(".")).with_suffix(".pxd")
-    source = path.read_text(encoding="utf-8") if path.exists() else ""
+    source = ROOT.joinpath(*name.split(".")).with_suffix(".pxd").read_text(encoding="utf-8")
     taken: dict[str, int] = {}
     for other, one, several in re.findall(r"^from mqstore\.kernels\.(\S+) cimport (?:\(\n([^)]*)\)|(.*))", source, re.MULTILINE):
-        theirs = c_constants(other)[0]
+        theirs = constants(other)[0]
         taken |= {each: theirs[each] for each in re.findall(r"\w+", one + several) if each in theirs}
     found: dict[str, int] = {}
     for block in re.findall(r"^c(?:p)?def enum:\n((?:[ ]{4}.*\n|\n)+)", source, re.MULTILINE):
@@ -60,50 +45,139 @@ def c_constants(name: str) -> tuple[dict[str, int], dict[str, int]]:
     return found, taken
 
 
-def test_every_family_has_layouts_and_constants() -> None:
-    assert {name.partition(".")[0] for name in LAYOUTS} == {"rocketmq", "rabbitmq"}
-    for name in ("rocketmq.frames", "rocketmq.batch_body", "rabbitmq.terms", "rabbitmq.message_terms", "rabbitmq.id_table"):
-        assert name in WITH_CONSTANTS
+def places(form: struct.Struct | np.dtype) -> list[int]:
+    """Return where the fields of a format of Python start, and where it ends."""
+    if isinstance(form, np.dtype):
+        return [*(form.fields[name][1] for name in form.names), form.itemsize]
+    codes = re.findall(r"\d*[a-zA-Z]", form.format)
+    return [struct.calcsize(">" + "".join(codes[:count])) for count in range(len(codes) + 1)]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_constants_for_c_are_those_for_python(name: str) -> None:
-    module = import_module(f"mqstore.kernels.{name}")
-    for_python = {constant: getattr(module, constant) for constant in assigned(ast.parse(SOURCES[name]).body)}
-    assert len(for_python) > 12
-    assert c_constants(name)[0] == for_python
+BEFORE_HOSTS = [
+    "AT_SIZE",
+    "AT_MAGIC",
+    "AT_BODY_CRC",
+    "AT_QUEUE_ID",
+    "AT_FLAG",
+    "AT_QUEUE_OFFSET",
+    "AT_PHYSICAL_OFFSET",
+    "AT_SYS_FLAG",
+    "AT_BORN_TIMESTAMP",
+    "AT_BORN_HOST",
+]
+AFTER_BORN_HOST = ["AT_STORE_TIMESTAMP", "AT_STORE_HOST"]
+AFTER_HOSTS = ["AT_RECONSUME_TIMES", "AT_PREPARED_OFFSET", "AT_BODY_LENGTH", "AT_BODY"]
 
 
-@pytest.mark.parametrize("name", WITH_CONSTANTS)
-def test_the_constants_of_a_kernel_are_those_of_its_uncompiled_form(name: str) -> None:
-    """Uncompiled, a kernel assigns its constants in `if not cython.compiled`."""
-    own, taken = c_constants(name)
-    known: dict[str, object] = dict(own | taken)
-    for_python = {}
-    for constant, expression in uncompiled_constants(name).items():
-        known[constant] = for_python[constant] = eval(ast.unparse(expression), {}, known)
-    assert for_python
-    assert {constant: own.get(constant) for constant in for_python} == for_python
+def test_a_record_has_its_fields_where_the_codec_has_them() -> None:
+    layout, host = constants("rocketmq.record_layout")[0], record.HOST_SIZE
+    fields = [(name, 0) for name in BEFORE_HOSTS] + [(name, host) for name in AFTER_BORN_HOST] + [(name, 2 * host) for name in AFTER_HOSTS]
+    assert [layout[name] + hosts for name, hosts in fields] == places(record._IPV4)
+
+
+@pytest.mark.parametrize(
+    ("layout", "names", "form", "before"),
+    [
+        ("rocketmq.entry_layout", "ENTRY_AT_OFFSET ENTRY_AT_SIZE ENTRY_AT_TAGS_CODE ENTRY_SIZE", consume_queue.ENTRY, 0),
+        ("rocketmq.entry_layout", "KEY_AT_HASH KEY_AT_OFFSET KEY_AT_TIMESTAMP KEY_SIZE", KEY_ROW, 0),
+        (
+            "rocketmq.entry_layout",
+            "INDEX_AT_HASH INDEX_AT_OFFSET INDEX_AT_SECONDS INDEX_AT_PREVIOUS INDEX_ENTRY_SIZE",
+            index_geometry.ENTRY,
+            0,
+        ),
+        ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", journal._PUBLISH, journal.ID_AT),
+        ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", segment._PUBLISH, segment.ID_AT),
+        ("rabbitmq.store_layout", "- RECORD_AT_ID RECORD_AT_TERM", message_file._HEADER, 0),
+        ("rabbitmq.store_layout", "ENTRY_AT_SIZE ENTRY_AT_FLAGS ENTRY_AT_CRC ENTRY_AT_PADDING ENTRY_HEADER_SIZE", queue_store._ENTRY, 0),
+    ],
+)
+def test_a_layout_has_its_fields_where_the_format_has_them(layout: str, names: str, form: struct.Struct | np.dtype, before: int) -> None:
+    """before: bytes of the format that come before what the layout counts from."""
+    known = constants(layout)[0]
+    found = {name: place - before for name, place in zip(names.split(), places(form), strict=True) if name != "-"}
+    assert {name: known[name] for name in found} == found
+
+
+SAME = {
+    "rocketmq.record_layout": {
+        "MAGIC_V1": record.MAGIC_V1,
+        "MAGIC_V2": record.MAGIC_V2,
+        "MAGIC_BLANK": record.MAGIC_BLANK,
+        "MAGIC_FIRST_BYTE": record.MAGIC_V1 >> 24 & 0xFF,
+        "AT_MAGIC": record.MAGIC_AT,
+        "AT_BODY_CRC": record.BODY_CRC_AT,
+        "AT_PHYSICAL_OFFSET": record.PHYSICAL_OFFSET_AT,
+        "AT_SYS_FLAG": record.SYS_FLAG_AT,
+        "AT_BORN_HOST": record.BORN_HOST_AT,
+        "IPV4_HOST_SIZE": record.HOST_SIZE,
+        "IPV6_HOST_SIZE": record.IPV6_HOST_SIZE,
+        "MIN_RECORD_SIZE": record.MIN_RECORD_SIZE,
+        "COMPRESSED": record.COMPRESSED,
+        "TRANSACTION_MASK": record.TRANSACTION_MASK,
+        "TRANSACTION_NONE": record.TRANSACTION_NONE,
+        "TRANSACTION_PREPARED": record.TRANSACTION_PREPARED,
+        "TRANSACTION_COMMIT": record.TRANSACTION_COMMIT,
+        "TRANSACTION_ROLLBACK": record.TRANSACTION_ROLLBACK,
+        "BORN_HOST_IPV6": record.BORN_HOST_IPV6,
+        "STORE_HOST_IPV6": record.STORE_HOST_IPV6,
+        "CRC_PROPERTY_SIZE": record.CRC_PROPERTY_SIZE,
+        "CRC_NAME_SIZE": len(record.CRC_NAME),
+        **{f"WORD_{name}": int.from_bytes(name.encode(), "big") for name in ("TAGS", "KEYS", "UNIQ_KEY")},
+        "WORD_DELA": int.from_bytes(b"DELAY"[:4], "big"),
+        "WORD_INNE": int.from_bytes(b"INNER_MULTI_DISPATCH"[:4], "big"),
+        "WORD_CRC_FIRST": int.from_bytes(record.CRC_NAME[:4], "big"),
+        "WORD_CRC_SECOND": int.from_bytes(record.CRC_NAME[4:], "big"),
+    },
+    "rocketmq.entry_layout": {"INDEX_HEADER_SIZE": index_geometry.HEADER_SIZE, "INDEX_SLOT_SIZE": index_geometry.SLOT_SIZE},
+    "rocketmq.record_decode": {name.upper(): place for place, name in enumerate(record_decode.FIELDS)},
+    "rabbitmq.index_layout": {
+        "PUBLISH": journal.PUBLISH,
+        "PUBLISH_TRANSIENT": journal.PUBLISH_TRANSIENT,
+        "DELIVER": journal.DELIVER,
+        "ACKNOWLEDGE": journal.ACKNOWLEDGE,
+        "JOURNAL_PUBLISH_SIZE": journal.PUBLISH_SIZE,
+        "JOURNAL_WORD_SIZE": journal.ID_AT,
+        "SEGMENT_PUBLISH_SIZE": segment.PUBLISH_SIZE,
+        "SEGMENT_MARK_SIZE": segment.MARK_SIZE,
+        "SEGMENT_WORD_SIZE": segment.ID_AT,
+    },
+    "rabbitmq.store_layout": {"RECORD_MIN_SIZE": message_file.OVERHEAD},
+    "rabbitmq.term_layout": {
+        "VERSION": terms.VERSION,
+        "COMPRESSED": etf.COMPRESSED,
+        "ID_SIZE": message_term.ID_SIZE,
+        "BASIC_CLASS": message_term.CLASS_BASIC,
+    },
+    "common.loads": {"TWO31": 1 << 31, "TWO32": 1 << 32, "LOW32": (1 << 32) - 1, "UNIQ_KEY": int.from_bytes(b"UNIQ_KEY", "big")},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_constant_for_c_is_that_for_python(name: str) -> None:
+    known = constants(name)[0]
+    assert {constant: known[constant] for constant in SAME[name]} == SAME[name]
 
 
 def test_the_names_in_message_terms_are_where_the_layout_says() -> None:
+    layout = constants("rabbitmq.term_layout")[0]
     names = message_terms.NAMES.tobytes()
     at = 0
     for name in ("basic_message", "resource", "exchange", "content", "none", "rabbit_framing_amqp_0_9_1", "true", "false"):
         constant = "FRAMING" if "framing" in name else name.upper()
-        assert (getattr(term_layout, constant), getattr(term_layout, f"{constant}_SIZE")) == (at, len(name))
+        assert (layout[constant], layout[f"{constant}_SIZE"]) == (at, len(name))
         assert names[at : at + len(name)] == name.encode()
         at += len(name)
     assert at == len(names)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("rabbitmq.") and name not in LAYOUTS])
-def test_the_code_of_a_rabbitmq_kernel_has_no_bare_codes(name: str) -> None:
+@pytest.mark.parametrize("path", RABBITMQ, ids=lambda path: path.stem)
+def test_the_code_of_a_rabbitmq_kernel_has_no_bare_codes(path: Path) -> None:
     """Only small numbers and the masks of a byte and of 16 bits do without a name, and the constants of the hash."""
     allowed = {0xFF, 0xFFFF}
     bare = [
         (function.name, node.lineno, node.value)
-        for function in ast.parse(SOURCES[name]).body
+        for function in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(function, ast.FunctionDef) and function.name != "spread"
         for node in ast.walk(function)
         if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value > 12 and node.value not in allowed

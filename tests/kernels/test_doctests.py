@@ -1,4 +1,4 @@
-"""The worked examples in the kernels' docstrings, on the kernels in use: machine code or plain Python."""
+"""The worked examples in the kernels' docstrings, on the compiled kernels."""
 
 from __future__ import annotations
 

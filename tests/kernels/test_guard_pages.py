@@ -13,10 +13,6 @@ from fuzz.images import FAMILIES
 from support.golden import case_named, opened
 from support.guard_pages import PLACES, VARIABLE
 
-from mqstore.kernels import is_compiled
-
-pytestmark = pytest.mark.skipif(not is_compiled(), reason="the kernels are not compiled: Python checks every access")
-
 TESTS = Path(__file__).parent.parent
 FEW, MANY = 3, 100
 SIGSEGV = -11

@@ -169,14 +169,14 @@ def read(spark: SparkSession, *, store: str, hold: Hold | None = None, **options
 
 
 def where(spark: SparkSession) -> Any:
-    """Return where executors import the package from, and whether its kernels are compiled there."""
+    """Return where executors import the package and its kernels from."""
     from mqstore.pipeline.spark.tasks import run_tasks
 
     def look(_: int) -> dict[str, Any]:
         import mqstore
-        from mqstore.kernels import is_compiled
+        from mqstore.kernels.rocketmq import frames
 
-        return {"file": mqstore.__file__, "compiled": is_compiled(), "directory": os.getcwd()}
+        return {"file": mqstore.__file__, "kernel": frames.__file__, "directory": os.getcwd()}
 
     return run_tasks(spark, range(4), look)
 

@@ -91,10 +91,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from mqstore.kernels import is_compiled
-
-        kernels = "compiled" if is_compiled() else "plain Python, slow: install a C compiler, then reinstall"
-        print(f"mqstore {__version__} (kernels: {kernels})")
+        print(f"mqstore {__version__}")
         raise typer.Exit
 
 
@@ -110,7 +107,7 @@ def options(
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, show_default=False)] = None,
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version and whether the kernels are compiled.", is_eager=True, callback=_print_version),
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.kernels import Kernels
 
+from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format import queue_store, segment
 
 ONCE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -24,23 +24,23 @@ def laid(messages: list[bytes], overhead: int) -> tuple[np.ndarray, np.ndarray, 
 
 @given(messages=MESSAGES)
 @ONCE
-def test_entries_of_a_queue_store_are_those_of_the_format(kernels: Kernels, messages: list[bytes]) -> None:
+def test_entries_of_a_queue_store_are_those_of_the_format(messages: list[bytes]) -> None:
     source, at, lengths, to = laid(messages, 8)
     page = np.zeros(int(to[-1] + lengths[-1] + 8), np.uint8)
-    kernels.queue_files.store_entries(source, at, lengths, page, to)
+    queue_files.store_entries(source, at, lengths, page, to)
     assert page.tobytes() == b"".join(map(queue_store.entry, messages))
 
 
 @given(messages=MESSAGES, where=st.integers(0, 10_000), bit=st.integers(0, 7))
 @ONCE
-def test_a_changed_entry_is_not_valid(kernels: Kernels, messages: list[bytes], where: int, bit: int) -> None:
+def test_a_changed_entry_is_not_valid(messages: list[bytes], where: int, bit: int) -> None:
     raw = np.frombuffer(b"".join(map(queue_store.entry, messages)), np.uint8).copy()
     _, _, lengths, to = laid(messages, 8)
     sound = np.zeros(len(messages), np.uint8)
-    kernels.queue_files.sound_entries(raw, to, lengths, sound)
+    queue_files.sound_entries(raw, to, lengths, sound)
     assert sound.all()
     raw[where % len(raw)] ^= 1 << bit
-    kernels.queue_files.sound_entries(raw, to, lengths, sound)
+    queue_files.sound_entries(raw, to, lengths, sound)
     # without the flag there is no checksum, and the other bits of its byte have no meaning
     hit = int(np.searchsorted(to, where % len(raw), "right")) - 1
     inside = where % len(raw) - int(to[hit])
@@ -49,14 +49,14 @@ def test_a_changed_entry_is_not_valid(kernels: Kernels, messages: list[bytes], w
 
 @given(messages=MESSAGES, first=st.integers(0, 16000))
 @ONCE
-def test_publishes_of_a_segment_are_those_of_the_format(kernels: Kernels, messages: list[bytes], first: int) -> None:
+def test_publishes_of_a_segment_are_those_of_the_format(messages: list[bytes], first: int) -> None:
     source, at, lengths, to = laid(messages, 36)
     page = np.zeros(int(to[-1] + lengths[-1] + 36), np.uint8)
     rel = np.arange(first, first + len(messages), dtype=np.int64)
     ids = [bytes([k + 1] * 16) for k in range(len(messages))]
     halves = np.frombuffer(b"".join(ids), ">i8").astype(np.int64).reshape(-1, 2)
     expiry, size = rel * 1_000_003, lengths + 5
-    kernels.queue_files.publishes(source, at, lengths, rel, halves[:, 0].copy(), halves[:, 1].copy(), expiry, size, page, to)
+    queue_files.publishes(source, at, lengths, rel, halves[:, 0].copy(), halves[:, 1].copy(), expiry, size, page, to)
     assert page.tobytes() == b"".join(
         segment.publish(first + k, ids[k], item, size=len(item) + 5, expiry=int(expiry[k])) + segment.mark(first + k)
         for k, item in enumerate(messages)
@@ -64,14 +64,14 @@ def test_publishes_of_a_segment_are_those_of_the_format(kernels: Kernels, messag
 
 
 @pytest.mark.parametrize(("at", "length", "to"), [(-1, 4, 0), (0, 11, 0), (8, 4, 0), (0, 4, -1), (0, 4, 30), (0, -1, 0), (1 << 62, 4, 0)])
-def test_a_position_outside_a_buffer_is_refused(kernels: Kernels, at: int, length: int, to: int) -> None:
+def test_a_position_outside_a_buffer_is_refused(at: int, length: int, to: int) -> None:
     source, page = np.zeros(10, np.uint8), np.zeros(40, np.uint8)
     places = [np.array([value], np.int64) for value in (at, length, to)]
     with pytest.raises(ValueError, match="outside its buffer"):
-        kernels.queue_files.store_entries(source, places[0], places[1], page, places[2])
+        queue_files.store_entries(source, places[0], places[1], page, places[2])
     zero = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="outside its buffer"):
-        kernels.queue_files.publishes(source, places[0], places[1], zero, zero, zero, zero, zero, page, places[2])
+        queue_files.publishes(source, places[0], places[1], zero, zero, zero, zero, zero, page, places[2])
     sound = np.ones(1, np.uint8)
-    kernels.queue_files.sound_entries(source, np.array([at if at else 7]), np.array([length]), sound)
+    queue_files.sound_entries(source, np.array([at if at else 7]), np.array([length]), sound)
     assert not sound[0]

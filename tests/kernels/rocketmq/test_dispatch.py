@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, case_id, opened
-from support.kernels import INSTALLED, Kernels, uncompiled
 
 import mqstore
+from mqstore.kernels.rocketmq import dispatch
 from mqstore.rocketmq.dispatch import dispatcher
 from mqstore.rocketmq.dispatch.dispatcher import Dispatcher, DispatchRules, dispatch_positions, dispatch_request, merge_runs
 from mqstore.rocketmq.format.commit_log import Records
@@ -25,10 +25,6 @@ Entry = tuple[int, bytes]
 Key = tuple[int, int, int]
 
 PLAIN_RULES = DispatchRules()
-
-
-def use(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "dispatch", kernels.dispatch)
 
 
 def laid(records: list[Record]) -> tuple[np.ndarray, np.ndarray]:
@@ -82,14 +78,10 @@ def stretches(case: GoldenCase) -> Iterator[Records]:
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
-def test_every_golden_log_is_dispatched_as_by_the_plain_function(
-    case: GoldenCase, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(kernels, monkeypatch)
+def test_every_golden_log_is_dispatched_as_by_the_plain_function(case: GoldenCase) -> None:
     rules = replace(mqstore.open(opened(case), config=case.config).rules(), batch_topics=frozenset())
-    for number, records in enumerate(stretches(case)):
-        if kernels is INSTALLED or number < 2:
-            agree(records.data, records.positions, rules)
+    for records in stretches(case):
+        agree(records.data, records.positions, rules)
 
 
 def test_without_records_there_are_no_runs_and_no_keys() -> None:
@@ -97,15 +89,13 @@ def test_without_records_there_are_no_runs_and_no_keys() -> None:
     assert (outcome.records, outcome.runs, len(outcome.keys)) == (0, (), 0)
 
 
-def test_more_queues_than_the_table_has_room_for(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(kernels, monkeypatch)
+def test_more_queues_than_the_table_has_room_for() -> None:
     records = [Record(f"topic-{k % 700}", b"", queue_id=k % 3, queue_offset=k // 2100, properties=b"KEYS\x01k") for k in range(4200)]
     outcome = agree(*laid(records))
     assert len(outcome.runs) == 2100
 
 
-def test_groups_keep_their_numbers_in_later_calls(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(kernels, monkeypatch)
+def test_groups_keep_their_numbers_in_later_calls() -> None:
     data, positions = laid([Record(f"t{(7 * k) % 611}", b"", queue_offset=k // 611) for k in range(1300)])
     dispatcher = Dispatcher(data, DispatchRules(), len(positions))
     for low in range(0, len(positions), 100):
@@ -113,16 +103,14 @@ def test_groups_keep_their_numbers_in_later_calls(kernels: Kernels, monkeypatch:
     assert made(dispatcher.finish()) == model(data, positions, DispatchRules())
 
 
-def test_records_with_many_keys_grow_the_array_of_keys(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(kernels, monkeypatch)
+def test_records_with_many_keys_grow_the_array_of_keys() -> None:
     keys = " ".join(f"key-{k}" for k in range(900))
     records = [Record("T", b"", properties=f"KEYS\x01{keys}\x02UNIQ_KEY\x01u{k}\x02".encode(), queue_offset=k) for k in range(12)]
     outcome = agree(*laid(records))
     assert len(outcome.keys) == 12 * 901
 
 
-def test_since_5_4_the_tags_are_the_last_key_of_a_record(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(kernels, monkeypatch)
+def test_since_5_4_the_tags_are_the_last_key_of_a_record() -> None:
     records = [Record("T", b"", properties=b"TAGS\x01a||b\x02KEYS\x01k\x02", queue_offset=k) for k in range(200)]
     outcome = agree(*laid(records), DispatchRules(index_tags=True))
     assert outcome.keys["hash"][:2].tolist() == [index_hash("T", "k"), index_hash("T", "T#a||b")]
@@ -130,8 +118,7 @@ def test_since_5_4_the_tags_are_the_last_key_of_a_record(kernels: Kernels, monke
 
 
 @pytest.mark.parametrize("sys_flag", [0, 4, 8, 12])
-def test_transaction_kinds_decide_about_queue_and_index(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, sys_flag: int) -> None:
-    use(kernels, monkeypatch)
+def test_transaction_kinds_decide_about_queue_and_index(sys_flag: int) -> None:
     outcome = agree(*laid([Record("T", b"", sys_flag=sys_flag, properties=b"KEYS\x01a  b \x02UNIQ_KEY\x01u\x02")]))
     assert len(outcome.runs) == (sys_flag in (0, 8))
     assert len(outcome.keys) == (0 if sys_flag == 12 else 3)
@@ -158,10 +145,7 @@ def test_transaction_kinds_decide_about_queue_and_index(kernels: Kernels, monkey
     ],
 )
 @pytest.mark.parametrize("topic", ["T", "SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXY", "订单"])
-def test_odd_properties_are_dispatched_as_by_the_plain_function(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, properties: bytes, topic: str
-) -> None:
-    use(kernels, monkeypatch)
+def test_odd_properties_are_dispatched_as_by_the_plain_function(properties: bytes, topic: str) -> None:
     records = [Record(topic, b"b", queue_id=k % 2, queue_offset=k, store_timestamp=1000 * k, properties=properties) for k in range(3)]
     for rules in (
         DispatchRules(),
@@ -214,10 +198,7 @@ def test_any_records_are_dispatched_as_by_the_plain_function(records: list[Recor
     data, positions = laid(records)
     for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True, index_tags=True)):
         expected = model(data, positions, rules)
-        for kernels in (INSTALLED, uncompiled()):
-            with pytest.MonkeyPatch.context() as patch:
-                use(kernels, patch)
-                assert made(dispatch_positions(data, positions, rules)) == expected
+        assert made(dispatch_positions(data, positions, rules)) == expected
 
 
 # gathering
@@ -234,46 +215,45 @@ def test_gathering_by_group_keeps_the_order_of_the_log(asked: tuple[int, list[tu
     entries = np.arange(20 * len(rows), dtype=np.int64).astype(np.uint8)
     group = np.array([row[0] for row in rows], np.int32)
     offsets = np.array([row[1] for row in rows], np.int64)
-    for kernels in (INSTALLED, uncompiled()):
-        first, count, start = (np.zeros(groups, np.int64) for _ in range(3))
-        plain, out = np.zeros(groups, np.uint8), np.zeros(20 * len(rows), np.uint8)
-        total = kernels.dispatch.sort_by_group(entries, group, offsets, first, count, plain, start, out)
-        assert total == (group >= 0).sum()
-        at = 0
-        for g in range(groups):
-            members = np.flatnonzero(group == g)
-            assert (count[g], start[g]) == (len(members), at)
-            assert out[20 * at : 20 * (at + len(members))].tobytes() == entries.reshape(-1, 20)[members].tobytes()
-            assert plain[g] == (np.diff(offsets[members]) == 1).all()
-            assert not len(members) or first[g] == offsets[members[0]]
-            at += len(members)
+    first, count, start = (np.zeros(groups, np.int64) for _ in range(3))
+    plain, out = np.zeros(groups, np.uint8), np.zeros(20 * len(rows), np.uint8)
+    total = dispatch.sort_by_group(entries, group, offsets, first, count, plain, start, out)
+    assert total == (group >= 0).sum()
+    at = 0
+    for g in range(groups):
+        members = np.flatnonzero(group == g)
+        assert (count[g], start[g]) == (len(members), at)
+        assert out[20 * at : 20 * (at + len(members))].tobytes() == entries.reshape(-1, 20)[members].tobytes()
+        assert plain[g] == (np.diff(offsets[members]) == 1).all()
+        assert not len(members) or first[g] == offsets[members[0]]
+        at += len(members)
 
 
-def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
+def test_arrays_that_are_too_small_are_refused() -> None:
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="too small"):
-        kernels.dispatch.sort_by_group(
+        dispatch.sort_by_group(
             np.zeros(10, np.uint8), np.zeros(1, np.int32), one, one, one, np.zeros(1, np.uint8), one, np.zeros(20, np.uint8)
         )
     with pytest.raises(ValueError, match="out of range"):
-        kernels.dispatch.sort_by_group(
+        dispatch.sort_by_group(
             np.zeros(20, np.uint8), np.ones(1, np.int32), one, one, one, np.zeros(1, np.uint8), one, np.zeros(20, np.uint8)
         )
     with pytest.raises(ValueError, match="power of two"):
-        kernels.dispatch.enter_groups(np.zeros(1, np.uint8), np.full(6, -1, np.int32), one, one, np.zeros(1, np.int32), 1)
+        dispatch.enter_groups(np.zeros(1, np.uint8), np.full(6, -1, np.int32), one, one, np.zeros(1, np.int32), 1)
 
 
-def test_registered_groups_are_found_again(kernels: Kernels) -> None:
+def test_registered_groups_are_found_again() -> None:
     topics = [f"topic{k}".encode() for k in range(600)]
     data = np.frombuffer(b"".join(topics), np.uint8)
     lengths = np.array([len(topic) for topic in topics], np.int64)
     starts = np.cumsum(lengths) - lengths
     queues = np.arange(600, dtype=np.int32) % 5
     table = np.full(2048, -1, np.int32)
-    kernels.dispatch.enter_groups(data, table, starts, lengths, queues, 600)
+    dispatch.enter_groups(data, table, starts, lengths, queues, 600)
     assert sorted(table[table >= 0].tolist()) == list(range(600))
     again = np.full(2048, -1, np.int32)
-    INSTALLED.dispatch.enter_groups(data, again, starts, lengths, queues, 600)
+    dispatch.enter_groups(data, again, starts, lengths, queues, 600)
     assert (table == again).all()
 
 

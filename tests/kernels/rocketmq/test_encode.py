@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.kernels import INSTALLED, Kernels, uncompiled
 
-from mqstore.kernels.rocketmq import frames
+from mqstore.kernels.rocketmq import encode, frames
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.record import Record
 
@@ -70,10 +69,10 @@ def append(file: Any, position: int, limit: int, wanted: Record, property_crc: i
     return size
 
 
-def written(kernels: Kernels, wanted: Record, property_crc: int = 0) -> bytes:
+def written(wanted: Record, property_crc: int = 0) -> bytes:
     """Return the bytes that `append` writes for a record in the middle of a page of 0xAA."""
     page = np.full(40_000, 0xAA, np.uint8)
-    size = append(kernels.encode.LogFileWriter(page), 100, len(page), wanted, property_crc)
+    size = append(encode.LogFileWriter(page), 100, len(page), wanted, property_crc)
     assert (page[:100] == 0xAA).all()
     assert (page[100 + size :] == 0xAA).all()
     return page[100 : 100 + size].tobytes()
@@ -143,17 +142,17 @@ WORKED_HEX = (
 )
 
 
-def test_the_worked_example_of_a_message(kernels: Kernels) -> None:
-    assert written(kernels, WORKED).hex() == WORKED_HEX
+def test_the_worked_example_of_a_message() -> None:
+    assert written(WORKED).hex() == WORKED_HEX
 
 
-def test_the_worked_example_with_a_property_crc(kernels: Kernels) -> None:
-    raw = written(kernels, replace(WORKED, properties=WORKED.properties + b"\x02"), kernels.encode.PROPERTY_CRC)
+def test_the_worked_example_with_a_property_crc() -> None:
+    raw = written(replace(WORKED, properties=WORKED.properties + b"\x02"), encode.PROPERTY_CRC)
     assert (len(raw), raw[:4].hex(), raw[112:114].hex()) == (205, "000000cd", "005b")
     assert raw[185:].hex() == "5f5f435243333223013238303439333939373102"
 
 
-def test_the_worked_example_of_ipv6_hosts(kernels: Kernels) -> None:
+def test_the_worked_example_of_ipv6_hosts() -> None:
     wanted = Record(
         "T",
         b"x",
@@ -162,19 +161,19 @@ def test_the_worked_example_of_ipv6_hosts(kernels: Kernels) -> None:
         store_timestamp=1640995200123,
         store_host="[::1]:124",
     )
-    assert written(kernels, wanted).hex() == (
+    assert written(wanted).hex() == (
         "00000075daa320a70cdc1683000000000000000000000000000000000000000000000000000000300000017e12ef9c00"
         "105000000000000000050600300c326b0000007b0000017e12ef9c7b000000000000000000000000000000010000007c"
         "000000000000000000000000000000017801540000"
     )
 
 
-def test_the_worked_example_of_a_long_topic(kernels: Kernels) -> None:
-    raw = written(kernels, replace(WORKED, topic="%RETRY%" + 121 * "g", body=b"v2", properties=b"", version=2))
+def test_the_worked_example_of_a_long_topic() -> None:
+    raw = written(replace(WORKED, topic="%RETRY%" + 121 * "g", body=b"v2", properties=b"", version=2))
     assert (len(raw), raw[:12].hex(), raw[88:92].hex(), raw[-2:].hex()) == (222, "000000dedaa320ab706b9d0f", "76320080", "0000")
 
 
-def test_the_worked_example_of_a_batch(kernels: Kernels) -> None:
+def test_the_worked_example_of_a_batch() -> None:
     shared = Record(
         "B", b"b1", born_timestamp=1640995200000, born_host="127.0.0.1:1", store_timestamp=1640995200123, store_host="127.0.0.1:10911"
     )
@@ -183,7 +182,7 @@ def test_the_worked_example_of_a_batch(kernels: Kernels) -> None:
         replace(shared, body=b"b2", flag=5, queue_offset=1, properties=b"CLUSTER\x01c"),
     ]
     page = np.zeros(300, np.uint8)
-    assert kernels.encode.LogFileWriter(page).append_batch(0, 300, 0, 0, 2, *columns(records)) == (2, 213)
+    assert encode.LogFileWriter(page).append_batch(0, 300, 0, 0, 2, *columns(records)) == (2, 213)
     assert page[:213].tobytes().hex() == (
         "0000006edaa320a747cc1be0000000000000000000000000000000000000000000000000000000000000017e12ef9c007f000001000000010000017e"
         "12ef9c7b7f00000100002a9f0000000000000000000000000000000262310142001054414753015402434c55535445520163"
@@ -196,48 +195,45 @@ def test_the_worked_example_of_a_batch(kernels: Kernels) -> None:
 @settings(deadline=None, max_examples=150)
 def test_a_record_is_that_of_the_plain_encoder(wanted: Record, physical: int) -> None:
     wanted = replace(wanted, physical_offset=physical)
-    for kernels in (INSTALLED, uncompiled()):
-        raw = written(kernels, wanted)
-        assert raw == record.encode(wanted)
-        hosts = record.parse_host(wanted.born_host), record.parse_host(wanted.store_host)
-        assert len(raw) == kernels.encode.record_size(wanted.topic.encode(), wanted.properties, len(wanted.body), *hosts, wanted.version)
+    raw = written(wanted)
+    assert raw == record.encode(wanted)
+    hosts = record.parse_host(wanted.born_host), record.parse_host(wanted.store_host)
+    assert len(raw) == encode.record_size(wanted.topic.encode(), wanted.properties, len(wanted.body), *hosts, wanted.version)
 
 
 @given(RECORDS.map(fitting))
 @settings(deadline=None, max_examples=100)
 def test_a_property_crc_is_that_of_the_plain_encoder(wanted: Record) -> None:
-    for kernels in (INSTALLED, uncompiled()):
-        raw = written(kernels, wanted, kernels.encode.PROPERTY_CRC)
-        assert raw == record.encode(record.with_property_crc(wanted))
-        assert record.property_crc_fits(raw)
-        plain = written(kernels, wanted, kernels.encode.PROPERTY_CRC_IN_BATCH)
-        assert record.property_crc_fits(plain)
-        assert record.decode(plain).properties[:-20] == wanted.properties
+    raw = written(wanted, encode.PROPERTY_CRC)
+    assert raw == record.encode(record.with_property_crc(wanted))
+    assert record.property_crc_fits(raw)
+    plain = written(wanted, encode.PROPERTY_CRC_IN_BATCH)
+    assert record.property_crc_fits(plain)
+    assert record.decode(plain).properties[:-20] == wanted.properties
 
 
 @given(st.lists(RECORDS.map(fitting), min_size=1, max_size=12), st.integers(0, 2000), st.sampled_from([0, 1, 2]))
 @settings(deadline=None, max_examples=100)
 def test_a_batch_writes_its_records_in_order_up_to_the_limit(records: list[Record], room: int, property_crc: int) -> None:
-    for kernels in (INSTALLED, uncompiled()):
-        one_by_one, at, wrote = np.zeros(100 + room, np.uint8), 100, 0
-        file = kernels.encode.LogFileWriter(one_by_one)
-        for each in records:
-            size = append(file, at, 100 + room, replace(each, physical_offset=5000 + at - 100), property_crc)
-            if size < 0:
-                break
-            at, wrote = at + size, wrote + 1
-        page, made = np.zeros(100 + room, np.uint8), columns(records)
-        found = kernels.encode.LogFileWriter(page).append_batch(100, 100 + room, 5000, 0, len(records), *made, property_crc)
-        assert found == (wrote, at)
-        assert (page == one_by_one).all()
-        assert kernels.encode.measure(*made, property_crc) == -1
-        assert made[0][frames.SIZE, :wrote].sum() == at - 100
+    one_by_one, at, wrote = np.zeros(100 + room, np.uint8), 100, 0
+    file = encode.LogFileWriter(one_by_one)
+    for each in records:
+        size = append(file, at, 100 + room, replace(each, physical_offset=5000 + at - 100), property_crc)
+        if size < 0:
+            break
+        at, wrote = at + size, wrote + 1
+    page, made = np.zeros(100 + room, np.uint8), columns(records)
+    found = encode.LogFileWriter(page).append_batch(100, 100 + room, 5000, 0, len(records), *made, property_crc)
+    assert found == (wrote, at)
+    assert (page == one_by_one).all()
+    assert encode.measure(*made, property_crc) == -1
+    assert made[0][frames.SIZE, :wrote].sum() == at - 100
 
 
-def test_a_batch_continues_where_it_stopped(kernels: Kernels) -> None:
+def test_a_batch_continues_where_it_stopped() -> None:
     records = [replace(WORKED, queue_offset=k, body=bytes([k]) * (k * 7)) for k in range(10)]
     made, page = columns(records), np.zeros(700, np.uint8)
-    file = kernels.encode.LogFileWriter(page)
+    file = encode.LogFileWriter(page)
     first, physical, raw = 0, 0, b""
     while first < len(records):
         first, end = file.append_batch(0, 700, physical, first, len(records), *made)
@@ -253,50 +249,50 @@ def test_a_batch_continues_where_it_stopped(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize(("room", "fits"), [(191, False), (192, True)])
-def test_eight_bytes_remain_after_every_record(kernels: Kernels, room: int, fits: bool) -> None:
+def test_eight_bytes_remain_after_every_record(room: int, fits: bool) -> None:
     page = np.zeros(1000, np.uint8)
-    file = kernels.encode.LogFileWriter(page)
-    assert append(file, 0, room, WORKED) == (184 if fits else kernels.encode.END_OF_FILE)
+    file = encode.LogFileWriter(page)
+    assert append(file, 0, room, WORKED) == (184 if fits else encode.END_OF_FILE)
     assert page.any() == fits
     page[:] = 0
     assert file.append_batch(0, room, 0, 0, 1, *columns([WORKED])) == ((1, 184) if fits else (0, 0))
     assert page.any() == fits
 
 
-def test_a_blank_is_its_first_eight_bytes(kernels: Kernels) -> None:
+def test_a_blank_is_its_first_eight_bytes() -> None:
     page = np.full(400, 0xAA, np.uint8)
-    assert kernels.encode.LogFileWriter(page).blank(209, 400) == 191
+    assert encode.LogFileWriter(page).blank(209, 400) == 191
     assert page[209:217].tobytes() == record.blank(191)
     assert (np.delete(page, np.s_[209:217]) == 0xAA).all()
     for position, limit in ((393, 400), (0, 401), (-1, 400)):
         with pytest.raises(ValueError, match="an end-of-file record cannot"):
-            kernels.encode.LogFileWriter(page).blank(position, limit)
+            encode.LogFileWriter(page).blank(position, limit)
 
 
-def test_topics_and_properties_reach_their_limits_and_no_further(kernels: Kernels) -> None:
+def test_topics_and_properties_reach_their_limits_and_no_further() -> None:
     for length, version in ((127, 1), (128, 2), (32767, 2)):
         wanted = replace(WORKED, topic=length * "g", version=version, properties=b"")
-        assert written(kernels, wanted) == record.encode(wanted)
+        assert written(wanted) == record.encode(wanted)
     for length, version in ((128, 1), (32768, 2)):
         with pytest.raises(ValueError, match=f"a topic of {length} bytes does not fit a version {version} record"):
-            written(kernels, replace(WORKED, topic=length * "g", version=version))
+            written(replace(WORKED, topic=length * "g", version=version))
     longest = replace(WORKED, properties=32767 * b"p")
-    assert written(kernels, longest) == record.encode(longest)
+    assert written(longest) == record.encode(longest)
     for length, property_crc in ((32768, 0), (32747, 1), (32748, 2)):
         with pytest.raises(ValueError, match="at most 32767 fit"):
-            written(kernels, replace(WORKED, properties=length * b"p"), property_crc)
+            written(replace(WORKED, properties=length * b"p"), property_crc)
     for length, property_crc in ((32746, 1), (32747, 2)):
-        assert record.property_crc_fits(written(kernels, replace(WORKED, properties=length * b"p"), property_crc))
+        assert record.property_crc_fits(written(replace(WORKED, properties=length * b"p"), property_crc))
 
 
-def test_measuring_a_batch_finds_the_column_that_makes_no_valid_record(kernels: Kernels) -> None:
+def test_measuring_a_batch_finds_the_column_that_makes_no_valid_record() -> None:
     def first_bad(row: int, value: int, property_crc: int = 0) -> int:
         made = columns([WORKED] * 4)
         made[0][row, 2] = value
-        bad: int = kernels.encode.measure(*made, property_crc)
+        bad: int = encode.measure(*made, property_crc)
         if bad >= 0:
             with pytest.raises(ValueError, match=f"column {bad} does not make a valid record"):
-                kernels.encode.LogFileWriter(np.zeros(2000, np.uint8)).append_batch(0, 2000, 0, 0, 4, *made, property_crc)
+                encode.LogFileWriter(np.zeros(2000, np.uint8)).append_batch(0, 2000, 0, 0, 4, *made, property_crc)
         return bad
 
     assert first_bad(frames.FLAG, 1) == -1
@@ -308,23 +304,23 @@ def test_measuring_a_batch_finds_the_column_that_makes_no_valid_record(kernels: 
             assert first_bad(row, value) == 2
     assert first_bad(frames.SYS_FLAG, 0x30) == 2  # the 20 bytes of the last but one store host are past the end of the buffer
     made = columns([replace(WORKED, properties=32750 * b"p"), replace(WORKED, topic=33000 * "t")])
-    assert kernels.encode.measure(*made) == 1
-    assert kernels.encode.measure(*made, 1) == 0
+    assert encode.measure(*made) == 1
+    assert encode.measure(*made, 1) == 0
 
 
-def test_bodies_may_be_any_bytes(kernels: Kernels) -> None:
+def test_bodies_may_be_any_bytes() -> None:
     for length in (0, 5, 255, 256, 1000, 65_536, 70_001):
         body = (b"0123456789" * 7001)[:length]
         expected = record.encode(replace(WORKED, body=body))
         for each in (body, bytearray(body), memoryview(body), np.frombuffer(body, np.uint8)):
             page = np.zeros(80_000, np.uint8)
-            size = append(kernels.encode.LogFileWriter(page), 0, len(page), WORKED, body=each)
+            size = append(encode.LogFileWriter(page), 0, len(page), WORKED, body=each)
             assert page[:size].tobytes() == expected
 
 
-def test_a_mapped_file_is_written_and_released(kernels: Kernels) -> None:
+def test_a_mapped_file_is_written_and_released() -> None:
     page = mmap.mmap(-1, 8192)
-    file = kernels.encode.LogFileWriter(page)
+    file = encode.LogFileWriter(page)
     size = append(file, 0, 8192, WORKED)
     assert page[:size].hex() == WORKED_HEX
     file.release()
@@ -334,27 +330,27 @@ def test_a_mapped_file_is_written_and_released(kernels: Kernels) -> None:
             call()
 
 
-def test_a_read_only_buffer_is_refused(kernels: Kernels) -> None:
+def test_a_read_only_buffer_is_refused() -> None:
     for readonly in (bytes(1000), memoryview(bytes(1000)), np.frombuffer(bytes(1000), np.uint8)):
         with pytest.raises(ValueError, match="read-only"):
-            kernels.encode.LogFileWriter(readonly)
+            encode.LogFileWriter(readonly)
     with pytest.raises(ValueError, match="no room"):
-        kernels.encode.LogFileWriter(bytearray(7))
+        encode.LogFileWriter(bytearray(7))
 
 
 @pytest.mark.parametrize(("position", "limit"), [(-1, 500), (0, 1001), (-(2**40), 500)])
-def test_positions_outside_the_file_are_refused(kernels: Kernels, position: int, limit: int) -> None:
-    file = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8))
+def test_positions_outside_the_file_are_refused(position: int, limit: int) -> None:
+    file = encode.LogFileWriter(np.zeros(1000, np.uint8))
     with pytest.raises(ValueError, match="are not inside a file of 1000 bytes"):
         append(file, position, limit, WORKED)
     with pytest.raises(ValueError, match="are not inside a file of 1000 bytes"):
         file.append_batch(position, limit, 0, 0, 1, *columns([WORKED]))
-    assert append(file, 990, 500, WORKED) == kernels.encode.END_OF_FILE
+    assert append(file, 990, 500, WORKED) == encode.END_OF_FILE
 
 
-def test_a_body_in_the_file_is_copied_unless_the_record_would_cover_it(kernels: Kernels) -> None:
+def test_a_body_in_the_file_is_copied_unless_the_record_would_cover_it() -> None:
     page = np.zeros(1000, np.uint8)
-    file = kernels.encode.LogFileWriter(page)
+    file = encode.LogFileWriter(page)
     append(file, 0, 1000, WORKED)
     body = page[88:102]
     size = append(file, 184, 1000, WORKED, body=body)
@@ -369,44 +365,44 @@ def test_a_body_in_the_file_is_copied_unless_the_record_would_cover_it(kernels: 
             file.append_batch(400, 1000, 0, 0, 1, *args)
 
 
-def test_wrong_versions_and_hosts_are_refused(kernels: Kernels) -> None:
+def test_wrong_versions_and_hosts_are_refused() -> None:
     with pytest.raises(ValueError, match="record version 3 does not exist"):
-        written(kernels, replace(WORKED, version=3))
-    file = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8))
+        written(replace(WORKED, version=3))
+    file = encode.LogFileWriter(np.zeros(1000, np.uint8))
     for born, store in ((b"1234", 8 * b"h"), (8 * b"h", 19 * b"h")):
         with pytest.raises(ValueError, match="host bytes are 8 or 20"):
             file.append(0, 1000, 0, 0, 0, 0, 0, 0, 0, born, store, 0, 0, 1, b"T", b"", b"")
 
 
-def test_arrays_that_are_too_small_are_refused(kernels: Kernels) -> None:
-    file, made = kernels.encode.LogFileWriter(np.zeros(1000, np.uint8)), columns([WORKED])
+def test_arrays_that_are_too_small_are_refused() -> None:
+    file, made = encode.LogFileWriter(np.zeros(1000, np.uint8)), columns([WORKED])
     for first, stop, fields in ((-1, 1, made[0]), (0, 2, made[0]), (0, 1, made[0][:18].copy())):
         with pytest.raises(ValueError, match="too small"):
             file.append_batch(0, 1000, 0, first, stop, fields, *made[1:])
     with pytest.raises(ValueError, match="too small"):
-        kernels.encode.measure(made[0][:18].copy(), *made[1:])
+        encode.measure(made[0][:18].copy(), *made[1:])
 
 
-def test_queue_offsets_count_up_in_each_group_and_skip_transactions(kernels: Kernels) -> None:
+def test_queue_offsets_count_up_in_each_group_and_skip_transactions() -> None:
     fields = np.full((frames.FIELD_COUNT, 8), 77, np.int64)
     fields[frames.SYS_FLAG] = [0, 0x4, 0x8, 0xC, 0, 0x31, 0, 0]
     following = np.array([100, 5], np.int64)
     group = np.array([0, 0, 0, 0, 1, 0, 1, 1], np.int32)
-    kernels.encode.assign_queue_offsets(fields, 0, 6, group, following)
+    encode.assign_queue_offsets(fields, 0, 6, group, following)
     assert fields[frames.QUEUE_OFFSET].tolist() == [100, 0, 101, 0, 5, 102, 77, 77]
-    kernels.encode.assign_queue_offsets(fields, 6, 8, group, following)
+    encode.assign_queue_offsets(fields, 6, 8, group, following)
     assert fields[frames.QUEUE_OFFSET, 6:].tolist() == [6, 7]
     assert following.tolist() == [103, 8]
     for number in (2, -1):
         group[7] = number
         with pytest.raises(ValueError, match="out of range"):
-            kernels.encode.assign_queue_offsets(fields, 0, 8, group, following)
+            encode.assign_queue_offsets(fields, 0, 8, group, following)
 
 
 def test_a_concurrent_reader_sees_whole_records_or_nothing() -> None:
     """The reader walks the file while it is written: it always finds a run of whole records with matching CRCs."""
     page = np.zeros(4 << 20, np.uint8)
-    file = INSTALLED.encode.LogFileWriter(page)
+    file = encode.LogFileWriter(page)
     stop, bad, seen = threading.Event(), [], 0
 
     def follow() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.kernels import INSTALLED, Kernels, uncompiled
 
+from mqstore.kernels.rocketmq import hashing
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 
 
@@ -20,12 +20,12 @@ def model(text: str) -> int:
     return h
 
 
-def hashes(kernels: Kernels, texts: list[bytes]) -> list[int]:
+def hashes(texts: list[bytes]) -> list[int]:
     data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
     lengths = np.array([len(text) for text in texts], np.int64)
     out = np.empty(len(texts), np.int64)
-    kernels.hashing.hash_spans(data, np.cumsum(lengths) - lengths, lengths, out)
-    assert [kernels.hashing.hash_bytes(np.frombuffer(text, np.uint8)) for text in texts] == out.tolist()
+    hashing.hash_spans(data, np.cumsum(lengths) - lengths, lengths, out)
+    assert [hashing.hash_bytes(np.frombuffer(text, np.uint8)) for text in texts] == out.tolist()
     return out.tolist()
 
 
@@ -47,8 +47,8 @@ TEXTS = [
 ]
 
 
-def test_texts_hash_as_in_java(kernels: Kernels) -> None:
-    assert hashes(kernels, [text.encode() for text in TEXTS]) == [model(text) for text in TEXTS]
+def test_texts_hash_as_in_java() -> None:
+    assert hashes([text.encode() for text in TEXTS]) == [model(text) for text in TEXTS]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -76,16 +76,16 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("raw", MALFORMED)
-def test_bytes_that_are_not_utf8_have_no_hash(kernels: Kernels, raw: bytes) -> None:
+def test_bytes_that_are_not_utf8_have_no_hash(raw: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
         raw.decode()
-    assert hashes(kernels, [b"fine", raw, b"fine"]) == [model("fine"), kernels.hashing.MALFORMED, model("fine")]
-    assert hashes(kernels, [b"abcdefgh" + raw])[0] == kernels.hashing.MALFORMED
+    assert hashes([b"fine", raw, b"fine"]) == [model("fine"), hashing.MALFORMED, model("fine")]
+    assert hashes([b"abcdefgh" + raw])[0] == hashing.MALFORMED
 
 
-def test_a_hash_can_be_continued(kernels: Kernels) -> None:
-    seed = kernels.hashing.hash_bytes(np.frombuffer(b"topic#", np.uint8))
-    assert kernels.hashing.hash_bytes(np.frombuffer("schlüssel".encode(), np.uint8), seed) == model("topic#schlüssel")
+def test_a_hash_can_be_continued() -> None:
+    seed = hashing.hash_bytes(np.frombuffer(b"topic#", np.uint8))
+    assert hashing.hash_bytes(np.frombuffer("schlüssel".encode(), np.uint8), seed) == model("topic#schlüssel")
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=40).map(str.encode) | st.binary(max_size=12), max_size=8))
@@ -96,9 +96,8 @@ def test_any_bytes_hash_as_the_text_they_are_or_not_at_all(texts: list[bytes]) -
         try:
             expected.append(model(raw.decode()))
         except UnicodeDecodeError:
-            expected.append(INSTALLED.hashing.MALFORMED)
-    assert hashes(INSTALLED, texts) == expected
-    assert hashes(uncompiled(), texts) == expected
+            expected.append(hashing.MALFORMED)
+    assert hashes(texts) == expected
 
 
 @given(st.text(max_size=20), st.text(max_size=20))

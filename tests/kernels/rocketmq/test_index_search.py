@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import Any
 
 import pytest
 from support.golden import PLAIN, GoldenCase, case_id
-from support.kernels import sources
 from support.reading import started
 
 from mqstore.kernels.rocketmq import index_search
@@ -73,25 +71,6 @@ def test_random_and_damaged_chains_are_searched_alike() -> None:
         ends = search(File(raw, *facts, hidden=False), key_hash, most, begin, end, found)
         assert ends == search(File(raw, *facts, hidden=True), key_hash, most, begin, end, truth), (seed, facts)
         assert found == truth, (seed, facts, begin, end, most, key_hash)
-
-
-def source_of_the_kernel() -> Any:
-    """Return the kernel loaded from its `.py` file."""
-    return sources(index_search)[0]
-
-
-def test_the_kernel_finds_what_its_source_finds() -> None:
-    source = source_of_the_kernel()
-    dice = random.Random(3)
-    said = 0
-    for _ in range(400):
-        raw, slots, positions, count, begin_timestamp = made(dice)
-        for key_hash in range(12):
-            asked = (memoryview(raw), slots, positions, count, begin_timestamp, key_hash, 0, 1 << 62, dice.choice([1, 64, 65]))
-            found = index_search.search_chain(*asked)
-            assert found == source.search_chain(*asked)
-            said += found is not None
-    assert said > 1000
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kernels import sources
 
-from mqstore.kernels import is_compiled
-from mqstore.kernels.rocketmq import hashing, index_search, key_query, pull
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
@@ -28,7 +25,6 @@ START = 1_640_995_200_000
 KEYS = ("a", "b", "Kürzel", "鍵", "\U0001f511", "Aa", "BB", "long " * 3)
 TOPICS = ("T", "Thema-ü", "none")
 
-compiled = pytest.mark.skipif(not is_compiled(), reason="uncompiled, every query goes the long way")
 both_versions = pytest.mark.parametrize("version", VERSIONS)
 
 
@@ -85,7 +81,6 @@ def compare(store: MessageStore, dice: random.Random, rounds: int, seed: object)
     return short
 
 
-@compiled
 @both_versions
 def test_both_paths_find_the_same_in_many_index_files(version: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -108,7 +103,6 @@ def test_both_paths_find_the_same_in_many_index_files(version: str, tmp_path: Pa
         assert compare(store, dice, 800, seed) > 200
 
 
-@compiled
 @both_versions
 def test_both_paths_agree_about_damaged_index_files(version: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -137,7 +131,6 @@ def test_both_paths_agree_about_damaged_index_files(version: str, tmp_path: Path
     assert short > 300
 
 
-@compiled
 @both_versions
 def test_both_paths_agree_about_damaged_records(version: str, tmp_path: Path) -> None:
     dice = random.Random(3)
@@ -154,7 +147,6 @@ def test_both_paths_agree_about_damaged_records(version: str, tmp_path: Path) ->
             assert compare(store, dice, 40, number) > 10
 
 
-@compiled
 def test_the_first_message_of_a_log_that_now_starts_later_is_left_to_the_slow_path(tmp_path: Path) -> None:
     dice = random.Random(4)
     with MessageStore.open(tmp_path / "store", config("4.9.3", dice)) as store:
@@ -167,7 +159,6 @@ def test_the_first_message_of_a_log_that_now_starts_later_is_left_to_the_slow_pa
         assert store.query("T", "first") == plainly(store, "T", "first") == ((), (), *store.query("T", "first")[2:])
 
 
-@compiled
 def test_what_is_not_ordinary_is_left_to_the_slow_path(tmp_path: Path) -> None:
     dice = random.Random(5)
 
@@ -190,7 +181,6 @@ def test_what_is_not_ordinary_is_left_to_the_slow_path(tmp_path: Path) -> None:
     assert [record.body for record in held.records] == bodies != []
 
 
-@compiled
 def test_keys_are_found_while_other_messages_are_put_and_dispatched(tmp_path: Path) -> None:
     dice = random.Random(6)
     ended = threading.Event()
@@ -221,12 +211,6 @@ def test_keys_are_found_while_other_messages_are_put_and_dispatched(tmp_path: Pa
     assert not wrong
 
 
-def test_the_source_of_the_kernel_leaves_everything_to_the_slow_path() -> None:
-    *_, source = sources(hashing, index_search, pull, key_query)
-    assert source.QueryPath(QueryResult, None, None, None, 64).find("T", "a", 32, 0, END_OF_TIME) is None
-
-
-@compiled
 def test_the_hash_is_that_of_the_slow_path_for_any_text(tmp_path: Path) -> None:
     dice = random.Random(8)
     letters = ["a", "ü", "鍵", "\U0001f511", "\x00", "\x7f", "\x80", "￿", "\U0010ffff", "#"]

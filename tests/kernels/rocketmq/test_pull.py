@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.kernels import sources
 
-from mqstore.kernels import is_compiled
 from mqstore.kernels.rocketmq import pull
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.tag_filter import TagFilter
@@ -26,8 +23,6 @@ TAGS = ("TagA", "TagB", "TagC")
 LIMITS = (
     "is_v5", "in_memory_bytes", "travel_files", "max_filter_bytes", "count_in_memory", "bytes_in_memory", "count_on_disk", "bytes_on_disk",
 )  # fmt: skip
-
-compiled = pytest.mark.skipif(not is_compiled(), reason="uncompiled, every pull goes the long way")
 
 
 def config(version: str, **changes: Any) -> StoreConfig:
@@ -48,7 +43,6 @@ def plainly(store: MessageStore, queue_id: int, offset: int, count: int, tags: T
     return _scan_slow(store.log, queue, offset, count, tags, rules, None)
 
 
-@compiled
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fast_path_answers_like_the_entry_by_entry_rules(version: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -82,7 +76,6 @@ def test_the_fast_path_answers_like_the_entry_by_entry_rules(version: str, tmp_p
         assert short > 900
 
 
-@compiled
 @pytest.mark.parametrize("version", VERSIONS)
 def test_ordinary_pulls_of_a_store_take_the_fast_path_and_others_do_not(version: str, tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", config(version)) as store:
@@ -102,7 +95,6 @@ def test_ordinary_pulls_of_a_store_take_the_fast_path_and_others_do_not(version:
         ) + sum(record.property_map()["TAGS"] != "TagC" for record in store.get("g", "T", 0, 32, 900).records())
 
 
-@compiled
 def test_few_maps_are_cached_and_those_of_removed_files_are_released(tmp_path: Path) -> None:
     place = tmp_path / "store"
     with MessageStore.open(place, config("4.9.3")) as store:
@@ -127,7 +119,6 @@ def test_few_maps_are_cached_and_those_of_removed_files_are_released(tmp_path: P
     assert all(each is None or each.view is None for each in held)
 
 
-@compiled
 def test_a_file_that_is_being_removed_is_not_held() -> None:
     class File:
         mapped_bytes: pull.MappedBytes | None = None
@@ -140,45 +131,17 @@ def test_a_file_that_is_being_removed_is_not_held() -> None:
     assert file.mapped_bytes.view is None
 
 
-def source_of_the_kernel() -> Any:
-    """Return the kernel loaded from its `.py` file."""
-    return sources(pull)[0]
+def test_rows_of_a_result_become_lists_and_slices() -> None:
+    found = pull.PullResult("FOUND", 8, 0, 9)
+    found.set_rows(np.array([5, 100, 3, 7, 104, 2], np.int64).tobytes(), 96, memoryview(b"0123abcdefghij"))
+    assert (found.queue_offsets, found.physical_offsets, found.sizes) == ([5, 7], [100, 104], [3, 2])
+    assert [bytes(raw) for raw in found.slices] == [b"abc", b"ef"]
+    assert found.slices is found.slices
 
 
-def test_the_scan_equals_that_of_its_source() -> None:
-    source = source_of_the_kernel()
-    dice = random.Random(5)
-    for _ in range(300):
-        codes = [*range(4), -5] if dice.random() < 0.8 else [*range(4), -(1 << 31) - 1]
-        sizes = [100, 300, 20_000] if dice.random() < 0.8 else [100, 0]
-        rows = [(dice.randrange(1 << 20), dice.choice(sizes), dice.choice(codes)) for _ in range(dice.randrange(1, 60))]
-        raw = np.array(rows, ENTRY).view(np.uint8)
-        facts: dict[str, Any] = {
-            "is_v5": dice.random() < 0.5, "in_memory_bytes": dice.choice([1 << 40, 1 << 19]), "travel_files": 1,
-            "max_filter_bytes": dice.choice([16_000, 100]), "count_in_memory": 32, "bytes_in_memory": 30_000, "count_on_disk": 8,
-            "bytes_on_disk": 2000,
-        }  # fmt: skip
-        hashes = dice.choice([None, np.array([1, -5], np.int32), np.array([], np.int32)])
-        outs = []
-        for kernel in (pull, source):
-            limits = kernel.Limits(**facts)
-            out = np.zeros(limits.room, np.int64)
-            first, count = dice.randrange(len(rows)) if not outs else outs[0][3], dice.choice([1, 32, 900]) if not outs else outs[0][4]
-            taken = kernel.scan(raw, first, len(rows), 7, count, 1 << 20, limits, out, hashes)
-            outs.append((taken, out[: pull.SCAN_HEADER + 3 * max(0, taken)].tolist(), out[:0].tolist(), first, count))
-        assert outs[0][:2] == outs[1][:2] or (outs[0][0], outs[1][0]) == (-1, -1)
-
-
-def test_results_of_kernel_and_source_have_the_same_layout() -> None:
-    rows = np.array([5, 100, 3, 7, 104, 2], np.int64).tobytes()
-    for kernel in (pull, source_of_the_kernel()):
-        found = kernel.PullResult("FOUND", 8, 0, 9)
-        found.set_rows(rows, 96, memoryview(b"0123abcdefghij"))
-        assert (found.queue_offsets, found.physical_offsets, found.sizes) == ([5, 7], [100, 104], [3, 2])
-        assert [bytes(raw) for raw in found.slices] == [b"abc", b"ef"]
-        assert found.slices is found.slices
-        path = kernel.PullPath(kernel.PullResult, 1, 2, {}, None, kernel.Limits(**dict.fromkeys(LIMITS, 1)))
-        assert path.get("T", 0, 0, 32) is None
+def test_a_queue_that_is_not_known_is_left_to_the_slow_path() -> None:
+    path = pull.PullPath(pull.PullResult, 1, 2, {}, None, pull.Limits(**dict.fromkeys(LIMITS, 1)))
+    assert path.get("T", 0, 0, 32) is None
 
 
 def test_entries_outside_the_file_and_outputs_that_are_too_small_are_refused() -> None:

@@ -23,7 +23,6 @@ import mqstore
 from mqstore.jobs.export import export
 from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
-from mqstore.kernels import is_compiled
 from mqstore.pipeline.spark.shipping import package_archive
 from mqstore.rocketmq.verify.verification import verify
 
@@ -118,21 +117,20 @@ def test_executors_import_the_package_that_was_sent_with_its_compiled_kernels(dr
     for found in driver.run("where"):
         assert Path(found["file"]).is_relative_to(found["directory"])
         assert package_archive().stem in found["file"]
-        assert found["compiled"] == is_compiled()
+        assert Path(found["kernel"]).is_relative_to(Path(found["file"]).parent)
 
 
-def test_the_shipped_package_runs_uncompiled_where_the_kernels_do_not_fit(tmp_path: Path) -> None:
+def test_the_shipped_package_says_where_its_kernels_do_not_fit(tmp_path: Path) -> None:
     with zipfile.ZipFile(package_archive()) as archive:
         archive.extractall(tmp_path / "sent")
     for path in (tmp_path / "sent").rglob("*.so"):
         path.rename(path.with_name(path.name.replace("linux", "elsewhere")))  # made for another system
-    script = (
-        "import sys, mqstore; from mqstore.kernels import is_compiled; "
-        f"print(mqstore.__file__, is_compiled(), sum(b.num_rows for b in mqstore.open({str(opened(CASE))!r}).view().batches(('size',))))"
-    )
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "sent")}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.split() == [str(tmp_path / "sent" / "mqstore" / "__init__.py"), "False", "511"]
+    done = subprocess.run(
+        [sys.executable, "-c", "import mqstore"], env=environment, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: mqstore has no compiled kernels for this Python")
 
 
 # attempts side by side, while each worker has one executor of the driver

@@ -1,4 +1,4 @@
-"""The table of message ids behaves as a dictionary, compiled and as plain Python."""
+"""The table of message ids behaves as a dictionary."""
 
 from __future__ import annotations
 
@@ -6,18 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from support.kernels import sources
 
 from mqstore.errors import UnsupportedError
-from mqstore.kernels.rabbitmq import id_table
-from mqstore.rabbitmq.engine import message_locations as locations
 from mqstore.rabbitmq.engine.message_locations import MessageLocation, MessageLocations
-
-
-@pytest.fixture(params=["installed", "plain"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(locations, "id_table", id_table if request.param == "installed" else sources(id_table)[0])
-    return str(request.param)
 
 
 def halves(ids: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -25,9 +16,9 @@ def halves(ids: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
-def test_a_table_behaves_as_a_dictionary(kernel: str) -> None:
+def test_a_table_behaves_as_a_dictionary() -> None:
     chance = random.Random(11)
-    steps = 40_000 if kernel == "installed" else 4_000
+    steps = 40_000
     ids = [chance.randbytes(16) for _ in range(steps // 10)]
     table, twin = MessageLocations(), dict[bytes, list[int]]()
     for _ in range(steps):
@@ -56,7 +47,7 @@ def test_a_table_behaves_as_a_dictionary(kernel: str) -> None:
         assert table.bytes_by_file()[number] == (sum(total for _, total in mine), max(at + total for at, total in mine))
 
 
-def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one(kernel: str) -> None:
+def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one() -> None:
     ids = [bytes([k]) * 16 for k in range(250)]
     table = MessageLocations()
     table.count_references(*halves(ids))
@@ -77,8 +68,8 @@ def test_ids_get_the_place_of_their_last_record_in_the_first_file_that_has_one(k
     assert [table.get(each) is not None for each in ids] == [True] * 200 + [False] * 50
 
 
-def test_consecutive_and_colliding_ids_are_kept_apart(kernel: str) -> None:
-    count = 20_000 if kernel == "installed" else 3_000
+def test_consecutive_and_colliding_ids_are_kept_apart() -> None:
+    count = 20_000
     table = MessageLocations()
     ids = [number.to_bytes(16, "big") for number in range(count)] + [
         number.to_bytes(16, "little") for number in range(1 << 100, (1 << 100) + 9)

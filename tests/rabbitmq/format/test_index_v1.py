@@ -10,12 +10,11 @@ from support.rabbitmq_index import array, message_id, term, write
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.kernels.rabbitmq import index_layout
 from mqstore.rabbitmq.format import journal, segment
 from mqstore.rabbitmq.format.index_merge import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, journal_map, minus_plus
 from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 
-PUB, DEL, ACK = index_layout.PUBLISH, index_layout.DELIVER, index_layout.ACKNOWLEDGE
+PUB, DEL, ACK = journal.PUBLISH, journal.DELIVER, journal.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}
 
 # section 5.2: state before, action, state after (None: crash), and the state that we keep

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, address, case_id, expected, opened
 
 import mqstore
-from mqstore.kernels.rocketmq import record_layout
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.record import (
     BadRecordError,
@@ -178,4 +177,4 @@ def test_keys_are_the_parts_between_blanks() -> None:
 
 
 def test_an_end_of_file_record_is_its_room_and_its_magic() -> None:
-    assert blank(8) == struct.pack(">ii", 8, record_layout.MAGIC_BLANK)
+    assert blank(8) == struct.pack(">ii", 8, record.MAGIC_BLANK)

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError, fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, case_id
-from support.kernels import sources, uncompiled
 from support.reading import started
 
 from mqstore.kernels.rocketmq import record_decode
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import BadRecordError, Record, decode, encode, format_host
 from mqstore.rocketmq.format.record_decoder import record_or_none, records_in, records_of
-
-
-def source_of_the_kernel() -> Any:
-    """The kernel run from its `.py` file."""
-    return sources(record_decode, given={"mqstore.kernels.rocketmq.frames": uncompiled().frames})[0]
-
-
-DECODERS = [kernel.Decoder(Record, decode_utf8, format_host) for kernel in (record_decode, source_of_the_kernel())]
 
 
 def plainly(raw: bytes | memoryview) -> Record | None:
@@ -36,15 +26,13 @@ def plainly(raw: bytes | memoryview) -> Record | None:
 
 
 def check(raw: bytes | memoryview) -> Record | None:
-    """That all ways agree; what they say."""
+    """That both ways agree; what they say."""
     truth = plainly(raw)
-    assert record_or_none(raw) == truth
-    for decoder in DECODERS:
-        found = decoder.record(memoryview(raw))
-        assert found == truth
-        if truth is not None:
-            for field in fields(Record):
-                assert type(getattr(found, field.name)) is type(getattr(truth, field.name))
+    found = record_or_none(raw)
+    assert found == truth
+    if truth is not None:
+        for field in fields(Record):
+            assert type(getattr(found, field.name)) is type(getattr(truth, field.name))
     return truth
 
 
@@ -112,13 +100,11 @@ def test_texts_are_kept_up_to_a_number() -> None:
         asked.append(raw)
         return decode_utf8(raw)
 
-    for kernel in (record_decode, source_of_the_kernel()):
-        asked.clear()
-        decoder = kernel.Decoder(Record, topic, format_host)
-        raws = [encode(Record(f"topic-{number}", b"")) for number in range(4100)]
-        for raw in [raws[0], raws[0], *raws, raws[4099], raws[1]]:
-            assert decoder.record(memoryview(raw)) == decode(raw)
-        assert len(asked) == 4101  # the first thousands were forgotten, the last was not
+    decoder = record_decode.Decoder(Record, topic, format_host)
+    raws = [encode(Record(f"topic-{number}", b"")) for number in range(4100)]
+    for raw in [raws[0], raws[0], *raws, raws[4099], raws[1]]:
+        assert decoder.record(memoryview(raw)) == decode(raw)
+    assert len(asked) == 4101  # the first thousands were forgotten, the last was not
 
 
 def test_rows_of_a_pull_lead_to_their_records_and_those_that_lead_nowhere_are_left_out() -> None:
@@ -130,8 +116,6 @@ def test_rows_of_a_pull_lead_to_their_records_and_those_that_lead_nowhere_are_le
     packed = np.array(rows, np.int64).tobytes()
     truth = [decode(raw) for raw in raws]
     assert records_in(view, 1000, packed) == records_of([view[end - len(raw) : end] for raw, end in zip(raws, ends, strict=True)]) == truth
-    for decoder in DECODERS:
-        assert decoder.records(view, 1000, packed) == truth
 
 
 def test_a_class_without_slots_is_refused() -> None:
@@ -140,6 +124,5 @@ def test_a_class_without_slots_is_refused() -> None:
 
     for name in record_decode.FIELDS:
         setattr(Loose, name, None)
-    for kernel in (record_decode, source_of_the_kernel()):
-        with pytest.raises(TypeError, match="slot"):
-            kernel.Decoder(Loose, decode_utf8, format_host)
+    with pytest.raises(TypeError, match="slot"):
+        record_decode.Decoder(Loose, decode_utf8, format_host)

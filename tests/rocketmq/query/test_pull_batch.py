@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, case_id, expected, same_fields
-from support.kernels import sources, uncompiled
 from support.reading import made, started, tagged
 
 from mqstore.errors import UsageError
-from mqstore.kernels.rocketmq import batch_body, pull_batch
+from mqstore.kernels.rocketmq import pull_batch
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
@@ -144,32 +143,16 @@ def test_other_records_are_left_to_the_columns(change: dict[str, Any]) -> None:
     assert batch_of_records(data, positions, sizes) == one_by_one(data, positions)
 
 
-def source_of_the_kernel() -> Any:
-    """The kernel run from its `.py` file."""
-    given = {
-        "mqstore.kernels.rocketmq.frames": uncompiled().frames,
-        "mqstore.kernels.rocketmq.property_spans": uncompiled().property_spans,
-    }
-    return sources(batch_body, pull_batch, given=given)[1]
-
-
-def test_the_kernel_writes_what_its_source_writes() -> None:
-    source = source_of_the_kernel()
-    compiled_head = _ipc_template()[0]
-    numbers = (compiled_head.rows, compiled_head.body_length, compiled_head.nodes, compiled_head.buffers)
-    source_head = source.BatchHead(np.asarray(compiled_head.raw), *numbers)
+def test_the_kernel_writes_what_the_columns_say() -> None:
+    head = _ipc_template()[0]
     bare = replace(ORDINARY, properties=encode_properties({"a": "b"}))
     records = [ORDINARY, bare, replace(ORDINARY, born_host=f"9.10.200.0:{0x7EADBEE3}"), ORDINARY, replace(ORDINARY, topic="ab" * 20)] * 3
     data, positions, sizes = laid_out(records)
-    rows = rows_of(positions, sizes)
-    compiled = pull_batch.write_batch(data, 0, rows, compiled_head)
-    plain = source.write_batch(data, 0, rows, source_head)
-    schema = rocketmq_schema(PULL_COLUMNS)
-    assert pa.ipc.read_record_batch(plain, schema) == pa.ipc.read_record_batch(compiled, schema) == one_by_one(data, positions)
-    kept = np.empty(len(positions), np.int64)
-    assert source.valid_positions(data, positions, sizes, kept) == len(positions)
+    written = pull_batch.write_batch(data, 0, rows_of(positions, sizes), head)
+    assert pa.ipc.read_record_batch(written, rocketmq_schema(PULL_COLUMNS)) == one_by_one(data, positions)
+    assert pull_batch.valid_positions(data, positions, sizes, np.empty(len(positions), np.int64)) == len(positions)
     data, positions, sizes = laid_out([ORDINARY, replace(ORDINARY, sys_flag=1)])
-    assert source.write_batch(data, 0, rows_of(positions, sizes), source_head) is None
+    assert pull_batch.write_batch(data, 0, rows_of(positions, sizes), head) is None
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())

@@ -1,8 +1,8 @@
 """CRC-32 of many spans of a buffer: the kernel's own for short spans, ISA-L's, if its wheel is installed, for all others.
 
 Calling ISA-L through the interpreter costs some 150 ns per span and needs the interpreter's lock. Its function is a symbol of the
-wheel's extension module, so the kernel gets its address and calls it directly. If there is no such symbol, or no compiled kernel,
-the library is called in the ordinary way, for long spans. Time per span in ns, measured side by side:
+wheel's extension module, so the kernel gets its address and calls it directly. If there is no such symbol, the library is
+called in the ordinary way, for long spans. Time per span in ns, measured side by side:
 
     bytes                         100    300   1024   4096
     kernel alone                   38     85    250    949
@@ -61,9 +61,7 @@ def _address() -> int:
 
 
 def _long_span() -> int:
-    """Bytes from which the library is called by way of the interpreter; uncompiled, the kernel is never the faster one."""
-    if crc_spans.__file__.endswith(".py"):
-        return 0
+    """Bytes from which the library is called by way of the interpreter."""
     address = _address()
     if address:
         crc_spans.use_library(address)
@@ -80,7 +78,7 @@ def crc_of_spans(buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: 
     Very many are shared among the cores, by the kernel alone: calls of the library would wait for the interpreter's lock.
     """
     found = np.zeros(len(starts), np.int64)
-    if LONG_SPAN and len(starts) >= _SHARED and CORES > 1:
+    if len(starts) >= _SHARED and CORES > 1:
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
         parts = [slice(len(starts) * k // CORES, len(starts) * (k + 1) // CORES) for k in range(CORES)]
         with ThreadPoolExecutor(CORES) as pool:

@@ -16,24 +16,11 @@ The broker clears the top bit of a body's CRC (docs/formats/rocketmq.md, 2.3); s
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, u8
-
-    NEAR = [0] * 2048
-    FAR = [0] * 2048
-
-    def first_byte(b):
-        return b
-
-    def little64(b, p):
-        return int.from_bytes(bytes(b[p : p + 8]), "little")
-
 
 def use_library(address: cython.size_t):
-    """Leave spans of 64 bytes and more to a C function, `crc(before, bytes, count)`, at that address. Uncompiled: no effect."""
-    if cython.compiled:
-        global LIBRARY
-        LIBRARY = cython.cast(library_function, address)  # noqa: F821
+    """Leave spans of 64 bytes and more to a C function, `crc(before, bytes, count)`, at that address."""
+    global LIBRARY
+    LIBRARY = cython.cast(library_function, address)
 
 
 def _fill_tables():
@@ -111,9 +98,8 @@ def crc_on(b: cython.pointer[cython.const[cython.uchar]], start: cython.Py_ssize
     w2: cython.ulonglong
     w3: cython.ulonglong
     w4: cython.ulonglong
-    if cython.compiled:
-        if n >= 64 and LIBRARY != cython.NULL:  # noqa: F821
-            return LIBRARY(crc, b + start, n)  # noqa: F821
+    if n >= 64 and LIBRARY != cython.NULL:
+        return LIBRARY(crc, b + start, n)
     if n >= 80:
         w0 = little64(b, p) ^ c
         w1 = little64(b, p + 8)

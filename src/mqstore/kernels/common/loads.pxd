@@ -1,4 +1,6 @@
-# C twins of loads.py: the same names, the same results. Positions were range-checked by the walker.
+# Big-endian loads and stores of an array's bytes. Positions were range-checked by the walker.
+#
+# Constants of this size are macros: as literals they would become Python objects in a loop.
 cdef extern from *:
     """
     #include <string.h>

@@ -20,9 +20,6 @@ move when it ends in that pair; 0: a needle may begin at the start of the window
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import same, u8
-
 
 def shift_table(needles: cython.const[cython.uchar][::1], ends: cython.longlong[::1], shifts: cython.uchar[::1]):
     """Fill `shifts` for needles that follow each other, each up to its end in `ends`. Return the length of the window."""

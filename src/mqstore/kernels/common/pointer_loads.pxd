@@ -1,6 +1,5 @@
-# Loads and stores at a pointer: the functions of loads.py for the small functions of a kernel, which take no array. A C compiler keeps
-# copying arrays (208 bytes) that are passed through two levels of inlined functions; a pointer costs nothing. Uncompiled kernels
-# import the same names from loads.py, where the pointer is the array.
+# Loads and stores at a pointer: the functions of loads.pxd for the small functions of a kernel, which take no array. A C compiler keeps
+# copying arrays (208 bytes) that are passed through two levels of inlined functions; a pointer costs nothing.
 from mqstore.kernels.common.loads cimport memcmp, mq_ascii_hash, mq_find, mq_load32, mq_load64, mq_store32, mq_store64
 
 cdef inline const unsigned char *first_byte(const unsigned char[::1] b) noexcept nogil:

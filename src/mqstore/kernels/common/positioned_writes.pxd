@@ -1,5 +1,5 @@
-# the names of positioned_writes.py, where they are described
 cdef enum:
+    # rows of the numbers of a write
     DESCRIPTOR = 0
     OFFSET
     ADDRESS

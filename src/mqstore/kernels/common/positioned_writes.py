@@ -11,18 +11,8 @@ Between two system calls made from Python a thread has to wait for the lock agai
 b'abcd'
 """
 
-import errno
-import os
-
 import cython
 import numpy as np
-
-if not cython.compiled:
-    # rows of the numbers of a write
-    DESCRIPTOR = 0
-    OFFSET = 1
-    ADDRESS = 2
-    LENGTH = 3
 
 
 def write_all(descriptors: list, offsets: list, buffers: list):
@@ -37,14 +27,12 @@ def write_all(descriptors: list, offsets: list, buffers: list):
     view: cython.const[cython.uchar][::1]
     if len(descriptors) != n or len(offsets) != n:
         raise ValueError("every buffer needs a descriptor and an offset")
-    if not cython.compiled:
-        return write_each(descriptors, offsets, buffers)
     numbers: cython.longlong[:, ::1] = np.empty((4, n), np.int64)
     for k in range(n):
         view = buffers[k]
         numbers[DESCRIPTOR, k] = descriptors[k]
         numbers[OFFSET, k] = offsets[k]
-        numbers[ADDRESS, k] = address_of(view)  # noqa: F821
+        numbers[ADDRESS, k] = address_of(view)
         numbers[LENGTH, k] = view.shape[0]
     k = 0
     with cython.nogil:
@@ -52,7 +40,7 @@ def write_all(descriptors: list, offsets: list, buffers: list):
             if numbers[LENGTH, k] == 0:
                 k += 1
                 continue
-            written = write_some(numbers[DESCRIPTOR, k], numbers[ADDRESS, k], numbers[LENGTH, k], numbers[OFFSET, k])  # noqa: F821
+            written = write_some(numbers[DESCRIPTOR, k], numbers[ADDRESS, k], numbers[LENGTH, k], numbers[OFFSET, k])
             if written < 0:
                 code = -written
                 break
@@ -60,16 +48,3 @@ def write_all(descriptors: list, offsets: list, buffers: list):
             numbers[ADDRESS, k] += written
             numbers[LENGTH, k] -= written
     return k, code
-
-
-def write_each(descriptors, offsets, buffers):
-    """Do what `write_all` does, in Python."""
-    for number, (descriptor, offset, buffer) in enumerate(zip(descriptors, offsets, buffers, strict=True)):
-        rest = memoryview(buffer)
-        try:
-            while rest:
-                done = os.pwrite(descriptor, rest, offset)
-                rest, offset = rest[done:], offset + done
-        except OSError as error:
-            return number, error.errno or errno.EIO
-    return len(buffers), 0

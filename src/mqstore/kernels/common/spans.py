@@ -10,9 +10,6 @@ False
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import copy, u8
-
 
 def copy_spans(
     b: cython.const[cython.uchar][::1],

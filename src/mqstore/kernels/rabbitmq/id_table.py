@@ -14,21 +14,6 @@ The creator of the table chooses the salt of the hash, because ids come from oth
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, cell, i64, word64
-    from mqstore.kernels.rabbitmq.term_layout import ID_SIZE
-
-    # words of a row
-    HIGH = 0
-    LOW = 1
-    FILE_REFERENCES = 2
-    OFFSET_LENGTH = 3
-    WORDS = 4
-
-    HALF = 32  # bits of half a word
-
-    FULL = -2  # what `stretch` returns if the rows do not fit
-
 
 @cython.cfunc
 @cython.nogil

@@ -5,49 +5,6 @@ A record is its size S, 16 bytes of id, a term, and the end mark, a byte 255 (se
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.crc_spans import crc_on
-    from mqstore.kernels.common.crc_spans import first_byte as crc_bytes
-    from mqstore.kernels.common.loads import find, first_byte, i64, u8, u16, u32
-    from mqstore.kernels.rabbitmq.store_layout import (
-        CLIENT_DEATH_TERM,
-        ENTRY_AT_CRC,
-        ENTRY_AT_FLAGS,
-        ENTRY_AT_PADDING,
-        ENTRY_HAS_CRC,
-        ENTRY_HEADER_SIZE,
-        RECORD_AT_ID,
-        RECORD_AT_LOW_ID,
-        RECORD_AT_TERM,
-        RECORD_MARK,
-        RECORD_MARK_SIZE,
-        RECORD_MIN_SIZE,
-        RECORD_OVERHEAD,
-        RECORD_SIZE_FIELD,
-        SMALLEST_TERM,
-    )
-    from mqstore.kernels.rabbitmq.term_layout import BINARY, ID_SIZE, SMALL_TUPLE, VERSION
-    from mqstore.kernels.rabbitmq.terms import message_end
-
-    # bits of a record's quality
-    MARKED = 1  # the byte after it is RECORD_MARK
-    PROVED = 2  # its term is a message with the record's own id
-    RESIZED = 4  # its size field does not fit its term, which is complete
-
-    # bytes that failed attempts to read a term may take, for each byte of the file: only hostile files need more
-    EFFORT = 16
-    LEAST_EFFORT = 1048576
-
-    # what holds a carved message
-    BARE = 0  # nothing that is known: an index file, or a frame that is damaged
-    RECORD = 1  # a record of a message store
-    ENTRY = 2  # an entry of a queue's own store, whose checksum fits if it has one
-    DAMAGED_ENTRY = 3  # such an entry whose checksum does not fit
-
-    CARVE_HEAD = 40  # bytes of a message that show that it is one, and more
-    CARVE_NEAR = 1048576  # a message that ends within this many bytes needs no frame to be followed past the buffer
-    MOST_PADDING = 4096  # zeros after the message of an entry
-
 
 @cython.cfunc
 @cython.inline

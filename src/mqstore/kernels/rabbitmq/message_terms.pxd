@@ -6,23 +6,25 @@ from mqstore.kernels.rabbitmq.term_layout cimport (
     SMALL_TUPLE_HEADER, TRUE, TRUE_SIZE, VERSION,
 )
 
-# the names of message_terms.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    FAST = 0
-    SLOW
+    # status
+    FAST = 0  # every field is set
+    SLOW  # another shape, or damage: left to the decoder
 
 cpdef enum:
+    # fields; spans count from the buffer's first byte
     STATUS = 0
-    END
+    END  # position after the term
     VHOST_START
     VHOST_LENGTH
     EXCHANGE_START
     EXCHANGE_LENGTH
-    KEYS_START
+    KEYS_START  # of the first routing key's binary, tag included; the others follow without a gap
     KEYS_COUNT
     PROPERTIES_START
     PROPERTIES_LENGTH
-    PAYLOAD_START
+    PAYLOAD_START  # of the first binary of the list, which is the last of the body
     PAYLOAD_COUNT
     BODY_LENGTH
     ID_START
@@ -30,16 +32,18 @@ cpdef enum:
     FIELD_COUNT
 
 cpdef enum:
-    PROPERTY_START = 1
-    PROPERTY_LENGTH = 2
+    # columns of `properties`: the status, then two for each property
+    PROPERTY_START = 1  # of the first property: where it starts, or the number itself
+    PROPERTY_LENGTH = 2  # of the first property; -1 if it is not set
     PROPERTY_COUNT = 14
     PROPERTY_COLUMNS = 1 + 2 * PROPERTY_COUNT
 
 cdef enum:
+    # properties that are not short texts, by their position among all
     HEADERS = 2
     DELIVERY_MODE = 3
     PRIORITY = 4
     TIMESTAMP = 9
     PROPERTY_FLAGS_SIZE = 2
-    FIRST_PROPERTY = 0x8000
+    FIRST_PROPERTY = 0x8000  # flag of the first property; that of the next is the next lower bit
     MORE_FLAGS = 1

@@ -14,42 +14,6 @@ Format: docs/formats/rabbitmq.md, sections 4, 5.4 and 12.3.
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.crc_spans import crc_on
-    from mqstore.kernels.common.loads import copy, put32, put64, u8, u16, u32
-    from mqstore.kernels.rabbitmq.index_layout import (
-        AT_EMBEDDED,
-        AT_EXPIRY,
-        AT_LOW_ID,
-        AT_SIZE,
-        FIELDS_SIZE,
-        REL_MASK,
-        SEGMENT_MARK,
-        SEGMENT_MARK_SIZE,
-        SEGMENT_PERSISTENT,
-        SEGMENT_PUBLISH,
-        SEGMENT_PUBLISH_SIZE,
-        SEGMENT_WORD_SIZE,
-    )
-    from mqstore.kernels.rabbitmq.store_layout import (
-        ENTRY_AT_CRC,
-        ENTRY_AT_FLAGS,
-        ENTRY_AT_PADDING,
-        ENTRY_AT_SIZE,
-        ENTRY_HAS_CRC,
-        ENTRY_HEADER_SIZE,
-    )
-
-    def first_byte(b):
-        return b
-
-    def put8(b, p, v):
-        b[p] = v & 0xFF
-
-    def put16(b, p, v):
-        put8(b, p, v >> 8)
-        put8(b, p + 1, v)
-
 
 @cython.cfunc
 @cython.inline

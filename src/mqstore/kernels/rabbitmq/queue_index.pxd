@@ -7,20 +7,22 @@ from mqstore.kernels.rabbitmq.index_layout cimport (
 from mqstore.kernels.rabbitmq.term_layout cimport ID_SIZE, VERSION
 from mqstore.kernels.rabbitmq.terms cimport SAME_ID, shape_at
 
-# the names of queue_index.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    DONE = 0
-    ZEROS
-    TORN
-    BAD
+    # status of a walk
+    DONE = 0  # the end of the file
+    ZEROS  # journal: forty zero bytes, as a crash leaves them
+    TORN  # fewer bytes than the record needs
+    BAD  # segment: a word that is neither publish nor del/ack, or one for an entry the segment cannot have
     FULL
 
 cpdef enum:
+    # bits of a state
     P = 1
     D = 2
     A = 4
-    REMOVED = 8
-    CRASH = 16
-    REPEATED = 32
+    REMOVED = 8  # published, delivered and acknowledged within the journal: the broker has forgotten it
+    CRASH = 16  # the broker would crash on these actions
+    REPEATED = 32  # a second, different publish
     ACTIONS = P | D | A
     FLAWS = CRASH | REPEATED

@@ -1,4 +1,29 @@
-# Stored message terms for compiled kernels: the same names and values as in term_layout.py, which describes them.
+# The layout of stored message terms, once for all kernels (docs/formats/rabbitmq.md, sections 9 and 10).
+#
+# A term in a file is the byte VERSION, then a tag and what belongs to it:
+#
+#     tag                                what follows the tag
+#     SMALL_INTEGER, INTEGER             1 byte, 4 bytes
+#     NEW_FLOAT, FLOAT                   8 bytes, 31 characters
+#     ATOM, ATOM_UTF8                    a length of 2 bytes, the name
+#     SMALL_ATOM, SMALL_ATOM_UTF8        a length of 1 byte, the name
+#     STRING                             a length of 2 bytes, the bytes
+#     BINARY                             a length of 4 bytes, the bytes
+#     BIT_BINARY                         a length of 4 bytes, the bits of the last byte, the bytes
+#     SMALL_BIG, LARGE_BIG               a length of 1 or 4 bytes, the sign, the digits
+#     SMALL_TUPLE, LARGE_TUPLE           a count of 1 or 4 bytes, that many terms
+#     NIL                                nothing
+#     LIST                               a count of 4 bytes, that many terms and a last one, mostly NIL
+#     MAP                                a count of 4 bytes, twice as many terms
+#     PID, NEW_PID                       an atom, two numbers, a creation
+#     PORT, NEW_PORT, V4_PORT            an atom, one number (V4_PORT: two), a creation
+#     NEW_REFERENCE, NEWER_REFERENCE     a count of 2 bytes, an atom, a creation, that many numbers
+#     EXPORT                             three terms
+#
+# COMPRESSED takes the place of the first tag: the rest of the term is compressed.
+#
+# A message is a tuple of MESSAGE_ARITY elements that begins with the atom `basic_message`, or one of CONTAINER_ARITY that begins with `mc`.
+
 cdef enum:
     VERSION = 131
     COMPRESSED = 80
@@ -30,6 +55,7 @@ cdef enum:
     SMALL_ATOM_UTF8 = 119
     V4_PORT = 120
 
+    # bytes of lengths, counts and numbers
     LENGTH_8 = 1
     LENGTH_16 = 2
     LENGTH_32 = 4
@@ -37,6 +63,7 @@ cdef enum:
     INTEGER_SIZE = 4
     NEW_FLOAT_SIZE = 8
     FLOAT_SIZE = 31
+    # after the atom of a process, port or reference
     NUMBER_SIZE = 4
     SHORT_CREATION = 1
     LONG_CREATION = 4
@@ -46,23 +73,27 @@ cdef enum:
     NEW_PORT_SIZE = NUMBER_SIZE + LONG_CREATION
     V4_PORT_SIZE = 2 * NUMBER_SIZE + LONG_CREATION
 
+    # bytes before the contents of some terms, tag included
     ATOM_HEADER = 1 + LENGTH_16
     SMALL_ATOM_HEADER = 1 + LENGTH_8
     SMALL_TUPLE_HEADER = 1 + LENGTH_8
     LIST_HEADER = 1 + LENGTH_32
     BINARY_HEADER = 1 + LENGTH_32
 
+    # a message id is a binary
     ID_SIZE = 16
     ID_TERM_SIZE = BINARY_HEADER + ID_SIZE
 
+    # elements of the tuples in a message
     MESSAGE_ARITY = 6
     CONTAINER_ARITY = 4
     RESOURCE_ARITY = 4
     CONTENT_ARITY = 6
-    MESSAGE_BEFORE_ID = 3
-    CONTAINER_BEFORE_ID = 2
-    BASIC_CLASS = 60
+    MESSAGE_BEFORE_ID = 3  # elements of a basic_message between its name and its id
+    CONTAINER_BEFORE_ID = 2  # elements of an mc tuple between its name and the one that holds the id
+    BASIC_CLASS = 60  # class id of `basic` in AMQP 0-9-1
 
+    # names as big-endian numbers of four bytes each, `mc` of two
     WORD_BASI = 1650553705
     WORD_C_ME = 1667198309
     WORD_SSAG = 1936941415
@@ -72,6 +103,7 @@ cdef enum:
     TRUE_SIZE = 4
     MC_SIZE = 2
 
+    # where the names of a message's parts are in `message_terms.NAMES`, and their sizes
     BASIC_MESSAGE = 0
     BASIC_MESSAGE_SIZE = 13
     RESOURCE = BASIC_MESSAGE + BASIC_MESSAGE_SIZE

@@ -8,14 +8,15 @@ from mqstore.kernels.rabbitmq.term_layout cimport (
     V4_PORT, V4_PORT_SIZE, VERSION, WORD_BASI, WORD_C_ME, WORD_MC, WORD_SSAG, WORD_TRUE,
 )
 
-# the names of terms.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    TERM = 1
-    MESSAGE = 2
-    SAME_ID = 4
-    PERSISTENT = 8
-    PACKED = 16
-    CONTAINER = 32
+    # bits of a shape
+    TERM = 1  # one complete term
+    MESSAGE = 2  # a basic_message or an mc tuple
+    SAME_ID = 4  # its id is the one asked for
+    PERSISTENT = 8  # its persistent flag is set
+    PACKED = 16  # compressed: only the decoder can read it
+    CONTAINER = 32  # an mc tuple: only the decoder can determine whether it is persistent
 
 cdef int shape_at(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo) noexcept nogil
 cdef Py_ssize_t message_end(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo, bint any_id) noexcept nogil

@@ -9,16 +9,16 @@ from mqstore.kernels.rocketmq.property_spans cimport (
 )
 from mqstore.kernels.rocketmq.record_layout cimport AT_BORN_HOST, AT_PHYSICAL_OFFSET, KEY_SEPARATOR
 
-# the names of batch_body.py, where they are described
 cdef enum:
     # what a column's buffers are, counted from its first
-    VALIDITY = 0
+    VALIDITY = 0  # bitmap of the values that are not null
     VALUES = 1
     OFFSETS = 1
     TEXT = 2
     NUMBER_BUFFERS = 2
     TEXT_BUFFERS = 3
 
+    # the first buffer of each column
     BUFFER_TOPIC = 0
     BUFFER_QUEUE_ID = BUFFER_TOPIC + TEXT_BUFFERS
     BUFFER_QUEUE_OFFSET = BUFFER_QUEUE_ID + NUMBER_BUFFERS
@@ -43,6 +43,7 @@ cdef enum:
     BUFFER_PROPERTY_NAMES = BUFFER_PROPERTIES + NUMBER_BUFFERS + 1
     BUFFER_PROPERTY_VALUES = BUFFER_PROPERTY_NAMES + TEXT_BUFFERS
 
+    # numbers of the columns, nested ones included
     NODE_TAGS = 5
     NODE_KEYS = 6
     NODE_KEY_ITEMS = 7
@@ -51,22 +52,24 @@ cdef enum:
     NODE_PROPERTY_NAMES = 22
     NODE_PROPERTY_VALUES = 23
 
+    # of a node, and of a buffer
     ROWS = 0
     NULLS = 1
     BEGIN = 0
     LENGTH = 1
 
+    # rows of the scratch array `spans`: those of `property_spans.known_properties` for each record, then those of each pair
     PAIR_NAME_START = KNOWN_ROW_COUNT
     PAIR_NAME_LENGTH
     PAIR_VALUE_START
     PAIR_VALUE_LENGTH
-    PAIRS_STOP
+    PAIRS_STOP  # where the pairs of a record end
     SPAN_ROWS
 
-    HOST_TEXT = 27
-    ID_TEXT = 32
+    HOST_TEXT = 27  # longest text of an IPv4 host
+    ID_TEXT = 32  # a message id: store host and physical offset in hexadecimal digits
     HALF_ID = 16
-    MICROSECONDS = 1000
+    MICROSECONDS = 1000  # in a millisecond
     MINUS = 45
     DOT = 46
     ZERO = 48
@@ -77,6 +80,7 @@ cpdef enum:
     BUFFERS = BUFFER_PROPERTY_VALUES + TEXT_BUFFERS
     NODES = NODE_PROPERTY_VALUES + 1
 
+# sums over the records of a batch; ordinary: whether all of them are
 cdef struct Totals:
     bint ordinary
     long long pairs
@@ -127,13 +131,16 @@ cdef extern from *:
     void mq_copy(unsigned char *to, const unsigned char *p, Py_ssize_t n) noexcept nogil
 
 cdef inline void st32(unsigned char *out, Py_ssize_t at, long long value) noexcept nogil:
+    """Store a native 32-bit number."""
     cdef int word = <int> value
     memcpy(out + at, &word, 4)
 
 cdef inline void st64(unsigned char *out, Py_ssize_t at, long long value) noexcept nogil:
+    """Store a native 64-bit number."""
     memcpy(out + at, &value, 8)
 
 cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_ssize_t at, unsigned char *out) noexcept nogil:
+    """Write a field as a column of 32-bit numbers."""
     cdef const long long *values = &fields[field, 0]
     cdef unsigned char *start = out + at
     cdef Py_ssize_t k
@@ -145,6 +152,7 @@ cdef inline void put_ints(long long[:, ::1] fields, int field, Py_ssize_t n, Py_
 cdef inline void put_longs(
     long long[:, ::1] fields, int field, long long factor, Py_ssize_t n, Py_ssize_t at, unsigned char *out
 ) noexcept nogil:
+    """Write a field, times factor, as a column of 64-bit numbers."""
     cdef const long long *values = &fields[field, 0]
     cdef unsigned char *start = out + at
     cdef Py_ssize_t k

@@ -8,24 +8,26 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK, WORD_DELA, WORD_INNE, parts_of,
 )
 
-# the names of dispatch.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    RECORDS = 0
-    KEYS
+    # positions in the counters array
+    RECORDS = 0  # records dispatched so far
+    KEYS  # key rows written so far
     GROUPS
     SPECIALS
     COUNTER_COUNT
 
 cpdef enum:
+    # why a call returned
     DONE = 0
     KEYS_FULL
     GROUPS_FULL
 
 cpdef enum:
-    NO_GROUP = -1
+    NO_GROUP = -1  # a prepared or rolled back record: no queue entry
 
 cdef enum:
-    LINE = 64
+    LINE = 64  # bytes of a cache line
     NO_ROOM = -2
     SCHEDULE_TOPIC_LENGTH = 19
 

@@ -15,16 +15,19 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     born_host_size, empty_values, store_host_size,
 )
 
-# the names of encode.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    END_OF_FILE = -1
+    END_OF_FILE = -1  # the record and the eight bytes after it do not fit before the limit
+
+    # the `__CRC32#` property at the end of the properties (5.3): none; that of a single message, after a PAIR_END, which is added if
+    # it is missing; that of a message of a producer's batch, where nothing is added
     NO_PROPERTY_CRC = 0
     PROPERTY_CRC = 1
     PROPERTY_CRC_IN_BATCH = 2
 
 cdef enum:
-    LONG_BODY = 65536
-    ZERO = 48
+    LONG_BODY = 65536  # bytes of a body from which other threads may run while its record is written
+    ZERO = 48  # the digit
 
 cdef Py_ssize_t MIN_LIBRARY_BODY
 
@@ -70,7 +73,7 @@ cdef inline void copy_host(unsigned char *to, Py_ssize_t at, const unsigned char
 cdef inline bint overlap(const unsigned char *to, Py_ssize_t at, Py_ssize_t n, const unsigned char *b, Py_ssize_t start, Py_ssize_t m) noexcept nogil:
     return n > 0 and m > 0 and to + at < b + start + m and b + start < to + at + n
 
-# the address of a variable: uncompiled, the object itself
+# the address of a variable
 cdef extern from *:
     """
     #define mq_ref(x) (&(x))

@@ -26,113 +26,6 @@ import numpy as np
 
 from mqstore.kernels.common.crc32 import LONG_SPAN, crc32
 
-if not cython.compiled:
-    from mqstore.kernels.common.crc_spans import crc_on
-    from mqstore.kernels.common.loads import LOW32, copy, put32, put64, u8
-    from mqstore.kernels.rocketmq.frames import (
-        BODY_CRC,
-        BODY_LENGTH,
-        BODY_START,
-        BORN_HOST,
-        BORN_TIMESTAMP,
-        FIELD_COUNT,
-        FLAG,
-        PHYSICAL_OFFSET,
-        PREPARED_TRANSACTION_OFFSET,
-        PROPERTIES_LENGTH,
-        PROPERTIES_START,
-        QUEUE_ID,
-        QUEUE_OFFSET,
-        RECONSUME_TIMES,
-        SIZE,
-        STORE_HOST,
-        STORE_TIMESTAMP,
-        SYS_FLAG,
-        TOPIC_LENGTH,
-        TOPIC_START,
-    )
-    from mqstore.kernels.rocketmq.record_layout import (
-        AT_BODY,
-        AT_BODY_CRC,
-        AT_BODY_LENGTH,
-        AT_BORN_HOST,
-        AT_BORN_TIMESTAMP,
-        AT_FLAG,
-        AT_PHYSICAL_OFFSET,
-        AT_PREPARED_OFFSET,
-        AT_QUEUE_ID,
-        AT_QUEUE_OFFSET,
-        AT_RECONSUME_TIMES,
-        AT_STORE_HOST,
-        AT_STORE_TIMESTAMP,
-        AT_SYS_FLAG,
-        BORN_HOST_IPV6,
-        CRC_DIGITS,
-        CRC_NAME_SIZE,
-        CRC_PROPERTY_SIZE,
-        FIXED_SIZE,
-        FRAME_SIZE,
-        IPV4_HOST_SIZE,
-        IPV6_HOST_SIZE,
-        MAGIC_BLANK,
-        MAGIC_V1,
-        MAGIC_V2,
-        MAX_PROPERTIES,
-        MAX_RECORD_SIZE,
-        MAX_TOPIC_V1,
-        MAX_TOPIC_V2,
-        NAME_END,
-        PAIR_END,
-        PROPERTIES_LENGTH_SIZE,
-        STORE_HOST_IPV6,
-        TRANSACTION_MASK,
-        TRANSACTION_PREPARED,
-        TRANSACTION_ROLLBACK,
-        WORD_CRC_FIRST,
-        WORD_CRC_SECOND,
-        RecordValues,
-        Span,
-        born_host_size,
-        empty_values,
-        store_host_size,
-    )
-
-    END_OF_FILE = -1  # the record and the eight bytes after it do not fit before the limit
-
-    # the `__CRC32#` property at the end of the properties (5.3): none; that of a single message, after a PAIR_END, which is added if
-    # it is missing; that of a message of a producer's batch, where nothing is added
-    NO_PROPERTY_CRC = 0
-    PROPERTY_CRC = 1
-    PROPERTY_CRC_IN_BATCH = 2
-
-    LONG_BODY = 65536  # bytes of a body from which other threads may run while its record is written
-    ZERO = 48  # the digit
-
-    def ref(values):
-        return values
-
-    def first_byte(b):
-        return b
-
-    def bytes_start(b):
-        return np.frombuffer(b, np.uint8)
-
-    def put8(b, p, v):
-        b[p] = v & 255
-
-    def put16(b, p, v):
-        b[p : p + 2] = tuple((int(v) & 0xFFFF).to_bytes(2, "big"))
-
-    def publish():
-        """Nothing to do: a fence between the stores before and those after it."""
-
-    copy_host = copy
-
-    def overlap(to, at, n, b, start, m):
-        """Return whether n bytes of `to` and m bytes of b have one in common."""
-        return bool(np.may_share_memory(to[at : at + n], b[start : start + m]))
-
-
 # bytes of a body from which the CRC of a library repays the call through the interpreter; never, if the kernel has the library's function
 MIN_LIBRARY_BODY = 256 if LONG_SPAN < sys.maxsize else sys.maxsize
 
@@ -343,7 +236,7 @@ class LogFileWriter:
             source = bytes_start(body)
             body_length = len(body)
         else:
-            view = body if cython.compiled else np.frombuffer(body, np.uint8)
+            view = body
             source = first_byte(view)
             body_length = view.shape[0]
         crc_size = crc_property_size(property_crc, text, 0, text_length)

@@ -6,19 +6,21 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     MAGIC_BLANK, MAGIC_FIRST_BYTE, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, MIN_SIZE, PROPERTIES_LENGTH_SIZE, born_host_size, store_host_size,
 )
 
-# the names of frames.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
+    # status of a record, and of a walk
     VALID = 0
-    STOP = VALID
-    FULL
-    BLANK
-    UNWRITTEN
+    STOP = VALID  # the next record would start at or after `stop`
+    FULL  # `positions` is full
+    BLANK  # the record that fills the rest of a file is at the returned position
+    UNWRITTEN  # eight zero bytes, or fewer than eight bytes are left
     BAD_MAGIC
-    BAD_SIZE
-    BAD_LENGTHS
-    BAD_OFFSET
+    BAD_SIZE  # below the smallest record, or past the end of the buffer
+    BAD_LENGTHS  # inner lengths do not add up to the size
+    BAD_OFFSET  # strict only: the physical offset field is not base + position
 
 cpdef enum:
+    # rows of `fields`
     SIZE = 0
     BODY_CRC
     QUEUE_ID
@@ -27,9 +29,9 @@ cpdef enum:
     PHYSICAL_OFFSET
     SYS_FLAG
     BORN_TIMESTAMP
-    BORN_HOST
+    BORN_HOST  # position of the address bytes
     STORE_TIMESTAMP
-    STORE_HOST
+    STORE_HOST  # position of the address bytes
     RECONSUME_TIMES
     PREPARED_TRANSACTION_OFFSET
     BODY_START
@@ -41,25 +43,26 @@ cpdef enum:
     FIELD_COUNT
 
 cpdef enum:
+    # an entry of a DLedger log: a header, and one record (docs/formats/rocketmq.md, section 2.13)
     ENTRY_HEADER_SIZE = 48
 
 cdef enum:
     ENTRY_MAGIC = 1
-    ENTRY_BLANK = -1
+    ENTRY_BLANK = -1  # instead of the magic: the rest of the file is not used
     ENTRY_SIZE_AT = 4
     ENTRY_POSITION_AT = 24
     ENTRY_BODY_SIZE_AT = 44
 
 cdef enum:
     LANES = 8
-    LANE_BYTES = 131072
-    LANE_ROOM = LANE_BYTES // MIN_RECORD_SIZE + 2
-    SEARCH = 8192
-    LINE = 64
-    # rows of the lanes
-    AT = 0
-    FIRST = LANES
-    END = 2 * LANES
+    LANE_BYTES = 131072  # `hop` goes over a window of LANES stretches of this many bytes
+    LANE_ROOM = LANE_BYTES // MIN_RECORD_SIZE + 2  # records of the smallest size that start in a lane, and one more
+    SEARCH = 8192  # bytes in which a lane looks for its first record
+    LINE = 64  # bytes of a cache line
+    # rows of `lanes`, LANES numbers each
+    AT = 0  # current position
+    FIRST = LANES  # where the lane starts, -1 if it found no record
+    END = 2 * LANES  # where it ends, -1 once it has
     COUNT = 3 * LANES
 
 cdef int check(const unsigned char *b, Py_ssize_t p, Py_ssize_t limit, long long base, bint strict) noexcept nogil

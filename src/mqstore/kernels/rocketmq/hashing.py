@@ -6,9 +6,6 @@ A hash can be carried on: the seed for the bytes of a key is the hash of `topic#
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, TWO32, first_byte, u8
-
 MALFORMED = 1 << 32  # set in the result of hash_span when the bytes are not UTF-8
 
 

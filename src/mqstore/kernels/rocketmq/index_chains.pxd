@@ -5,14 +5,15 @@ from mqstore.kernels.rocketmq.entry_layout cimport (
     KEY_AT_OFFSET, KEY_AT_TIMESTAMP, KEY_SIZE, MAX_INT, MILLISECONDS,
 )
 
-# the name of index_chains.py, where it is described
 cdef enum:
-    AHEAD = 16
+    AHEAD = 16  # keys
 
 cdef inline void expect_slot(int *slots, unsigned int slot) noexcept nogil:
+    """Have a slot fetched from memory before it is needed."""
     mq_prefetch(<const unsigned char *> (slots + slot))
 
 cdef inline void expect_byte(unsigned char *b, Py_ssize_t at) noexcept nogil:
+    """Have a byte fetched from memory before it is needed."""
     mq_prefetch(b + at)
 
 cdef inline int *first_slot(int[::1] slots) noexcept nogil:

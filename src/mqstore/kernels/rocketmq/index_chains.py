@@ -5,45 +5,6 @@ A slot holds the number of its newest entry, an entry the number of the one befo
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import first_byte, i32, i64, put32, put64
-    from mqstore.kernels.rocketmq.entry_layout import (
-        INDEX_AT_HASH,
-        INDEX_AT_OFFSET,
-        INDEX_AT_PREVIOUS,
-        INDEX_AT_SECONDS,
-        INDEX_ENTRY_SIZE,
-        INDEX_HEADER_SIZE,
-        INDEX_SLOT_SIZE,
-        KEY_AT_HASH,
-        KEY_AT_OFFSET,
-        KEY_AT_TIMESTAMP,
-        KEY_SIZE,
-        MAX_INT,
-        MILLISECONDS,
-    )
-
-    def first_slot(slots):
-        return slots
-
-    def start_of(b):
-        return b
-
-    def expect_slot(slots, slot):
-        """Have a slot fetched from memory before it is needed."""
-
-    def expect_byte(b, at):
-        """Have a byte fetched from memory before it is needed."""
-
-    AHEAD = 16  # keys
-
-    def put_entry(out, at, key_hash, physical_offset, seconds, previous):
-        """Write an entry."""
-        put32(out, at + INDEX_AT_HASH, key_hash)
-        put64(out, at + INDEX_AT_OFFSET, physical_offset)
-        put32(out, at + INDEX_AT_SECONDS, seconds)
-        put32(out, at + INDEX_AT_PREVIOUS, previous)
-
 
 @cython.cfunc
 @cython.inline

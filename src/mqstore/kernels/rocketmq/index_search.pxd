@@ -3,9 +3,9 @@ from mqstore.kernels.rocketmq.entry_layout cimport (
     INDEX_AT_HASH, INDEX_AT_OFFSET, INDEX_AT_PREVIOUS, INDEX_AT_SECONDS, INDEX_ENTRY_SIZE, INDEX_HEADER_SIZE, INDEX_SLOT_SIZE, MILLISECONDS,
 )
 
-# the name of index_search.py, where it is described; cpdef: Python sees it too
+# cpdef: Python sees it too
 cpdef enum:
-    MAX_RESULTS = 64
+    MAX_RESULTS = 64  # entries that one search can return
 
 cdef Py_ssize_t follow(
     const unsigned char[::1] b, long long slots, long long positions, long long count, long long begin_timestamp, long long key_hash,

@@ -2,21 +2,6 @@
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64
-    from mqstore.kernels.rocketmq.entry_layout import (
-        INDEX_AT_HASH,
-        INDEX_AT_OFFSET,
-        INDEX_AT_PREVIOUS,
-        INDEX_AT_SECONDS,
-        INDEX_ENTRY_SIZE,
-        INDEX_HEADER_SIZE,
-        INDEX_SLOT_SIZE,
-        MILLISECONDS,
-    )
-
-    MAX_RESULTS = 64  # entries that one search can return
-
 
 @cython.cfunc
 @cython.nogil

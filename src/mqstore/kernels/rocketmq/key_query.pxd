@@ -6,11 +6,10 @@ from mqstore.kernels.rocketmq.pull cimport MappedBytes, PullPath, c_long
 from mqstore.kernels.rocketmq.put cimport LogEnd
 from mqstore.kernels.rocketmq.record_layout cimport AT_PHYSICAL_OFFSET, AT_SIZE
 
-# the names of key_query.py, where they are described
 cdef enum:
-    SEPARATOR = 35
+    SEPARATOR = 35  # between topic and key: `#`
     HIGHEST_BIT = 2147483648
-    LEAST_SIZE = 64
+    LEAST_SIZE = 64  # bytes of a record up to its store time: a shorter one cannot be read
     UNKNOWN = -2
 
 cdef extern from "Python.h":

@@ -5,8 +5,8 @@
 everything but an ordinary answer: a chain that loops or leads past the end of its file, an index in memory, offsets none of which can be
 read, numbers beyond the limits of the kernel, a text with half of a surrogate pair. Then the slow path takes over.
 
-No lock is taken: compiled, the search runs in one piece, because it calls no Python code and does not release the interpreter's lock.
-Each record is then looked up in one piece too. Uncompiled, where another thread could run in between, `find` always returns None.
+No lock is taken: the search runs in one piece, because it calls no Python code and does not release the interpreter's lock. Each record
+is then looked up in one piece too.
 
 Format: docs/formats/rocketmq.md, sections 5.2, 5.5 and 5.7.
 """
@@ -14,18 +14,6 @@ Format: docs/formats/rocketmq.md, sections 5.2, 5.5 and 5.7.
 from __future__ import annotations
 
 import cython
-
-if not cython.compiled:
-    from mqstore.kernels.common.loads import LOW32, first_byte, i32, i64
-    from mqstore.kernels.rocketmq.hashing import hash_span
-    from mqstore.kernels.rocketmq.index_search import MAX_RESULTS, follow
-    from mqstore.kernels.rocketmq.pull import c_long
-    from mqstore.kernels.rocketmq.record_layout import AT_PHYSICAL_OFFSET, AT_SIZE
-
-    SEPARATOR = 35  # between topic and key: `#`
-    HIGHEST_BIT = 2147483648
-    LEAST_SIZE = 64  # bytes of a record up to its store time: a shorter one cannot be read
-    UNKNOWN = -2
 
 
 class QueryPath:
@@ -50,8 +38,6 @@ class QueryPath:
         pulls: PullPath = self.pulls
         slices: list = []
         found: list = []
-        if not cython.compiled:
-            return None
         index = self.recovery.index
         if type(topic) is not str or type(key) is not str or index is None or pulls.closed:
             return None

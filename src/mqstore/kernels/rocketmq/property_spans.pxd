@@ -4,8 +4,9 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     CRC_NAME_SIZE, CRC_PROPERTY_SIZE, INT, NAME_END, PAIR_END, WORD_CRC_FIRST, WORD_CRC_SECOND, WORD_KEYS, WORD_TAGS, WORD_UNIQ_KEY,
 )
 
-# the names of property_spans.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
+    # rows of `known_properties`
     TAGS_START = 0
     TAGS_LENGTH
     KEYS_START
@@ -15,6 +16,7 @@ cpdef enum:
     KNOWN_ROW_COUNT
 
 cpdef enum:
+    # rows of `pair_spans`
     NAME_START = 0
     NAME_LENGTH
     VALUE_START
@@ -22,10 +24,12 @@ cpdef enum:
     PAIR_ROW_COUNT
 
 cdef enum:
+    # digits of a checksum
     ZERO = 48
     NINE = 57
 
 cdef inline int known_row(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) noexcept nogil:
+    """Return the row in which the value of the property with this name starts (TAGS_START, ...), or -1 for any other name."""
     if n == 4:
         if <int> mq_load32(b + p) == WORD_TAGS:
             return TAGS_START
@@ -36,5 +40,6 @@ cdef inline int known_row(const unsigned char *b, Py_ssize_t p, Py_ssize_t n) no
     return -1
 
 cdef inline Py_ssize_t name_end(const unsigned char *b, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    """Return where the name of the pair in [start, stop) ends, or -1 if this is not a pair. The value follows NAME_END."""
     cdef Py_ssize_t at = find(b, start, stop, NAME_END)
     return at if at > start and at < stop - 1 else -1

@@ -15,48 +15,6 @@ Format: docs/formats/rocketmq.md, section 2.6.
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import find, first_byte, i32, u8
-    from mqstore.kernels.rocketmq.record_layout import (
-        CRC_NAME_SIZE,
-        CRC_PROPERTY_SIZE,
-        INT,
-        NAME_END,
-        PAIR_END,
-        WORD_CRC_FIRST,
-        WORD_CRC_SECOND,
-    )
-
-    # rows of `known_properties`
-    TAGS_START = 0
-    TAGS_LENGTH = 1
-    KEYS_START = 2
-    KEYS_LENGTH = 3
-    UNIQ_KEY_START = 4
-    UNIQ_KEY_LENGTH = 5
-    KNOWN_ROW_COUNT = 6
-
-    # rows of `pair_spans`
-    NAME_START = 0
-    NAME_LENGTH = 1
-    VALUE_START = 2
-    VALUE_LENGTH = 3
-    PAIR_ROW_COUNT = 4
-
-    # digits of a checksum
-    ZERO = 48
-    NINE = 57
-
-    def known_row(b, p, n):
-        """Return the row in which the value of the property with this name starts (TAGS_START, ...), or -1 for any other name."""
-        name = bytes(b[p : p + n])
-        return {b"TAGS": TAGS_START, b"KEYS": KEYS_START, b"UNIQ_KEY": UNIQ_KEY_START}.get(name, -1)
-
-    def name_end(b, start, stop):
-        """Return where the name of the pair in [start, stop) ends, or -1 if this is not a pair. The value follows NAME_END."""
-        at = find(b, start, stop, NAME_END)
-        return at if start < at < stop - 1 else -1
-
 
 def known_properties(
     b: cython.const[cython.uchar][::1],

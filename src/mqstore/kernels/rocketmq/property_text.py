@@ -19,9 +19,6 @@ Format: docs/formats/rocketmq.md, section 2.6.
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import copy
-
 
 def add_lengths(name_length: cython.longlong, lengths: cython.longlong[::1], room: cython.longlong[::1]):
     """room[k] += bytes of the pair of row k."""

@@ -4,24 +4,24 @@ from mqstore.kernels.rocketmq.entry_layout cimport ENTRY_AT_OFFSET, ENTRY_AT_SIZ
 from mqstore.kernels.rocketmq.put cimport LogEnd
 from mqstore.kernels.rocketmq.record_layout cimport ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_QUEUE_OFFSET, ROW_SIZE
 
-# the names of pull.py, where they are described; cpdef: Python sees them too
+# cpdef: Python sees them too
 cpdef enum:
-    SCAN_CONSUMED = 0
-    SCAN_EXAMINED
-    SCAN_BYTES
-    SCAN_LOWEST
-    SCAN_END
+    # what `scan` writes before its rows
+    SCAN_CONSUMED = 0  # entries consumed
+    SCAN_EXAMINED  # physical offset looked at last
+    SCAN_BYTES  # bytes of the messages
+    SCAN_LOWEST  # lowest physical offset of a message
+    SCAN_END  # highest end of a message
     SCAN_HEADER
 
 cpdef enum:
-    MAX_MAPS = 96
+    MAX_MAPS = 96  # maps that are held at a time: a store may have more files than a process may open
 
 cdef enum:
-    UNDECIDED = -1
-    MAX_ENTRIES = 100000000
+    UNDECIDED = -1  # the entries alone do not decide the answer
+    MAX_ENTRIES = 100000000  # their bytes still fit 32 bits
     MAX_ROWS = 4096
-    LEAST_TAGS_CODE = -2147483648
-
+    LEAST_TAGS_CODE = -2147483648  # codes below it are addresses in the extended queue
 
 cdef extern from *:
     """

@@ -5,8 +5,8 @@ gives up if a rule needs more than the entries: an address in the extended queue
 open store, and returns None for everything but an ordinary answer: messages in one file of the log, or none that match
 the filter. Then the slow path takes over, which handles the rest.
 
-No lock is taken: compiled, all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock
-before everything is read. Uncompiled, where another thread could run in between, `get` always returns None.
+No lock is taken: all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock before
+everything is read.
 
 The result of a fast pull keeps its rows as native 64-bit numbers (queue offset, physical offset, size) and makes slices and
 lists of them only on demand.
@@ -18,40 +18,6 @@ import struct
 
 import cython
 import numpy as np
-
-if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64
-    from mqstore.kernels.rocketmq.entry_layout import (
-        ENTRY_AT_OFFSET,
-        ENTRY_AT_SIZE,
-        ENTRY_AT_TAGS_CODE,
-        ENTRY_AT_TAGS_HASH,
-        ENTRY_SIZE,
-    )
-    from mqstore.kernels.rocketmq.record_layout import ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_QUEUE_OFFSET, ROW_SIZE
-
-    # what `scan` writes before its rows
-    SCAN_CONSUMED = 0  # entries consumed
-    SCAN_EXAMINED = 1  # physical offset looked at last
-    SCAN_BYTES = 2  # bytes of the messages
-    SCAN_LOWEST = 3  # lowest physical offset of a message
-    SCAN_END = 4  # highest end of a message
-    SCAN_HEADER = 5
-
-    MAX_MAPS = 96  # maps that are held at a time: a store may have more files than a process may open
-    UNDECIDED = -1  # the entries alone do not decide the answer
-    MAX_ENTRIES = 100_000_000  # their bytes still fit 32 bits
-    MAX_ROWS = 4096
-    LEAST_TAGS_CODE = -(2**31)  # codes below it are addresses in the extended queue
-
-    def c_long(value):
-        return int(value)
-
-    def announce(b, p, n):
-        """Nothing to do: a hint for the processor."""
-
-    def packed(numbers, start, count):
-        return bytes(memoryview(np.asarray(numbers[start : start + count], np.int64)))
 
 
 class MappedBytes:
@@ -293,8 +259,6 @@ class PullPath:
 
     def get(self, topic, queue_id, offset, max_count, hashes=None):
         """Pull; return None if the pull must take the slow path. hashes: of wanted tags, as an array of 32-bit numbers."""
-        if not cython.compiled:
-            return None
         for _ in range(3):
             found = self.pull(topic, queue_id, offset, max_count, hashes)
             if found is None or type(found) is self.result:

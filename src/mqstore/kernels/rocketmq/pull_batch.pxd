@@ -17,8 +17,8 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     STORE_HOST_IPV6,
 )
 
-# the names of pull_batch.py, where they are described
 cdef enum:
+    # what is summed up over the records of a batch
     SUM_KEY_ITEMS = 0
     SUM_TOPICS
     SUM_BODIES
@@ -30,10 +30,10 @@ cdef enum:
     SUM_WITHOUT_UNIQUE_KEY
     SUMS
 
-    PAIRS_PER_RECORD = 16
-    KEPT_ROWS = 64
-    MAX_TEXT = 2000000000
-    NOT_ORDINARY = COMPRESSED | BORN_HOST_IPV6 | STORE_HOST_IPV6
+    PAIRS_PER_RECORD = 16  # properties a record may have on average; records with more are not ordinary
+    KEPT_ROWS = 64  # records that scratch arrays are kept for
+    MAX_TEXT = 2000000000  # bytes of texts that fit 32-bit offsets
+    NOT_ORDINARY = COMPRESSED | BORN_HOST_IPV6 | STORE_HOST_IPV6  # bits of SYS_FLAG
 
 cdef extern from *:
     """
@@ -52,6 +52,7 @@ cdef inline object new_buffer(Py_ssize_t length):
     return PyByteArray_FromStringAndSize(NULL, length)
 
 cdef inline long long number(bytes rows, Py_ssize_t k):
+    """Return the k-th native 64-bit number of rows."""
     cdef long long value
     memcpy(&value, PyBytes_AS_STRING(rows) + 8 * k, 8)
     return value

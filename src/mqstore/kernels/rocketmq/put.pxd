@@ -6,9 +6,8 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     FIXED_SIZE, FRAME_SIZE, MAX_PROPERTIES, RecordValues, Span, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )
 
-# the names of put.py, where they are described
 cdef enum:
-    LONGEST_BODY = 65536
+    LONGEST_BODY = 65536  # of the fast path: longer bodies let other threads run
     PUTS_PER_YIELD = 256
 
 cdef extern from "time.h":

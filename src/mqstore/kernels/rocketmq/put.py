@@ -4,9 +4,8 @@
 property text of bytes, no delay, room in the reserved part of the current file. For everything else it returns None, having changed
 nothing, and the slow path (`mqstore.rocketmq.append.appender`) takes over.
 
-No lock is taken: compiled, all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock.
-The slow path holds its lock and is counted in `busy` while it changes the log. Uncompiled, where another thread could run in
-between, `put` always returns None.
+No lock is taken: all of it runs in one piece, because nothing in it calls Python code or releases the interpreter's lock. The slow
+path holds its lock and is counted in `busy` while it changes the log.
 """
 
 from __future__ import annotations
@@ -16,52 +15,7 @@ import struct
 import cython
 import numpy as np
 
-if not cython.compiled:
-    import time
-
-    from mqstore.kernels.rocketmq.encode import put_record, ref
-    from mqstore.kernels.rocketmq.record_layout import (
-        FIXED_SIZE,
-        FRAME_SIZE,
-        MAX_PROPERTIES,
-        RecordValues,
-        Span,
-        TRANSACTION_COMMIT,
-        TRANSACTION_MASK,
-        TRANSACTION_NONE,
-    )
-
-    LONGEST_BODY = 65536  # of the fast path: longer bodies let other threads run
-    PUTS_PER_YIELD = 256
-
-    def octets(b):
-        return np.frombuffer(b, np.uint8)
-
-    def buffer_start(b):
-        return b
-
-    def now_ms():
-        return time.time_ns() // 1_000_000
-
-    def pause(microseconds):
-        time.sleep(microseconds / 1e6)
-
-    def c_int(value):
-        return int(value)
-
-    def c_long(value):
-        return int(value)
-
-    def join_properties(keys, tags, is_v5):
-        """Return the property text of keys and tags, which are strings or None."""
-        parts = [b"KEYS\x01" + keys.encode()] if keys is not None else []
-        if tags is not None:
-            parts.append(b"TAGS\x01" + tags.encode())
-        return b"\x02".join(parts) + (b"\x02" if is_v5 else b"")
-
-
 _OFFSET = struct.Struct(">q")
-_SLOW_PATH_NAMES = (b"DELAY", b"TIMER_", b"INNER_")
 
 
 class Message:
@@ -281,7 +235,7 @@ class PutPath:
 
     def put(self, message):
         """Append a message; return None, with nothing changed, if it must take the slow path."""
-        if not cython.compiled or type(message) is not Message or self.busy != 0 or self.paused or self.file is None:
+        if type(message) is not Message or self.busy != 0 or self.paused or self.file is None:
             return None
         return self.put_message(message)
 
@@ -430,6 +384,4 @@ class SinglePut:
 
 def needs_slow_path(text):
     """Return whether a property text has something only the slow path handles: a delay, a timer, inner batches or further queues."""
-    if not cython.compiled:
-        return any(part in text for part in _SLOW_PATH_NAMES)
     return contains_any(octets(text), len(text))

@@ -10,14 +10,6 @@
 
 import cython
 
-if not cython.compiled:
-    from mqstore.kernels.common.loads import i32, i64
-    from mqstore.kernels.rocketmq.entry_layout import ENTRY_AT_SIZE, ENTRY_SIZE
-
-    def end_of(physical_offset, size):
-        """Return the end of a record, wrapped to 64 bits as in Java."""
-        return (physical_offset + size + (1 << 63)) % (1 << 64) - (1 << 63)
-
 
 def plausible_until(b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, below: cython.longlong):
     """Return the first row from `first` on with a negative offset, no size, or an offset not below `below` (< 0: no limit)."""

@@ -7,8 +7,8 @@ from mqstore.kernels.rocketmq.record_layout cimport (
     AT_RECONSUME_TIMES, AT_STORE_HOST, AT_STORE_TIMESTAMP, ROW_BYTES, ROW_NUMBERS, ROW_PHYSICAL_OFFSET, ROW_SIZE, RecordParts, parts_of,
 )
 
-# positions in FIELDS
 cdef enum:
+    # positions in FIELDS
     TOPIC = 0
     BODY
     QUEUE_ID
@@ -27,7 +27,7 @@ cdef enum:
     VERSION
 
 cdef enum:
-    MAX_TEXTS = 4096
+    MAX_TEXTS = 4096  # texts that are kept at most
 
 cdef extern from *:
     """
@@ -57,6 +57,7 @@ cdef extern from *:
     void fill_slot "mq_fill_slot"(object made, Py_ssize_t place, object value)
 
 cdef inline long long number(bytes rows, Py_ssize_t k):
+    """Return the k-th native 64-bit number of rows."""
     cdef long long value
     memcpy(&value, PyBytes_AS_STRING(rows) + 8 * k, 8)
     return value

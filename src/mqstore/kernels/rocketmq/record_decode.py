@@ -12,76 +12,6 @@ from types import MemberDescriptorType
 
 import cython
 
-if not cython.compiled:
-    import sys
-
-    from mqstore.kernels.common.loads import first_byte, i32, i64
-    from mqstore.kernels.rocketmq.frames import VALID, check
-    from mqstore.kernels.rocketmq.record_layout import (
-        AT_BODY_CRC,
-        AT_BORN_HOST,
-        AT_BORN_TIMESTAMP,
-        AT_FLAG,
-        AT_PHYSICAL_OFFSET,
-        AT_PREPARED_OFFSET,
-        AT_QUEUE_ID,
-        AT_QUEUE_OFFSET,
-        AT_RECONSUME_TIMES,
-        AT_STORE_HOST,
-        AT_STORE_TIMESTAMP,
-        ROW_BYTES,
-        ROW_NUMBERS,
-        ROW_PHYSICAL_OFFSET,
-        ROW_SIZE,
-        parts_of,
-    )
-
-    # positions in FIELDS
-    TOPIC = 0
-    BODY = 1
-    QUEUE_ID = 2
-    FLAG = 3
-    QUEUE_OFFSET = 4
-    PHYSICAL_OFFSET = 5
-    SYS_FLAG = 6
-    BORN_TIMESTAMP = 7
-    BORN_HOST = 8
-    STORE_TIMESTAMP = 9
-    STORE_HOST = 10
-    RECONSUME_TIMES = 11
-    PREPARED_TRANSACTION_OFFSET = 12
-    PROPERTIES = 13
-    BODY_CRC = 14
-    VERSION = 15
-
-    MAX_TEXTS = 4096  # texts that are kept at most
-
-    def number(rows, k):
-        """Return the k-th native 64-bit number of rows."""
-        return int.from_bytes(rows[8 * k : 8 * k + 8], sys.byteorder, signed=True)
-
-    def octets(b, p, n):
-        return bytes(b[p : p + n])
-
-    def alike(known, b, p, n):
-        """Return whether n bytes at p are those of known."""
-        return known == bytes(b[p : p + n])
-
-    def new_object(kind):
-        return object.__new__(kind)
-
-    def place_of(member):
-        """Return where an object keeps a field: its member descriptor. Compiled, that is an offset in bytes."""
-        return member
-
-    def fill_slot(made, place, value):
-        """Set a field that was never set."""
-        place.__set__(made, value)
-
-    def announce(b, p, n):
-        """Nothing to do: a hint for the processor."""
-
-
 FIELDS = (
     "topic",
     "body",
@@ -153,8 +83,6 @@ class Decoder:
         members = [getattr(kind, name) for name in FIELDS]
         if not all(type(member) is MemberDescriptorType and issubclass(kind, member.__objclass__) for member in members):
             raise TypeError("every field must have a slot")
-        if not cython.compiled:
-            self.places = [None] * len(FIELDS)
         for number_of_field, member in enumerate(members):
             self.places[number_of_field] = place_of(member)
 

@@ -3,9 +3,9 @@
     mqstore-0.1.0-3f2a9c1d04be.zip      in the user's cache, named by its content: modules and compiled kernels, no type stubs
 
 Spark copies the archive to every executor, which unpacks it in its work directory. Tasks import the package from there, in
-preference to an installed copy. An executor whose Python can load the compiled kernels (same version, system and processor) uses
-them; any other runs the same kernels, slowly, from the plain `.py` files beside them. Executors need Python with NumPy,
-pyarrow and the other dependencies.
+preference to an installed copy. An executor whose Python cannot load the compiled kernels (another version, system or processor) fails
+with a sentence; there the package has to be installed, and is not sent. Executors need Python with NumPy, pyarrow and the other
+dependencies.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.kernels.rabbitmq import index_layout, queue_index
+from mqstore.kernels.rabbitmq import queue_index
+from mqstore.rabbitmq.format.journal import PUBLISH_TRANSIENT
 
 __all__ = [
     "ACKED",
@@ -158,7 +159,7 @@ def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: boo
     if lenient:
         # only the crash of an acknowledgement after a bare publish has left an entry removed
         bad[(bits & queue_index.REMOVED != 0) & (repeat[:ids] < 0)] = -1
-    other = kind <= index_layout.PUBLISH_TRANSIENT
+    other = kind <= PUBLISH_TRANSIENT
     other[publish[:ids][publish[:ids] >= 0]] = False
     return JournalMap(
         seq[first[:ids]],

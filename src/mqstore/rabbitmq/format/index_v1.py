@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rabbitmq import index_layout, queue_index
+from mqstore.kernels.rabbitmq import queue_index
 from mqstore.rabbitmq.format import journal as journals
 from mqstore.rabbitmq.format import segment as segments
 from mqstore.rabbitmq.format.index_merge import ACKED, DELIVERED, JP, PUBLISHED, SP, SPDA, JournalMap, journal_map, merge, without_journal
@@ -246,7 +246,7 @@ class QueueIndexV1:
         entries["record"][rows] = at
         entries["at"][rows] = at + fixed
         first = data[at]
-        persistent = (first >> 6) == index_layout.PUBLISH if from_journal else first & 0x40 != 0
+        persistent = (first >> 6) == journals.PUBLISH if from_journal else first & 0x40 != 0
         entries["flags"][rows] |= np.where(persistent, PERSISTENT, 0).astype(np.uint8)
         place = np.where(columns[4] > 0, IN_JOURNAL if from_journal else IN_SEGMENT, IN_STORE)
         entries["place"][rows] = place
@@ -286,7 +286,7 @@ class QueueIndexV1:
         """Return whether the publish at a position of the journal is persistent, and its bytes after the sequence id."""
         source = self.journal.data
         size = 32 + int.from_bytes(source[at + 36 : at + 40].tobytes(), "big")
-        return bool(source[at] >> 6 == index_layout.PUBLISH), source[at + 8 : at + 8 + size].tobytes()
+        return bool(source[at] >> 6 == journals.PUBLISH), source[at + 8 : at + 8 + size].tobytes()
 
     def _crash_damage(self, number: int, seen: _SegmentStates) -> list[Damage]:
         if not seen.crashes:

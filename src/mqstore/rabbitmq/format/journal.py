@@ -35,14 +35,16 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rabbitmq import index_layout, queue_index
+from mqstore.kernels.rabbitmq import queue_index
 
 __all__ = ["Journal", "acknowledge", "deliver", "publish", "read_journal"]
 
-PUBLISH_SIZE = 40
-ID_AT = 8
+PUBLISH, PUBLISH_TRANSIENT, DELIVER, ACKNOWLEDGE = range(4)  # the first two bits of an action
+
 _PUBLISH = struct.Struct(">Q16sQII")
 _WORD = struct.Struct(">Q")
+PUBLISH_SIZE = _PUBLISH.size
+ID_AT = _WORD.size
 _BLOCK = 1 << 16
 
 
@@ -100,15 +102,15 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
 
 def publish(seq: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
     """Return the record of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
-    kind = index_layout.PUBLISH if persistent else index_layout.PUBLISH_TRANSIENT
+    kind = PUBLISH if persistent else PUBLISH_TRANSIENT
     return _PUBLISH.pack(kind << 62 | seq, message_id, expiry, size, len(embedded)) + embedded
 
 
 def deliver(seq: int) -> bytes:
     """Return the record of a delivery, which since 3.10 follows every publish."""
-    return _WORD.pack(index_layout.DELIVER << 62 | seq)
+    return _WORD.pack(DELIVER << 62 | seq)
 
 
 def acknowledge(seq: int) -> bytes:
     """Return the record of an acknowledgement."""
-    return _WORD.pack(index_layout.ACKNOWLEDGE << 62 | seq)
+    return _WORD.pack(ACKNOWLEDGE << 62 | seq)

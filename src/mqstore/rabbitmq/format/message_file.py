@@ -51,9 +51,9 @@ __all__ = [
 
 Extents = Sequence[tuple[int, int]]
 
-HEADER = 24
-OVERHEAD = 25
 _HEADER = struct.Struct(">Q16s")
+HEADER = _HEADER.size
+OVERHEAD = HEADER + 1  # and the mark at the end
 _BLOCK = 1 << 14
 
 

@@ -35,8 +35,8 @@ from mqstore.kernels.rabbitmq import queue_files
 __all__ = ["HEADER_SIZE", "entries", "entry", "header_damage", "valid_entries"]
 
 HEADER_SIZE = 64
-ENTRY_HEADER = 8
 _ENTRY = struct.Struct(">IBHB")
+ENTRY_HEADER = _ENTRY.size
 
 
 def valid_entries(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -29,14 +29,16 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
-from mqstore.kernels.rabbitmq import index_layout, queue_files, store_layout
+from mqstore.kernels.rabbitmq import queue_files
+from mqstore.rabbitmq.format import segment
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT, IN_STORE
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, QUEUE_STORE, ROW, SHARED, header
+from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
 
 __all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writer", "queue_writer"]
 
 PIECE = 32 << 20  # bytes of messages collected before they are written
-_ENTRY_BYTES = index_layout.SEGMENT_PUBLISH_SIZE + index_layout.SEGMENT_MARK_SIZE  # of a message in a segment, with its delivery
+_ENTRY_BYTES = segment.PUBLISH_SIZE + segment.MARK_SIZE  # of a message in a segment, with its delivery
 
 
 def _entry_pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
@@ -104,9 +106,9 @@ class Version2Writer:
         if number not in self._ends:
             self._ends[number] = self.directory.append(name, header(number * self.count, self.count, store=True)) + 64
         starts = []
-        for piece in _entry_pieces(entries, store_layout.ENTRY_HEADER_SIZE):
+        for piece in _entry_pieces(entries, ENTRY_HEADER):
             at = np.zeros(len(piece) + 1, np.int64)
-            np.cumsum(_column(piece, "length") + store_layout.ENTRY_HEADER_SIZE, out=at[1:])
+            np.cumsum(_column(piece, "length") + ENTRY_HEADER, out=at[1:])
             page = np.empty(int(at[-1]), np.uint8)
             for place in np.unique(piece["place"]).tolist():
                 mine = np.flatnonzero(piece["place"] == place)

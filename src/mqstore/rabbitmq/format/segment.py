@@ -41,10 +41,11 @@ from mqstore.kernels.rabbitmq import queue_index
 __all__ = ["MAX_ENTRIES", "Segment", "mark", "publish", "read_segment"]
 
 MAX_ENTRIES = 16384
-PUBLISH_SIZE = 34
-ID_AT = 2
 _PUBLISH = struct.Struct(">H16sQII")
 _WORD = struct.Struct(">H")
+PUBLISH_SIZE = _PUBLISH.size
+MARK_SIZE = _WORD.size
+ID_AT = _WORD.size
 
 
 @dataclass(frozen=True, slots=True)

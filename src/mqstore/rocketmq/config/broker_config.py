@@ -19,6 +19,7 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 
 __all__ = ["BrokerConfig", "load", "load_properties", "parse", "properties"]
 
@@ -90,7 +91,6 @@ _STRINGS = {
     "storeType": "store_type",
 }
 _QUEUE_TYPE = "queueType."
-_ENTRY_SIZE = 20
 
 
 def _logical_lines(text: str) -> list[str]:
@@ -143,7 +143,7 @@ def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
             batch.append(name.removeprefix(_QUEUE_TYPE))
     queue_size = given.get("consume_queue_file_size")
     if isinstance(queue_size, int):
-        given["consume_queue_file_size"] = -(-queue_size // _ENTRY_SIZE) * _ENTRY_SIZE
+        given["consume_queue_file_size"] = -(-queue_size // ENTRY_SIZE) * ENTRY_SIZE
     return BrokerConfig(**given, batch_topics=tuple(sorted(batch)))  # type: ignore[arg-type]
 
 

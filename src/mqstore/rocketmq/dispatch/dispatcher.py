@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.kernels.rocketmq import dispatch, entry_layout
+from mqstore.kernels.rocketmq import dispatch
 from mqstore.rocketmq.dispatch.base_queue_image import java_long
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
@@ -207,7 +207,7 @@ class Dispatcher:
         self._queue_offset = np.empty(room, np.int64)
         self._store_timestamp = np.empty(room, np.int64)
         self._special = np.empty(room, np.int64)
-        self._keys = np.empty((4 * room + 64) * entry_layout.KEY_SIZE, np.uint8)
+        self._keys = np.empty((4 * room + 64) * KEY_ROW.itemsize, np.uint8)
         self._make_groups(256)
         self.count = 0
 
@@ -261,7 +261,7 @@ class Dispatcher:
         """Return the runs and keys of all records added. O(records)."""
         count = self.count
         groups = int(self._counters[dispatch.GROUPS])
-        keys = self._keys[: int(self._counters[dispatch.KEYS]) * entry_layout.KEY_SIZE].view(KEY_ROW)
+        keys = self._keys[: int(self._counters[dispatch.KEYS]) * KEY_ROW.itemsize].view(KEY_ROW)
         units, extra = self._dispatch_specials(keys)
         entries = self._entries[: count * ENTRY_SIZE]
         group = self._group[:count]

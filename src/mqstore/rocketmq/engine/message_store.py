@@ -147,6 +147,10 @@ class MessageStore(ReadSide, SinglePut):
 
     # puts
 
+    # put(message: Message) -> PutResult. Compiled, in `kernels.rocketmq.put`: as a method here it took 868 ns for 737 (100 bytes and a
+    # key, the message object included). What its fast path does not take comes to `_put_slow`.
+    put = SinglePut.put
+
     def _put_slow(self, message: Message) -> PutResult:
         return self._refusal() or self._appender.put_slow(message)
 

@@ -29,10 +29,10 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.read_ahead import ReadAhead
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rocketmq import frames, record_layout
+from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.record import MAGIC_AT, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
+from mqstore.rocketmq.format.record import MAGIC_AT, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 
 __all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "start_in", "status_at"]
 
@@ -99,7 +99,7 @@ def _extent(data: Bytes, at: int, end: int, base: int) -> int:
         return SYS_FLAG_AT
     magic = int.from_bytes(data[at + MAGIC_AT : at + MAGIC_AT + 4].tobytes(), "big", signed=True)
     physical = int.from_bytes(data[at + PHYSICAL_OFFSET_AT : at + SYS_FLAG_AT].tobytes(), "big")
-    if magic not in (record_layout.MAGIC_V1, record_layout.MAGIC_V2) or physical != base + at:
+    if magic not in (MAGIC_V1, MAGIC_V2) or physical != base + at:
         return SYS_FLAG_AT
     return max(SYS_FLAG_AT, size_at(data, at)) if size_at(data, at) <= len(data) - at else SYS_FLAG_AT
 
@@ -452,7 +452,7 @@ class CommitLog:
                 yield Damage(file.relative, at, mapped.size - at, Kind.TORN_RECORD, "the file was cut here", 0)
             return
         length = final + 1 - at
-        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and size_in(mapped, at + 4) == record_layout.MAGIC_V1:
+        if status in (frames.BAD_LENGTHS, frames.BAD_SIZE) and size_in(mapped, at + 4) == MAGIC_V1:
             length = min(max(length, size_in(mapped, at)), mapped.size - at)
         if last:
             yield Damage(

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-ENTRY_SIZE = 20
+ENTRY_SIZE = ENTRY.itemsize
 DEFAULT_FILE_SIZE = 6_000_000
 BLANK_SIZE = 0x7FFFFFFF
 

@@ -55,10 +55,10 @@ __all__ = [
 ]
 
 ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-HEADER_SIZE = 40
-SLOT_SIZE = 4
-ENTRY_SIZE = 20
 HEADER = struct.Struct(">qqqqii")
+HEADER_SIZE = HEADER.size
+SLOT_SIZE = 4
+ENTRY_SIZE = ENTRY.itemsize
 
 WHOLE = 1_000_000  # a file with more entries is checked at its end only
 LAST = 65_536

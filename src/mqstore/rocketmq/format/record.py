@@ -39,7 +39,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mqstore.kernels.rocketmq.record_layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from mqstore.rocketmq.format.java_text import decode_utf8
 
 __all__ = [
@@ -61,6 +60,8 @@ __all__ = [
     "without_property",
 ]
 
+MAGIC_V1, MAGIC_V2, MAGIC_BLANK = -626843481, -626843477, -875286124
+
 COMPRESSED = 0x1
 TRANSACTION_MASK = 0xC
 TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK = 0x0, 0x4, 0x8, 0xC
@@ -71,20 +72,21 @@ CRC_NAME = b"__CRC32#"
 CRC_PROPERTY = CRC_NAME + b"\x01"
 CRC_PROPERTY_SIZE = 20
 
-# positions of fixed fields in a record; those after the born host are 12 bytes later if it is IPv6
-MAGIC_AT = 4
-PHYSICAL_OFFSET_AT = 28
-SYS_FLAG_AT = 36
-BORN_HOST_AT = 48
-STORE_TIMESTAMP_AT = 56
-STORE_TIMESTAMP_AT_IPV6 = 68
-BODY_AT = 88  # of a record whose hosts are both IPv4
-HOST_SIZE, IPV6_HOST_SIZE = 8, 20
-MIN_RECORD_SIZE = 91
-
 _HEAD = struct.Struct(">iiiiiqqiq")
 _TAIL = struct.Struct(">iqi")
 _IPV4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # all fixed fields of a record whose hosts are both IPv4
+
+# positions of fixed fields in a record; those after the born host are 12 bytes later if it is IPv6
+MAGIC_AT = 4
+BODY_CRC_AT = 8
+PHYSICAL_OFFSET_AT = 28
+SYS_FLAG_AT = 36
+BORN_HOST_AT = _HEAD.size
+HOST_SIZE, IPV6_HOST_SIZE = 8, 20
+STORE_TIMESTAMP_AT = BORN_HOST_AT + HOST_SIZE
+STORE_TIMESTAMP_AT_IPV6 = BORN_HOST_AT + IPV6_HOST_SIZE
+BODY_AT = _IPV4.size  # of a record whose hosts are both IPv4
+MIN_RECORD_SIZE = BODY_AT + 1 + 2  # with the lengths of topic and properties
 
 
 class BadRecordError(ValueError):

@@ -1,4 +1,4 @@
-"""Records read from the log as objects: as `record.decode` does, but None where it raises, and compiled if possible.
+"""Records read from the log as objects: as `record.decode` does, but None where it raises.
 
     >>> from mqstore.rocketmq.format.record import Record, encode
     >>> record_or_none(memoryview(encode(Record("T", b"body", queue_id=3)))).queue_id, record_or_none(b"no record")
@@ -11,24 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqstore.kernels import is_compiled
 from mqstore.kernels.rocketmq.record_decode import Decoder
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.record import BadRecordError, Record, decode, format_host
+from mqstore.rocketmq.format.record import Record, format_host
 
 __all__ = ["record_or_none", "records_in", "records_of"]
 
-_DECODER = Decoder(Record, decode_utf8, format_host) if is_compiled() else None
+_DECODER = Decoder(Record, decode_utf8, format_host)
 
 
 def record_or_none(raw: bytes | memoryview) -> Record | None:
     """Decode the record at the start of raw; None if it cannot be decoded."""
-    if _DECODER is not None:
-        return _DECODER.record(raw)
-    try:
-        return decode(raw)
-    except BadRecordError:
-        return None
+    return _DECODER.record(raw)
 
 
 def records_of(raws: Iterable[memoryview]) -> list[Record]:
@@ -38,8 +32,4 @@ def records_of(raws: Iterable[memoryview]) -> list[Record]:
 
 def records_in(view: memoryview, start: int, rows: bytes) -> list[Record]:
     """Decode the records of a pull within one log file, see `kernels.rocketmq.pull`; bytes that are not a record are left out."""
-    if _DECODER is not None:
-        return _DECODER.records(view, start, rows)
-    places = memoryview(rows).cast("q")
-    spans = [(at - start, size) for at, size in zip(places[1::3], places[2::3], strict=True)]
-    return records_of(view[at : at + size] for at, size in spans if at >= 0 and 0 <= size <= len(view) - at)
+    return _DECODER.records(view, start, rows)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from mqstore.kernels import is_compiled
 from mqstore.kernels.rocketmq.index_search import MAX_RESULTS as KERNEL_MAX_RESULTS
 from mqstore.kernels.rocketmq.index_search import search_chain
 from mqstore.rocketmq.format.index_file import IndexEntry, SearchStep
@@ -28,7 +27,6 @@ MAX_STEPS = 100_000  # steps of one search that are recorded
 END_OF_TIME = 2**63 - 1
 
 _SMALLEST = -(2**63)
-_COMPILED = is_compiled()
 
 
 class IndexFileLike(Protocol):
@@ -89,7 +87,7 @@ def search(
 
     A broker follows a loop until `max_num` is reached, or for ever if nothing on it matches; the latter is cut short here.
     """
-    if steps is None and _COMPILED:
+    if steps is None:
         offsets = _search_compiled(file, key_hash, max_num - len(found), begin, end)
         if offsets is not None:
             found += offsets

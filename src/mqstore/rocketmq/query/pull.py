@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.kernels import is_compiled
 from mqstore.kernels.rocketmq.pull import SCAN_HEADER, Limits, PullResult, scan
 from mqstore.rocketmq.format import log_slices
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
@@ -57,7 +56,6 @@ __all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "filter_hashes",
 TagsCodeOf = Callable[[int], int | None]
 
 _LARGEST_TOTAL = 128 << 20
-_COMPILED = is_compiled()
 
 
 class GetStatus(StrEnum):
@@ -297,7 +295,7 @@ def _scan_fast(
 
     Ordinary: entries of a plain queue without addresses, whose records are all in one file of the log.
     """
-    page = None if queue.batch or not _COMPILED else page_from(queue, offset)
+    page = None if queue.batch else page_from(queue, offset)
     if page is None or rules.travel_files < 1:
         return None
     limits = kernel_limits(rules)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from mqstore.errors import UsageError
 from mqstore.files import Bytes
-from mqstore.kernels import is_compiled
 from mqstore.kernels.rocketmq import batch_body, frames, pull_batch
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
@@ -37,7 +36,6 @@ __all__ = ["NOT_IN_RECORD", "PULL_COLUMNS", "batch_fast", "batch_of_records"]
 NOT_IN_RECORD = ("store_file", "verdict")  # columns that cannot be computed from a record alone
 PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*NOT_IN_RECORD, "body_crc_ok"))
 
-_COMPILED = is_compiled()
 
 Longs = NDArray[np.int64]
 
@@ -66,8 +64,6 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
 
 def batch_fast(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
     """Return the default columns of records by one kernel call; None if a record is not ordinary. start, rows: as the kernel takes them."""
-    if not _COMPILED:
-        return None
     head, schema, read = _ipc_template()
     found = pull_batch.write_batch(data, start, rows, head)
     batch: pa.RecordBatch | None = None if found is None else read(found, schema)

@@ -34,7 +34,7 @@ from mqstore.errors import RefusedError
 from mqstore.files import Bytes
 from mqstore.kernels.common.crc32 import crc32, crc_of_spans
 from mqstore.kernels.common.spans import copy_spans
-from mqstore.kernels.rocketmq import frames, record_layout
+from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import (
@@ -42,6 +42,9 @@ from mqstore.rocketmq.format.record import (
     CRC_PROPERTY_SIZE,
     HOST_SIZE,
     IPV6_HOST_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
     STORE_HOST_IPV6,
     SYS_FLAG_AT,
     decode_properties,
@@ -132,7 +135,7 @@ class RecordParser:
         frames.fields(data, positions, fields)
         good = np.ones(len(positions), np.bool_)
         if not self._is_v5:
-            good &= data[positions + 7] == record_layout.MAGIC_V1 & 0xFF
+            good &= data[positions + 7] == MAGIC_V1 & 0xFF
         if self._check_crc:
             lengths = fields[frames.BODY_LENGTH]
             good &= (crc_of_spans(data, fields[frames.BODY_START], lengths) == fields[frames.BODY_CRC]) | (lengths == 0)
@@ -208,9 +211,9 @@ class RecordParser:
         size, magic = struct.unpack(">ii", data[at : at + 8].tobytes())
         if self._is_v5 and left < size:
             return ParseStop(at, False, -1, at + 4)
-        if magic == record_layout.MAGIC_BLANK:
+        if magic == MAGIC_BLANK:
             return ParseStop(at, True, 0, at + 8)
-        if magic != record_layout.MAGIC_V1 and not (self._is_v5 and magic == record_layout.MAGIC_V2):
+        if magic != MAGIC_V1 and not (self._is_v5 and magic == MAGIC_V2):
             return ParseStop(at, False, -1, at + 8)
         if size > self._largest_array:
             raise RefusedError(
@@ -218,7 +221,7 @@ class RecordParser:
                 f"broker allocates that much memory at once before it checks further (at most {self._largest_array} bytes are assumed "
                 "to be available); inspect it with --view disk"
             )
-        read_to = self._end_of_misfit(data, at, size, 1 if magic == record_layout.MAGIC_V1 else 2)
+        read_to = self._end_of_misfit(data, at, size, 1 if magic == MAGIC_V1 else 2)
         return ParseStop(at, False, -1, at + 8) if read_to is None else ParseStop(at, False, size, read_to)
 
     def _end_of_misfit(self, data: Bytes, at: int, size: int, topic_width: int) -> int | None:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import RefusedError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.kernels.rocketmq import frames, record_layout
+from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
@@ -52,6 +52,8 @@ from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
     STORE_TIMESTAMP_AT,
     STORE_TIMESTAMP_AT_IPV6,
     SYS_FLAG_AT,
@@ -280,7 +282,7 @@ class Recovery:
         """Return the number of the newest file whose first record was stored before the checkpoint, or that of the oldest."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
-        magics = (record_layout.MAGIC_V1, record_layout.MAGIC_V2) if self.is_v5 else (record_layout.MAGIC_V1,)
+        magics = (MAGIC_V1, MAGIC_V2) if self.is_v5 else (MAGIC_V1,)
         for number in range(len(self.log_files) - 1, self._oldest, -1):
             data = self._log.mapped(self.log_files[number].file).data
             if _read_long(data, MAGIC_AT, 4) in magics:

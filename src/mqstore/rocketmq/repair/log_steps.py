@@ -19,21 +19,29 @@ import numpy as np
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rocketmq import frames, record_layout
+from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.diagnosis.log_site import RenamedLogFile
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.record import TRANSACTION_ROLLBACK, Record, body_crc, encode
+from mqstore.rocketmq.format.record import (
+    BODY_AT,
+    BODY_CRC_AT,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    TRANSACTION_ROLLBACK,
+    Record,
+    body_crc,
+    encode,
+)
 
 __all__ = ["log_steps", "rename_steps"]
 
 FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
-HEAD = 88  # bytes of a record with IPv4 hosts before its body
-BODY_CRC_AT = 8
 SMALLEST = len(encode(Record(FILLER_TOPIC, b"")))
-MAGICS = (record_layout.MAGIC_V1, record_layout.MAGIC_V2)
+MAGICS = (MAGIC_V1, MAGIC_V2)
 GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.ZEROED, Kind.TORN_RECORD})
 LARGEST_RECORD = 64 << 20
 
@@ -89,7 +97,7 @@ def _missing_files(log: CommitLog, item: Damage) -> Iterator[Step]:
     for position in range(start, start + item.length, size):
         name = f"{log.queue.relative}/{position:020d}"
         found = Damage(name, 0, size, item.kind, item.detail)
-        content = _SIZE_AND_MAGIC.pack(size, record_layout.MAGIC_BLANK & 0xFFFFFFFF)
+        content = _SIZE_AND_MAGIC.pack(size, MAGIC_BLANK & 0xFFFFFFFF)
         changes = (Change("put", name, content=content), Change("resize", name, length=size))
         yield _step(
             "blank-file",
@@ -125,7 +133,7 @@ def _gap(log: CommitLog, file: QueueFile, item: Damage, timestamp: int, on_resto
         if item.length < _SIZE_AND_MAGIC.size:
             yield _step("end-of-file", item, f"{item.detail}; there is no room for a record of end of file", "")
             return
-        content = _SIZE_AND_MAGIC.pack(mapped.size - item.offset, record_layout.MAGIC_BLANK & 0xFFFFFFFF)
+        content = _SIZE_AND_MAGIC.pack(mapped.size - item.offset, MAGIC_BLANK & 0xFFFFFFFF)
         yield _step(
             "end-of-file",
             item,
@@ -186,7 +194,7 @@ def _fillers(log: CommitLog, file: QueueFile, item: Damage, timestamp: int) -> I
     at, left = item.offset, item.length
     while left:
         size = left if left <= LARGEST_FILLER else min(LARGEST_FILLER, left - SMALLEST)
-        body = mapped.bytes(at + HEAD, at + HEAD + size - SMALLEST)
+        body = mapped.bytes(at + BODY_AT, at + BODY_AT + size - SMALLEST)
         content = encode(
             Record(
                 FILLER_TOPIC,
@@ -197,6 +205,6 @@ def _fillers(log: CommitLog, file: QueueFile, item: Damage, timestamp: int) -> I
                 store_timestamp=timestamp,
             )
         )
-        yield Change("write", item.file, at, content[:HEAD])
-        yield Change("write", item.file, at + HEAD + len(body), content[HEAD + len(body) :])
+        yield Change("write", item.file, at, content[:BODY_AT])
+        yield Change("write", item.file, at + BODY_AT + len(body), content[BODY_AT + len(body) :])
         at, left = at + size, left - size

@@ -44,6 +44,7 @@ from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.locking import bind_to_process
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.tls import TlsFiles, TlsMode, tls_mode
@@ -175,10 +176,15 @@ class Broker:
             listener.close()
             store.close()
             raise
+        bind_to_process(self)
         self._sweeper = loop.create_task(self._sweep())
         for note in store.notes:
             log("store-note", note=note)
         log("started", address=address, store=str(self._path), version=context.profile.version, writable=context.writable)
+
+    def forked(self) -> None:
+        """Give the broker up in a forked child: connections, event loop and store belong to the parent. `stop` does nothing."""
+        self._context = None
 
     async def stop(self) -> None:
         """Stop in order: finish requests in flight, and close the store."""

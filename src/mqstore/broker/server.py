@@ -44,6 +44,7 @@ from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.location import refuse_address
 from mqstore.files.locking import bind_to_process
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
@@ -348,6 +349,8 @@ def open_served_store(
     Without a version, a new store is of 4.9.3.
     """
     exists = Path(path).exists()
+    if not exists:
+        refuse_address(os.fspath(path), "give a store's directory, and the address to listen on with --listen")
     if read_only or (exists and (not Path(path).is_dir() or not is_writable(Path(path)))):
         return open_read_only(path, config, version, view)
     root = store_root(Path(path)) if exists else Path(path)

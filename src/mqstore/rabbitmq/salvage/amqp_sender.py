@@ -15,7 +15,6 @@ Needs pika: the extra `amqp`.
 from __future__ import annotations
 
 import json
-import re
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -25,8 +24,9 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.location import without_password
 
-__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties", "hidden"]
+__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties"]
 
 WINDOW = 1000
 NOTED = 0.5  # seconds between two writes of the resume file, at least
@@ -119,13 +119,13 @@ class Sender:
             import pika
         except ImportError:
             raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
+        self._shown = without_password(url)
         try:
             self._parameters = pika.URLParameters(url)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"{hidden(url)} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
+            raise UsageError(f"{self._shown} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
         self._parameters.blocked_connection_timeout = 600
         self._parameters.socket_timeout = 10
-        self._url = url
         self._rate = rate
         self._resume = resume
         self._about = about
@@ -188,11 +188,11 @@ class Sender:
 
     def _failed(self, connection: Any, reason: Any) -> None:
         why = str(reason).strip() or type(reason).__name__
-        self._give_up(TargetError(f"{hidden(self._url)} refused the connection: {why}; check address, user, password and vhost"))
+        self._give_up(TargetError(f"{self._shown} refused the connection: {why}; check address, user, password and vhost"))
 
     def _closed(self, connection: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            why = f"{hidden(self._url)} closed the connection: {reason}"
+            why = f"{self._shown} closed the connection: {reason}"
             self._error = self._error or TargetError(f"{why}; {self.counts.confirmed} messages were confirmed, run again with --resume")
         connection.ioloop.stop()
 
@@ -208,7 +208,7 @@ class Sender:
 
     def _channel_closed(self, channel: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            self._give_up(TargetError(f"{hidden(self._url)} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
+            self._give_up(TargetError(f"{self._shown} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
 
     def _ready(self, _frame: Any) -> None:
         self._started = self._noted = self._heard = time.monotonic()
@@ -218,7 +218,7 @@ class Sender:
     def _watch(self) -> None:
         """Check every second that the broker still responds."""
         if self._open and time.monotonic() - self._heard > PATIENCE:
-            self._give_up(TargetError(f"{hidden(self._url)} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
+            self._give_up(TargetError(f"{self._shown} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
         elif not self._exhausted or self._open:
             self._connection.ioloop.call_later(1.0, self._watch)
 
@@ -304,11 +304,6 @@ class Sender:
         with DurableDirectory(self._resume.absolute().parent) as directory:
             directory.write_small(self._resume.name, json.dumps(noted).encode())
         self._interval = max(NOTED, 20 * (time.monotonic() - self._noted))
-
-
-def hidden(url: str) -> str:
-    """Return an address without its password."""
-    return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", url)
 
 
 def _decodes_to(block: bytes, properties: Any) -> bool:

@@ -1,11 +1,11 @@
 """Files that this package writes and reads back: resume files, manifests, commits in progress. They are read as hostile input.
 
-Between two runs anybody may have changed such a file, or put another one there, and what it says decides what is skipped, renamed and
+Between two runs another user may have changed such a file, or put a different one there, and what it says decides what is skipped, renamed and
 removed. So it is used only if
 
 * it is a regular file, not a link, of at most a given size,
-* it belongs to this user or to root, nobody else may write to it, and nobody else may replace it (a directory that everybody may write
-  to, such as /tmp, must have its sticky bit),
+* it belongs to this user or to root, and other users may neither write to it nor replace it (a directory that everybody may write to,
+  such as /tmp, must have its sticky bit),
 * it is one JSON object whose fields have the expected types and ranges, and no others,
 * its checksum fits, if it has one: files of earlier versions have none,
 * names in it are plain: they lead to nothing but a file in the directory that they belong to, which is not reached by a link.
@@ -58,7 +58,7 @@ SUM = "sum"
 
 
 class ForeignStateError(TargetError):
-    """The file, or the directory around it, may be that of somebody else."""
+    """The file, or the directory around it, may belong to another user."""
 
 
 def open_state(path: str | os.PathLike[str], *, owners: Collection[int] = ()) -> IO[bytes]:
@@ -84,7 +84,7 @@ def open_state(path: str | os.PathLike[str], *, owners: Collection[int] = ()) ->
 
 
 def require_own_directory(path: Path) -> None:
-    """Refuse a directory of state files that may be that of somebody else. Raises ForeignStateError, FileNotFoundError."""
+    """Refuse a directory of state files that may belong to another user. Raises ForeignStateError, FileNotFoundError."""
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         raise ForeignStateError(f"{path} is a symbolic link, which is not followed; remove it, or give another name")

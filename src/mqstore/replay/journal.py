@@ -8,7 +8,7 @@ The first line describes the run; each further one is the state of a queue and r
     {"queue": "orders/0", "position": 4712, "where": "…", "refused": "…"} the target will never take this one, with its words
     {"settled": true}                                                     the run ended in order: nothing is in doubt
 
-Each line ends with a checksum of its own, `"sum"`. A line is written before the next message of the queue is sent, so at most one message
+Each line ends with its checksum, `"sum"`. A line is written before the next message of the queue is sent, so at most one message
 of each queue is in doubt after a kill: the one after its last line. A line that is not whole at the end of the file is ignored and
 overwritten. The file is synced twice a second and at the end: after a loss of power the messages of that time are in doubt. One run at a
 time uses the file.

@@ -246,7 +246,7 @@ def _require_permission(options: Mapping[str, str], path: str) -> None:
     if not boolean(options, "writable", not given.isdisjoint(others)):
         raise UsageError(
             f"{path} is not written to: give the write the option writable=true, or a runId. INSERT INTO a view that was made by reading "
-            "the store has no option of its own; nothing was changed"
+            "the store has only the options of the read; nothing was changed"
         )
 
 

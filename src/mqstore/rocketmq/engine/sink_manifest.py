@@ -99,7 +99,7 @@ class Manifest:
 
 def load_manifest(root: Path) -> Manifest:
     """Read the manifest of a store; empty if there is none. Raises TargetError if it cannot be read."""
-    # it belongs to whom the store belongs to: any of its writers may finish the commit of another
+    # it may belong to the owner of the store: each of its writers may finish the commit of another
     raw = read_state(root / MANIFEST, owners=(root.stat().st_uid,)) if root.is_dir() else None
     if raw is None:
         return Manifest({})

@@ -256,14 +256,14 @@ def _is_left_behind(stage: Path) -> bool:
         age = time.time() - stage.stat().st_mtime
         raw = read_state(stage / OWNER, 1 << 16)
     except (OSError, TargetError):
-        return False  # it may be that of somebody else
+        return False  # it may belong to another user
     mine = job_owner()
     try:
         owner = parse(raw or b"", fields=("host", "boot", "pid", "started"))
         if (text(owner, "host"), text(owner, "boot")) == (mine["host"], mine["boot"]):
             return started(whole(owner, "pid", 1)) != text(owner, "started")
     except ValueError:
-        pass  # whose it is, nothing says: it is left behind when it is old
+        pass  # its owner is not known: it is left behind when it is old
     return age > FORGOTTEN
 
 

@@ -1,7 +1,7 @@
 """Files that this package writes and reads back: resume files, manifests, commits in progress. They are read as hostile input.
 
-Between two runs another user may have changed such a file, or put a different one there, and what it says decides what is skipped, renamed and
-removed. So it is used only if
+Between two runs another user may have changed such a file, or put a different one there, and what it says decides what is skipped,
+renamed and removed. So it is used only if
 
 * it is a regular file, not a link, of at most a given size,
 * it belongs to this user or to root, and other users may neither write to it nor replace it (a directory that everybody may write to,

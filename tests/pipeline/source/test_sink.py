@@ -25,6 +25,7 @@ from support.spark_api import needs_stream_sink
 import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.recorder import Operation, RecordedWrites
+from mqstore.files.state_file import parse, seal
 from mqstore.pipeline.source import sink as sinks
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, register
 from mqstore.pipeline.spark.session import error_sentence
@@ -284,8 +285,8 @@ def test_a_manifest_that_cannot_be_read_stops_the_commit(root: Path) -> None:
 def test_the_stages_of_dead_jobs_go_with_the_next_commit(root: Path) -> None:
     dead = stage_of(root, "dead")
     open_stage(dead)
-    owner = json.loads((dead / "owner").read_text())
-    (dead / "owner").write_text(json.dumps(owner | {"started": "1"}))
+    owner = parse((dead / "owner").read_bytes())
+    (dead / "owner").write_bytes(seal(owner | {"started": "1"}))
     living = stage_of(root, "living")
     open_stage(living)
     stage, parts = staged(root, "r", [batch(0, 3)])

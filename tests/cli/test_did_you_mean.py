@@ -31,7 +31,7 @@ VHOST_MEANT = "did you mean 'тест-β/%2F 2'?"
         ),
         (
             KILLED,
-            ["replay", "--to", "OUT", "--topic", "orderz"],
+            ["replay", "--create", "--to", "OUT", "--topic", "orderz"],
             "topic 'orderz' has neither a queue nor a configuration; did you mean 'orders'?",
         ),
         (NODE, ["queue", "тест-b/%2F 2", "prio.q"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
@@ -43,7 +43,7 @@ VHOST_MEANT = "did you mean 'тест-β/%2F 2'?"
             ["export", "--to", "OUT", "--threads", "1", "--vhost", "тест-b/%2F 2"],
             f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}",
         ),
-        (NODE, ["replay", "--to", "OUT", "--vhost", "тест-b/%2F 2"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (NODE, ["replay", "--create", "--to", "OUT", "--vhost", "тест-b/%2F 2"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
         (NODE, ["salvage", "--to", "OUT.jsonl", "--vhost", "тест-b/%2F 2"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
         (
             NODE,

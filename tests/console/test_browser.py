@@ -65,7 +65,7 @@ NARROW = tuple(page for page in PAGES if page.count("?") == 0 or "explain" in pa
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    target = tmp_path_factory.mktemp("replayed") / "store"
+    target = tmp_path_factory.mktemp("replayed")
     made = Served(*map(golden, STORES), allow_writes=True, targets=(str(target),))
     yield made
     made.stop()

@@ -87,6 +87,8 @@ def test_listening_on_all_addresses_prints_an_address_with_a_token() -> None:
         (("store", "--listen", "nowhere"), "HOST:PORT"),
         (("store", "--replay-to", "x"), "--allow-writes"),
         (("store", "--allow-writes", "--replay-to", "http://x"), "is not a replay target"),
+        (("store", "--allow-writes", "--replay-to", "localhost:5672"), "give amqp://user:password@host:port/vhost"),
+        (("store", "--allow-writes", "--replay-to", "missing"), "is not a directory; create it first"),
         (("store", "--allow-writes", "--replay-to", "store"), "one of the stores that are shown"),
         (("store", "--listen", "192.0.2.1:1"), "cannot listen on"),
     ],

@@ -70,7 +70,7 @@ def test_every_message_arrives_once_in_order_with_its_ids_and_times(tmp_path: Pa
 
 
 def test_a_store_takes_the_same_messages(tmp_path: Path) -> None:
-    assert run_cli("replay", opened(LOG), "--to", tmp_path / "store").status == 0
+    assert run_cli("replay", opened(LOG), "--create", "--to", tmp_path / "store").status == 0
     assert by_origin(rows_of(tmp_path / "store")) == in_order(rows_of(opened(LOG)))
     assert run_cli("verify", tmp_path / "store").status == 0
 
@@ -84,7 +84,20 @@ def test_a_replay_that_is_killed_again_and_again_sends_each_message_once(kind: s
     total = sum(map(len, wanted.values()))
     with RunningBroker(tmp_path / "broker") as broker:
         target = f"rocketmq://{broker.address}" if kind == "broker" else str(tmp_path / "store")
-        command = [sys.executable, "-m", "mqstore", "replay", str(opened(LOG)), "--to", target, "--resume", str(journal), "-o", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "mqstore",
+            "replay",
+            str(opened(LOG)),
+            "--create",
+            "--to",
+            target,
+            "--resume",
+            str(journal),
+            "-o",
+            "json",
+        ]
         killed = 0
         for round_ in range(1, kills + 1):
             running = subprocess.Popen([*command, "--rate", "400"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -101,7 +114,9 @@ def test_a_replay_that_is_killed_again_and_again_sends_each_message_once(kind: s
     assert by_origin(rows_of(tmp_path / kind)) == wanted
     last = json.loads(done.stdout)
     assert last["sent"] + last["skipped"] == total
-    assert run_cli("replay", opened(LOG), "--to", target, "--resume", journal, "--topic", "s62_bills").status == 2  # another run
+    assert (
+        run_cli("replay", opened(LOG), "--create", "--to", target, "--resume", journal, "--topic", "s62_bills").status == 2
+    )  # another run
 
 
 def test_a_message_whose_confirmation_was_lost_is_not_sent_again(tmp_path: Path) -> None:
@@ -133,7 +148,9 @@ def test_messages_are_chosen_and_edited(tmp_path: Path) -> None:
         if each.group == "s62_slow"
     }
     edits = ("--set", "topic=again", "--set", "keys=k-1", "--set", "property.reason=outage", "--set", "tags=")
-    done = run_cli("replay", opened(LOG), "--topic", "s62_audit-log", "--not-consumed-by", "s62_slow", "--to", tmp_path / "store", *edits)
+    done = run_cli(
+        "replay", opened(LOG), "--topic", "s62_audit-log", "--not-consumed-by", "s62_slow", "--create", "--to", tmp_path / "store", *edits
+    )
     assert done.status == 0
     wanted = [
         row["body_sha256"]
@@ -150,20 +167,20 @@ def test_an_edited_file_of_rows_is_replayed(tmp_path: Path) -> None:
     file = tmp_path / "edited.jsonl"
     printed[0] |= {"topic": "corrected"}
     file.write_text("".join(json.dumps(row) + "\n" for row in printed) + '{"topic": "new", "body": "typed by hand"}\n')
-    assert run_cli("replay", file, "--to", tmp_path / "store").status == 0
+    assert run_cli("replay", file, "--create", "--to", tmp_path / "store").status == 0
     found = rows_of(tmp_path / "store")
     assert [row["topic"] for row in found] == ["corrected", *["s62_bills"] * 4, "new"]
     assert [row["body_sha256"] for row in found[:5]] == [row["body_sha256"] for row in printed]
     assert [row["uniq_key"] for row in found[:5]] == [row["uniq_key"] for row in printed]
     file.write_text('{"topic": "new"}\nnot a row\n')
-    bad = run_cli("replay", file, "--to", tmp_path / "other")
+    bad = run_cli("replay", file, "--create", "--to", tmp_path / "other")
     assert bad.status == 2
     assert "line 2" in bad.stderr
 
 
 def test_messages_of_rabbitmq_go_to_topics_named_as_their_queues(tmp_path: Path) -> None:
     queued = [row for row in run_cli("messages", opened(QUEUES), "-o", "jsonl").rows if row["verdict"] == "intact" and row["vhost"] == "/"]
-    assert run_cli("replay", opened(QUEUES), "--vhost", "/", "--to", tmp_path / "store").status == 0
+    assert run_cli("replay", opened(QUEUES), "--vhost", "/", "--create", "--to", tmp_path / "store").status == 0
     found = rows_of(tmp_path / "store")
     assert Counter((row["topic"], row["body_sha256"]) for row in found) == Counter(
         (re.sub("[^a-zA-Z0-9_-]", "_", row["queue"]), row["payload_sha256"]) for row in queued
@@ -182,7 +199,12 @@ def test_a_dry_run_counts_shows_three_and_connects_to_nothing() -> None:
 
 def test_the_rate_is_kept(tmp_path: Path) -> None:
     begun = time.monotonic()
-    assert run_cli("replay", opened(LOG), "--topic", "s62_bills", "--limit", "11", "--rate", "20", "--to", tmp_path / "store").status == 0
+    assert (
+        run_cli(
+            "replay", opened(LOG), "--topic", "s62_bills", "--limit", "11", "--rate", "20", "--create", "--to", tmp_path / "store"
+        ).status
+        == 0
+    )
     assert time.monotonic() - begun >= 0.5
 
 
@@ -251,7 +273,7 @@ def test_a_node_that_answers_wrongly_ends_the_run_in_one_sentence(reply: bytes) 
 def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store") as store:
         store.put(Message("orders", b"1"))
-        command = [sys.executable, "-m", "mqstore", "replay", str(opened(LOG)), "--to", str(tmp_path / "store")]
+        command = [sys.executable, "-m", "mqstore", "replay", str(opened(LOG)), "--create", "--to", str(tmp_path / "store")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "lock" in done.stderr or "in use" in done.stderr
@@ -265,12 +287,12 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
         (["--to", "rocketmq://"], "is not the address of a broker"),
         (["--to", "rocketmq://127.0.0.1:1"], "cannot connect"),
         (["--to", "rocketmq://127.0.0.1:99999"], "is not the address of a broker"),
-        (["--to", "x", "--set", "colour=red"], "is not NAME=VALUE"),
-        (["--to", "x", "--rate", "0"], "--rate must be above 0"),
-        (["--to", "x", "--not-consumed-by", "nobody"], "no offset of group 'nobody'"),
-        (["--to", "x", "--vhost", "/"], "--vhost does not apply"),
-        (["--to", "x", "--access-key", "a"], "belong together"),
-        (["--to", "x", "--verdict", "fine"], "is not a verdict"),
+        (["--create", "--to", "x", "--set", "colour=red"], "is not NAME=VALUE"),
+        (["--create", "--to", "x", "--rate", "0"], "--rate must be above 0"),
+        (["--create", "--to", "x", "--not-consumed-by", "nobody"], "no offset of group 'nobody'"),
+        (["--create", "--to", "x", "--vhost", "/"], "--vhost does not apply"),
+        (["--create", "--to", "x", "--access-key", "a"], "belong together"),
+        (["--create", "--to", "x", "--verdict", "fine"], "is not a verdict"),
     ],
 )
 def test_a_usage_error_is_one_sentence(options: list[str], told: str, tmp_path: Path) -> None:
@@ -279,6 +301,67 @@ def test_a_usage_error_is_one_sentence(options: list[str], told: str, tmp_path: 
     assert done.status in (1, 2)
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+ADDRESSES = (
+    "localhost:5672",
+    "broker.example:9876",
+    "127.0.0.1:10911",
+    "[::1]:5672",
+    "::1:5672",
+    "user:secret@rabbit:5672/vhost",
+    "10.0.0.1:9876;10.0.0.2:9876",
+    "rocketmq:localhost:9876",
+    "amqp:localhost",
+    "AMQP://localhost",
+    "tcp://localhost:5672",
+)
+COMMANDS = {
+    "replay": ("replay", "SOURCE", "--to"),
+    "replay --create": ("replay", "SOURCE", "--create", "--to"),
+    "replay --dry-run": ("replay", "SOURCE", "--create", "--dry-run", "--to"),
+    "replay --resume": ("replay", "SOURCE", "--create", "--resume", "sent.journal", "--to"),
+    "salvage": ("salvage", "SOURCE", "--to"),
+    "salvage --as": ("salvage", "SOURCE", "--as", "rocketmq", "--to"),
+    "put": ("put", "--create", "-t", "orders", "--body", "x"),
+    "load": ("load", "--create", "--from", "rows.jsonl"),
+}
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_without_its_scheme_is_refused_and_no_directory_is_made(
+    address: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`replay --to localhost:5672` created a directory of that name and said that each message was confirmed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"topic": "a", "body_b64": ""}\n')
+    done = run_cli(*(str(opened(LOG)) if word == "SOURCE" else word for word in COMMANDS[what]), address)
+    assert (done.status, done.stdout) == (2, "")
+    assert ("rocketmq://" in done.stderr and "amqp://" in done.stderr) or "mqstore replay" in done.stderr
+    assert "secret" not in done.stderr
+    assert os.listdir(tmp_path) == ["rows.jsonl"]
+
+
+def test_a_directory_with_the_name_of_an_address_is_given_with_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("replay", opened(LOG), "--create", "--to", "./localhost:5672", "--limit", "3").status == 0
+    assert len(rows_of(tmp_path / "localhost:5672")) == 3
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_store_that_does_not_exist_is_made_only_with_create(dry: tuple[str, ...], tmp_path: Path) -> None:
+    to = ("--to", tmp_path / "store", "--limit", "3", "--resume", tmp_path / "sent.journal", *dry)
+    done = run_cli("replay", opened(LOG), *to)
+    assert (done.status, "does not exist; --create creates a store there" in done.stderr) == (2, True)
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "store").mkdir()
+    done = run_cli("replay", opened(LOG), *to)
+    assert (done.status, "is empty; --create creates a store in it" in done.stderr) == (2, True)
+    assert os.listdir(tmp_path / "store") == []
+    if not dry:
+        assert run_cli("replay", opened(LOG), *to, "--create").status == 0
+        assert run_cli("replay", opened(LOG), *to).status == 0  # an existing store needs no --create
 
 
 def test_a_journal_keeps_its_whole_lines(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_rows_of_the_guide_are_messages(tmp_path: Path) -> None:
     for number, block in enumerate(blocks):
         file = tmp_path / f"{number}.jsonl"
         file.write_text(block)
-        assert run_cli("replay", file, "--to", tmp_path / f"store{number}").status == 0
+        assert run_cli("replay", file, "--create", "--to", tmp_path / f"store{number}").status == 0
     (logged,) = rows_of(tmp_path / "store0")
     assert (logged["topic"], logged["keys"], base64.b64decode(logged["body"])) == ("orders", "o-17", b"paid")
     queued, routed = rows_of(tmp_path / "store1")
@@ -60,9 +60,9 @@ def test_the_rows_of_the_guide_are_messages(tmp_path: Path) -> None:
 def test_printed_rows_of_rabbitmq_are_the_messages_of_the_store(case: GoldenCase, tmp_path: Path) -> None:
     """Both ways of a replay, from the store and from the rows that it prints, give the same records."""
     printed = [row for row in run_cli("messages", opened(case), "--body", "base64", "-o", "jsonl").rows if row["verdict"] == "intact"]
-    first = run_cli("replay", opened(case), "--to", tmp_path / "first", "-o", "json")
+    first = run_cli("replay", opened(case), "--create", "--to", tmp_path / "first", "-o", "json")
     assert first.document["sent"] == len(printed)
-    second = run_cli("replay", written(tmp_path, *printed), "--to", tmp_path / "second", "-o", "json")
+    second = run_cli("replay", written(tmp_path, *printed), "--create", "--to", tmp_path / "second", "-o", "json")
     assert second.document["sent"] == len(printed)
     stores = [[], []]  # type: list[list[dict[str, Any]]]
     for found, name in zip(stores, ("first", "second"), strict=True):
@@ -136,7 +136,7 @@ def test_deep_headers_are_refused() -> None:
 def test_bad_lines_are_named_and_nothing_is_sent(rows: list[str], reported: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "edited.jsonl"
     file.write_bytes("".join(row + "\n" for row in rows).encode("utf-8", "surrogateescape"))
-    done = run_cli("replay", file, "--to", tmp_path / "store")
+    done = run_cli("replay", file, "--create", "--to", tmp_path / "store")
     assert done.status == 2
     for each in (*reported, "nothing was sent"):
         assert each in done.stderr
@@ -146,7 +146,7 @@ def test_bad_lines_are_named_and_nothing_is_sent(rows: list[str], reported: tupl
 
 def test_a_resume_file_belongs_to_one_run(tmp_path: Path) -> None:
     file = written(tmp_path, *({"topic": "orders", "body": f"{number}"} for number in range(5)))
-    asked = ("replay", file, "--to", tmp_path / "store", "--resume", tmp_path / "sent.journal")
+    asked = ("replay", file, "--create", "--to", tmp_path / "store", "--resume", tmp_path / "sent.journal")
     assert run_cli(*asked).status == 0
     assert "5 messages skipped" in run_cli(*asked).stdout
     written(tmp_path, *({"topic": "orders", "body": f"{number}"} for number in range(1, 5)))
@@ -172,7 +172,7 @@ def test_a_resume_file_that_is_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_a_resume_file_is_kept_and_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "sent.journal"
     file.write_bytes(content)
-    done = run_cli("replay", written(tmp_path, {"topic": "a"}), "--to", tmp_path / "store", "--resume", file)
+    done = run_cli("replay", written(tmp_path, {"topic": "a"}), "--create", "--to", tmp_path / "store", "--resume", file)
     if b'{"replay"'.startswith(content):  # as a kill may leave it
         assert done.status == 0
     else:
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_a_resume_file_is_kept_and_refused(content: bytes, tm
 
 def test_a_device_or_a_directory_is_not_a_resume_file(tmp_path: Path) -> None:
     for name in ("/dev/zero", "/dev/full", tmp_path, tmp_path / "no" / "directory"):
-        done = run_cli("replay", written(tmp_path, {"topic": "a"}), "--to", tmp_path / "store", "--resume", name)
+        done = run_cli("replay", written(tmp_path, {"topic": "a"}), "--create", "--to", tmp_path / "store", "--resume", name)
         assert done.status == 2
         assert len(done.stderr.splitlines()) == 1
         assert not (tmp_path / "store").exists()
@@ -231,8 +231,8 @@ def test_rows_of_rabbitmq_in_parquet_are_the_messages_of_the_store(columns: str,
         table = pa.Table.from_batches([rename_properties_json(batch) for batch in table.to_batches()])
     intact = table.filter(pa.compute.equal(table["verdict"], "intact"))
     pq.write_table(intact, tmp_path / "rows.parquet", row_group_size=50)
-    first = run_cli("replay", opened(QUEUES), "--to", tmp_path / "first", "-o", "json")
-    second = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "second", "-o", "json")
+    first = run_cli("replay", opened(QUEUES), "--create", "--to", tmp_path / "first", "-o", "json")
+    second = run_cli("replay", tmp_path / "rows.parquet", "--create", "--to", tmp_path / "second", "-o", "json")
     assert second.document["sent"] == first.document["sent"] == intact.num_rows
     sent: list[list[Any]] = [[], []]
     for found, name in zip(sent, ("first", "second"), strict=True):
@@ -258,7 +258,7 @@ def test_bad_rows_of_rabbitmq_in_parquet_are_named_and_nothing_is_sent(row: dict
 
     good = {"queue": "a", "payload": 6 if row.get("payload") == 5 else b"0", "properties": row.get("properties") and None}
     pq.write_table(pa.Table.from_pylist([row, {**good}]), tmp_path / "rows.parquet")
-    done = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "store")
+    done = run_cli("replay", tmp_path / "rows.parquet", "--create", "--to", tmp_path / "store")
     assert done.status == 2
     assert reported in done.stderr
     assert "row 1: " in done.stderr
@@ -274,7 +274,7 @@ def test_parquet_without_payloads_or_with_other_columns_is_refused(tmp_path: Pat
         ({"queue": "a", "payload": b"1", "colour": "red"}, "no column 'colour'"),
     ):
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
-        done = run_cli("replay", tmp_path / "rows.parquet", "--to", tmp_path / "store")
+        done = run_cli("replay", tmp_path / "rows.parquet", "--create", "--to", tmp_path / "store")
         assert (done.status, reported in done.stderr) == (2, True)
 
 
@@ -285,7 +285,7 @@ def test_what_was_refused_in_an_earlier_run_is_counted_as_refused(tmp_path: Path
         tmp_path,
         *({"topic": "orders", "queue_id": number % 2, "body": "paid", "properties": each} for number, each in enumerate(properties)),
     )
-    asked = ("replay", file, "--to", tmp_path / "store", "--resume", tmp_path / "sent.journal")
+    asked = ("replay", file, "--create", "--to", tmp_path / "store", "--resume", tmp_path / "sent.journal")
     first, second, told = run_cli(*asked, "-o", "json"), run_cli(*asked, "-o", "json"), run_cli(*asked)
     assert (first.status, first.document["sent"], first.document["skipped"], first.document["refused"]) == (1, 4, 0, 2)
     assert (second.status, second.document["sent"], second.document["skipped"], second.document["refused"]) == (1, 0, 4, 2)

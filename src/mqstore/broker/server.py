@@ -44,6 +44,8 @@ from mqstore.broker.runtime.settings import Settings
 from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.location import refuse_address
+from mqstore.files.locking import bind_to_process
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.tls import TlsFiles, TlsMode, tls_mode
@@ -175,10 +177,15 @@ class Broker:
             listener.close()
             store.close()
             raise
+        bind_to_process(self)
         self._sweeper = loop.create_task(self._sweep())
         for note in store.notes:
             log("store-note", note=note)
         log("started", address=address, store=str(self._path), version=context.profile.version, writable=context.writable)
+
+    def forked(self) -> None:
+        """Give the broker up in a forked child: connections, event loop and store belong to the parent. `stop` does nothing."""
+        self._context = None
 
     async def stop(self) -> None:
         """Stop in order: finish requests in flight, and close the store."""
@@ -342,6 +349,8 @@ def open_served_store(
     Without a version, a new store is of 4.9.3.
     """
     exists = Path(path).exists()
+    if not exists:
+        refuse_address(os.fspath(path), "give a store's directory, and the address to listen on with --listen")
     if read_only or (exists and (not Path(path).is_dir() or not is_writable(Path(path)))):
         return open_read_only(path, config, version, view)
     root = store_root(Path(path)) if exists else Path(path)

@@ -91,16 +91,51 @@ class Found:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Found:
-        """Return findings that `to_bytes` stored. Raises ValueError, KeyError, OSError if they are incomplete."""
-        try:
-            opened = np.load(io.BytesIO(raw), allow_pickle=False)
-        except zipfile.BadZipFile as error:
-            raise ValueError(str(error)) from None
-        with opened as stored:
-            start, end, untried = stored["head"].tolist()
-            table = stored["runs"].tolist()
-            parts = np.split(stored["positions"], np.cumsum([row[3] for row in table])[:-1]) if table else []
-            runs = [Run(row[0], part, row[1], row[2]) for row, part in zip(table, parts, strict=True)]
-            gaps = [Gap(*row) for row in stored["gaps"].tolist()]
-            unreadable = [(low, high) for low, high in stored["unreadable"].tolist()]
-            return cls(start, end, runs, stored["messages"], gaps, unreadable, bool(untried))
+        """Return findings that `to_bytes` stored. Raises ValueError if they are incomplete, or not what it stores."""
+        stored = _arrays(raw)
+        start, end, untried = stored["head"].tolist()
+        table = stored["runs"].tolist()
+        counts = [row[3] for row in table]
+        if min(counts, default=0) < 0 or sum(counts) != len(stored["positions"]) or not 0 <= start <= end or untried not in (0, 1):
+            raise ValueError("its findings do not fit together")
+        parts = np.split(stored["positions"], np.cumsum(counts)[:-1]) if table else []
+        runs = [Run(row[0], part, row[1], row[2]) for row, part in zip(table, parts, strict=True)]
+        gaps = [Gap(*row) for row in stored["gaps"].tolist()]
+        unreadable = [(low, high) for low, high in stored["unreadable"].tolist()]
+        return cls(start, end, runs, stored["messages"], gaps, unreadable, bool(untried))
+
+
+_UNREADABLE = (KeyError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError, OverflowError, MemoryError)
+_SHAPES = {"head": (3,), "runs": (-1, 4), "positions": (-1,), "messages": (MESSAGE_ROWS, -1), "gaps": (-1, 4), "unreadable": (-1, 2)}
+
+
+def _arrays(raw: bytes) -> dict[str, Longs]:
+    """Return the arrays of a file by name, each checked. Raises ValueError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as packed:
+            members = packed.infolist()
+        # they are stored as they are: one that claims more than the file has is not ours
+        if any(each.compress_type != zipfile.ZIP_STORED or each.file_size > len(raw) for each in members):
+            raise ValueError("it is compressed")
+        if sorted(each.filename for each in members) != sorted(f"{name}.npy" for name in _SHAPES):
+            raise ValueError("it has other arrays")
+        with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
+            found = {name: stored[name] for name in _SHAPES}
+    except (
+        zipfile.BadZipFile,
+        KeyError,
+        OSError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise ValueError(str(error)) from None
+    for name, shape in _SHAPES.items():
+        made = found[name].shape
+        fits = len(made) == len(shape) and all(want in (-1, have) for want, have in zip(shape, made, strict=True))
+        if found[name].dtype != np.int64 or not fits:
+            raise ValueError(f"its array {name} has another form")
+    return found

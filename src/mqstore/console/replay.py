@@ -19,9 +19,10 @@ from mqstore.console.basket import InLog, Place
 from mqstore.console.basket_export import log_batches, queue_rows
 from mqstore.console.jobs import Progress
 from mqstore.console.stores import StoreList
-from mqstore.errors import TargetError, UsageError
+from mqstore.errors import CannotOpenError, TargetError, UsageError
+from mqstore.files.location import is_url, refuse_address, without_password
 from mqstore.rabbitmq.message.properties import properties_to_bin
-from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage, Sender, hidden
+from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage, Sender
 from mqstore.rabbitmq.salvage.outgoing import outgoing_message
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -56,14 +57,18 @@ def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Repla
     found = []
     for address in addresses:
         if address.startswith(("amqp://", "amqps://")):
-            found.append(ReplayTarget(address, hidden(address), False))
+            found.append(ReplayTarget(address, without_password(address), False))
             continue
-        if "://" in address:
-            raise UsageError(f"{hidden(address)} is not a replay target; give amqp://user:password@host:port/vhost, or a store's directory")
+        what = "give amqp://user:password@host:port/vhost (amqps:// with TLS), or a store's directory"
+        if is_url(address):
+            raise UsageError(f"{without_password(address)} is not a replay target; {what}")
+        refuse_address(address, what)
         if any(isinstance(place, Path) and _same(Path(address), place) for place in shown):
             raise UsageError(
                 f"{address} is one of the stores that are shown; replay into another store, so that the ones being read do not change"
             )
+        if not os.path.isdir(address):
+            raise CannotOpenError(f"{address} is not a directory; create it first, a store is made in an empty one")
         found.append(ReplayTarget(address, address, True))
     return tuple(found)
 

@@ -12,7 +12,6 @@ import contextlib
 import gzip
 import lzma
 import os
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.locking import remove_own_tree
 from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, UnpackedTree
 
@@ -95,7 +95,7 @@ class UnpackedArchive:
             ) from None
         self.root = Path(place)
         self._file: Path | None = None
-        self._cleanup = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        self._cleanup = weakref.finalize(self, remove_own_tree, place, os.getpid())
         try:
             self._unpack(archive)
         except BaseException:

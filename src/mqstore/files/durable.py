@@ -37,6 +37,7 @@ from typing import Any, Self
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target_error, writing
 from mqstore.files.location import check_parent
+from mqstore.files.locking import forked_sentence
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
 __all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identity_of", "make_root", "remove_left_behind", "staged_name"]
@@ -51,13 +52,15 @@ class DurableDirectory:
     """An existing directory that is written to. Paths are relative, `/` between names; none leads out of the root.
 
     root: never created here. within: prefix of recorded paths (a staged directory is recorded relative to its parent).
-    Files opened by `pwrite` and `append` stay open until `close`, the last `open_files` of them. Not thread-safe.
+    Files opened by `pwrite` and `append` stay open until `close`, the last `open_files` of them. Not thread-safe. A child that is forked
+    while it is open is refused: what it would write belongs to the parent, and neither knows of the other.
     """
 
     def __init__(
         self, root: str | os.PathLike[str], *, recorder: Recorder | None = None, within: str = "", open_files: int = OPEN_FILES
     ) -> None:
         self.root = Path(root)
+        self._process = os.getpid()
         self._open_files = open_files
         self._recorder = recorder
         self._within = within
@@ -97,7 +100,9 @@ class DurableDirectory:
         return self._recorder is not None
 
     def attempt(self, operation: str, relative: str) -> None:
-        """Announce a system call that changes the disk. A recorder may raise the OSError that a test injects."""
+        """Announce a system call that changes the disk. Raises TargetError in a forked child; a recorder may raise an OSError."""
+        if os.getpid() != self._process:
+            raise TargetError(forked_sentence(self.root, self._process))
         if self._recorder is not None:
             self._recorder.attempt(operation, self.named(relative))
 
@@ -196,6 +201,8 @@ class DurableDirectory:
             except TargetError as error:
                 failed = error
             return done, failed
+        if writes:
+            self.attempt("write", writes[0][0])
         while done < len(writes) and failed is None:
             part = writes[done : done + self._open_files]
             files = []
@@ -435,7 +442,7 @@ class _StagedTarget:
         self._parent.sync_directory()
 
     def _unstage(self) -> None:
-        """Remove what is staged. Never raises: it runs while an exception propagates."""
+        """Remove what is staged. Never raises: it runs while an exception propagates, also in a forked child, which may not remove it."""
         if self._parent is not None:
             with contextlib.suppress(TargetError):
                 self._parent.discard(self._staged)

@@ -20,11 +20,28 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqstore.errors import TargetError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
 
-__all__ = ["Location", "Url", "as_location", "check_outside", "check_parent", "is_url", "local_store", "local_target", "without_file"]
+__all__ = [
+    "Location",
+    "Url",
+    "as_location",
+    "check_creation",
+    "check_outside",
+    "check_parent",
+    "is_url",
+    "local_store",
+    "local_target",
+    "refuse_address",
+    "without_file",
+    "without_password",
+]
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+# HOST:PORT, with a user or a path or more of them, and names of schemes without `//`; a path has a slash before any colon
+_HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:]*|[\w.-]+)"
+_ADDRESS = re.compile(rf"(?:[^/]*@)?{_HOST}:\d{{1,5}}(?:[;,/?].*)?", re.ASCII)
+_SCHEME = re.compile(r"(?:rocketmq|amqps?|https?|mqtts?|tcp|tls|ssl)(?::|://).*", re.ASCII | re.IGNORECASE)
 _FILE = re.compile(r"^file:(?://(?:localhost)?)?(?=/)")
 
 
@@ -112,6 +129,53 @@ def local_target(to: str | os.PathLike[str]) -> None:
         raise TargetError(
             f"{text}: results are written to a directory of a local or shared file system; write there, then copy them to the URL"
         )
+
+
+def refuse_address(text: str, instead: str) -> None:
+    """Refuse what looks like the address of a server where a file or directory is meant. Raises UsageError.
+
+    instead: what to give, such as `rocketmq://localhost:9876`. A directory of such a name is given with a path.
+
+    >>> refuse_address("localhost:5672", "give rocketmq://, amqp:// or amqps:// with it")
+    Traceback (most recent call last):
+        ...
+    mqstore.errors.UsageError: localhost:5672 is an address without a scheme; give rocketmq://, amqp:// or amqps:// with it, or \
+./localhost:5672 for a directory of that name
+    >>> refuse_address("./localhost:5672", "-"), refuse_address("C:store", "-"), refuse_address("backup:old", "-")
+    (None, None, None)
+    """
+    if _SCHEME.fullmatch(text):
+        raise UsageError(f"{without_password(text)} is not a file or directory; {instead}")
+    if _ADDRESS.fullmatch(text):
+        shown = without_password(text)
+        raise UsageError(f"{shown} is an address without a scheme; {instead}, or ./{shown} for a directory of that name")
+
+
+def without_password(address: str) -> str:
+    """Return an address without its password.
+
+    >>> without_password("amqp://user:secret@host/"), without_password("user:secret@host:5672")
+    ('amqp://user:***@host/', 'user:***@host:5672')
+    """
+    return re.sub(r"((?://|^(?![\w+.-]+://))[^:@/]*):[^@]*@", r"\1:***@", address)
+
+
+def check_creation(path: Path, create: bool) -> bool:
+    """Return whether there is no store at a path yet, so that one is made there. Raises CannotOpenError, NotAStoreError without `create`.
+
+    A directory that is empty, or holds only what an interrupted creation leaves, is not a store yet.
+    """
+    if not os.path.lexists(path):
+        if not create:
+            raise CannotOpenError(f"{path} does not exist; --create creates a store there")
+        return True
+    try:
+        unused = path.is_dir() and {entry.name for entry in os.scandir(path)} <= {"lock"}
+    except OSError as error:
+        raise CannotOpenError(f"{path} cannot be read: {error.strerror}") from None
+    if unused and not create:
+        raise NotAStoreError(f"{path} is empty; --create creates a store in it")
+    return unused
 
 
 def local_store(place: Location, what: str) -> Path:

@@ -16,6 +16,10 @@ descriptor of the file: while it is held, nothing in the process may open the fi
     ...     first.close()
     ...     LockedFile(directory, "lock").close()
     held by another process: False
+
+A forked child has copies of all objects of its parent, but none of its locks. What must not be used there registers with
+`bind_to_process`: its `forked` is called in the child before anything else runs. Locks of `flock` belong to the descriptor, which the
+child shares: they are closed there, so that they end with the parent.
 """
 
 from __future__ import annotations
@@ -26,17 +30,67 @@ import os
 import struct
 import sys
 import threading
+import weakref
+from typing import Protocol
 
 from mqstore.errors import TargetError
 from mqstore.files.durable_file import FileOwner, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = ["LockHeldError", "LockedDirectory", "LockedFile", "UsedFile", "is_locked"]
+__all__ = [
+    "LockHeldError",
+    "LockedDirectory",
+    "LockedFile",
+    "UsedFile",
+    "bind_to_process",
+    "forked_sentence",
+    "is_locked",
+    "remove_own_tree",
+]
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 
 _guard = threading.Lock()
 _held: dict[tuple[int, int], int] = {}  # device and inode -> process that holds it; a forked child does not inherit locks
+
+
+class ProcessBound(Protocol):
+    """An object that only the process that made it may use."""
+
+    def forked(self) -> None:
+        """Give the object up, in a forked child. Takes no lock: a thread of the parent may have held it. Must not raise."""
+
+
+_bound: weakref.WeakSet[ProcessBound] = weakref.WeakSet()
+
+
+def bind_to_process(owner: ProcessBound) -> None:
+    """Have `owner.forked()` called in every child that is forked from this process while the object exists."""
+    _bound.add(owner)
+
+
+def forked_sentence(what: object, process: int) -> str:
+    """Return why an object that another process opened is not used here. process: the id of that process."""
+    return f"{what} was opened by process {process}, from which this one was forked; close it there, then open it here"
+
+
+def remove_own_tree(path: str | os.PathLike[str], process: int) -> None:
+    """Remove a temporary directory when its owner ends, but not in a child that was forked from the process that made it."""
+    if os.getpid() == process:
+        import shutil  # a broker starts without it
+
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _forked() -> None:
+    global _guard  # noqa: PLW0603
+    _guard = threading.Lock()  # a thread that is not here may hold the old one
+    _held.clear()
+    for owner in list(_bound):
+        owner.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class LockHeldError(TargetError):
@@ -122,6 +176,10 @@ class LockedDirectory:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 self.close()
                 raise LockHeldError(f"{path} is locked by a process that has it open", elsewhere=True) from None
+        bind_to_process(self)
+
+    def forked(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release the lock. No error if it was released before."""
@@ -142,6 +200,10 @@ class UsedFile:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 self.close()
                 raise LockHeldError(f"{path} is in use by another run; wait for its end", elsewhere=True) from None
+        bind_to_process(self)
+
+    def forked(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Release the lock. No error if it was released before."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.errors import CannotOpenError
+from mqstore.files.locking import remove_own_tree
 from mqstore.files.readonly import ReadOnlyDirectory
 
 __all__ = ["Family", "OnFault", "RocksDatabase", "UnreadDatabaseError", "is_database", "is_installed"]
@@ -58,13 +59,12 @@ class _PrivateDirectory:
     """A temporary directory, removed with the last object that refers to it, and the faults met in it. relative: what it stands for."""
 
     def __init__(self, relative: str) -> None:
-        import shutil  # a broker without such a database starts without them
-        import tempfile
+        import tempfile  # a broker without such a database starts without it
 
         self.path = tempfile.mkdtemp(prefix="mqstore-rocksdb-")
         self.relative = relative
         self.faults: dict[str, None] = {}
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        weakref.finalize(self, remove_own_tree, self.path, os.getpid())
 
     def sentence(self, error: Exception) -> str:
         """Return what the library says, with the store's own paths and in one line."""

@@ -23,9 +23,9 @@ from mqstore.carving.carver import carve_range
 from mqstore.carving.findings import Found
 from mqstore.carving.joining import Joined
 from mqstore.errors import CannotOpenError, NotAStoreError
-from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
+from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SPLIT", "SourceFile", "Unclaimed", "Wreck", "carve", "fingerprint", "source_files"]
 
+LARGEST_FOUND = 1 << 30  # bytes of the findings of one task
 SPLIT = 128 << 20
 MAX_FILES = 10_000  # small files searched by one task
 MAX_GAPS = 1000
@@ -149,7 +150,7 @@ def carve_task(task: CarveTask) -> tuple[bool, list[bytes]]:
     """Search the ranges of a task, unless its findings are kept already; return whether they were, and the findings."""
     name = f"found-{task.number:06d}"
     if task.stage is not None:
-        kept = ReadOnlyDirectory(task.stage).read(name)
+        kept = read_state(Path(task.stage) / name, LARGEST_FOUND)
         with contextlib.suppress(ValueError, KeyError, OSError):
             if kept is not None:
                 found = _unpack(kept)
@@ -169,6 +170,8 @@ def _unpack(raw: bytes) -> list[bytes]:
     found, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 8], "big")
+        if size > len(raw) - at - 8:
+            raise ValueError("it ends within a record")
         each = raw[at + 8 : at + 8 + size]
         Found.from_bytes(each)
         found.append(each)

@@ -10,15 +10,15 @@ stay until the file is complete; otherwise each is removed when it has been copi
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, NewFile
+from mqstore.files.state_file import fields_of, parse, read_state, rows, seal, whole
+from mqstore.findings import Verdict
 from mqstore.jobs.runner import Runner
 from mqstore.table.file import Complete, RowCounts, filter_by_verdict
 from mqstore.table.text import json_rows
@@ -156,31 +156,33 @@ def write_fragment(
         stage.discard(fragment.name)
         counts = RowCounts()
         with stage.open_new(fragment.name) as sink:
-            rows = filter_by_verdict(batches, fragment.verdicts, counts)
+            chosen = filter_by_verdict(batches, fragment.verdicts, counts)
             if fragment.format == "jsonl":
-                for batch in rows:
+                for batch in chosen:
                     sink.write("".join(f"{row}\n" for row in json_rows(batch, "base64")).encode("utf-8", "backslashreplace"))
             else:
-                _write_parquet(rows, schema, sink, as_one)
+                _write_parquet(chosen, schema, sink, as_one)
             size = sink.size
         found = FragmentCounts(counts.rows, counts.verdicts, Counter() if groups is None else groups)
         if fragment.keep:
             stage.sync(fragment.name)
             table = [[*group, number] for group, number in found.groups.items()]
             record = {"rows": found.rows, "verdicts": found.verdicts, "groups": table, "bytes": size}
-            stage.write_small(f"{fragment.name}.json", json.dumps(record).encode())
+            stage.write_small(f"{fragment.name}.json", seal(record))
     return found
 
 
 def _kept(fragment: Fragment) -> FragmentCounts | None:
     """Return the counts of a fragment that an earlier run finished; None if it is to be written."""
-    raw = ReadOnlyDirectory(fragment.stage).read(f"{fragment.name}.json") if fragment.keep else None
+    place = Path(fragment.stage)
+    raw = read_state(place / f"{fragment.name}.json") if fragment.keep else None
     if raw is not None:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
-            record = json.loads(raw)
-            if (Path(fragment.stage) / fragment.name).stat().st_size == record["bytes"]:
-                groups = Counter({(exchange, key): number for exchange, key, number in record["groups"]})
-                return FragmentCounts(record["rows"], record["verdicts"], groups)
+        with contextlib.suppress(ValueError, TypeError, OSError):
+            record = parse(raw, fields=("rows", "verdicts", "groups", "bytes"))
+            verdicts = fields_of(record.get("verdicts"), map(str, Verdict))
+            groups = Counter({(exchange, key): whole({"number": number}, "number") for exchange, key, number in rows(record, "groups")})
+            if (place / fragment.name).lstat().st_size == whole(record, "bytes") and not (place / fragment.name).is_symlink():
+                return FragmentCounts(whole(record, "rows"), {name: whole(verdicts, name) for name in verdicts}, groups)
     return None
 
 

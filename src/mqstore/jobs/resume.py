@@ -15,6 +15,8 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +26,7 @@ from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import STAGED, DurableDirectory, remove_left_behind, staged_name
 from mqstore.files.location import check_parent
+from mqstore.files.state_file import fields_of, one_of, parse, plain_name, read_state, require_own_directory, rows, seal, text, whole
 from mqstore.findings import Damage, Kind
 from mqstore.jobs.written_files import PREFIX
 from mqstore.table.parts import PartFile, TaskOutput
@@ -56,22 +59,44 @@ class ExportWork:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Record what is exported, before the first part is written."""
         with DurableDirectory(self.path) as directory:
-            directory.write_small(PLAN, json.dumps(plan, indent=1).encode())
+            directory.write_small(PLAN, seal(plan, indent=1))
 
     def done(self, number: int) -> TaskOutput | None:
         """Return what the task of a split wrote, or None unless it is complete."""
-        raw = ReadOnlyDirectory(self.path).read(_done_name(number))
+        raw = read_state(self.path / _done_name(number))
         if raw is None:
             return None
         try:
-            record = json.loads(raw)
-            parts = tuple(PartFile(**part) for part in record["parts"])
-            damage = tuple(Damage(**{**item, "kind": Kind(item["kind"])}) for item in record["damage"])
-            outcome = TaskOutput(parts, record["rows"], damage, record["damage_untold"])
-            whole = all((self.path / part.staged).stat().st_size == part.bytes for part in parts)
-        except (ValueError, KeyError, TypeError, OSError):
+            record = parse(raw, fields=("parts", "rows", "damage", "damage_untold"))
+            parts = tuple(_part(part) for part in rows(record, "parts"))
+            damage = tuple(_damage(item) for item in rows(record, "damage"))
+            outcome = TaskOutput(parts, whole(record, "rows"), damage, whole(record, "damage_untold"))
+            complete = all(_size(self.path / part.staged) == part.bytes for part in parts)
+        except (ValueError, OSError):
             return None
-        return outcome if whole else None
+        return outcome if complete else None
+
+
+def _part(value: object) -> PartFile:
+    part = fields_of(value, ("staged", "name", "rows", "bytes"))
+    name = text(part, "name")
+    if any(step in ("", ".", "..") or "\0" in step for step in name.split("/")):
+        raise ValueError(f"its name {name!r} leads out of the target")
+    return PartFile(plain_name(part, "staged"), name, whole(part, "rows"), whole(part, "bytes"))
+
+
+def _damage(value: object) -> Damage:
+    item = fields_of(value, ("file", "offset", "length", "kind", "detail", "messages"))
+    kind = Kind(one_of(item, "kind", [str(each) for each in Kind]))
+    return Damage(
+        text(item, "file"), whole(item, "offset", -1), whole(item, "length", -1), kind, text(item, "detail"), whole(item, "messages")
+    )
+
+
+def _size(path: Path) -> int:
+    """Return the size of a regular file, -1 for a link or anything else. Raises OSError."""
+    status = path.lstat()
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _done_name(number: int) -> str:
@@ -85,7 +110,7 @@ def export_and_record(export_split: Callable[[T], TaskOutput], task: T) -> TaskO
     with DurableDirectory(task.stage) as stage:
         for part in outcome.parts:
             stage.sync(part.staged)
-        stage.write_small(_done_name(task.number), json.dumps(record).encode())
+        stage.write_small(_done_name(task.number), seal(record))
     return outcome
 
 
@@ -109,9 +134,11 @@ def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = 
     """Yield a directory to work in, as `work_directory` does. what: name of the work in error messages."""
     with DurableDirectory(path.parent) as parent:
         remove_left_behind(path)
+        if os.path.lexists(path):
+            require_own_directory(path)
         lock = _lock(path, what) if path.is_dir() else -1
         try:
-            found = _plan(path) if lock >= 0 and resume else None
+            found = _plan(path, wanted, what) if lock >= 0 and resume else None
             if found is not None:
                 _check_same(path, found, wanted, what)
             elif lock >= 0:
@@ -153,7 +180,7 @@ def _discard(parent: DurableDirectory, path: Path) -> None:
 
 
 def _lock(path: Path, what: str) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,12 +191,37 @@ def _lock(path: Path, what: str) -> int:
     return descriptor
 
 
-def _plan(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(ReadOnlyDirectory(path).read(PLAN) or b"null")
-    except ValueError:
+def _plan(path: Path, wanted: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """Return the plan of an earlier run; None if it was killed before it wrote one. Raises UsageError for a file that is not a plan."""
+    raw = read_state(path / PLAN)
+    if raw is None:
         return None
-    return found if isinstance(found, dict) else None
+    try:
+        found = parse(raw, fields=(*wanted, "run_id", "asked_splits", "splits"))
+        if "run_id" in found:
+            _check_splits(found)
+    except ValueError as error:
+        raise UsageError(f"{path / PLAN} is not the plan of an earlier {what}: {error}; {_again(what)}") from None
+    return found
+
+
+def _check_splits(plan: Mapping[str, Any]) -> None:
+    """Check what only an export writes. Raises ValueError."""
+    if not re.fullmatch("[0-9a-f]{16}", text(plan, "run_id")):
+        raise ValueError("its run_id is not 16 hexadecimal digits")
+    if plan.get("asked_splits") is not None:
+        whole(plan, "asked_splits", 1)
+    if isinstance(plan.get("splits"), list):
+        for split in rows(plan, "splits"):
+            number, start, stop = (whole({"split": each}, "split") for each in split) if isinstance(split, list) else (0, 1, 0)
+            if start > stop:
+                raise ValueError(f"its split {number} ends before it begins")
+    else:
+        whole(plan, "splits", 1)
+
+
+def _again(what: str) -> str:
+    return "export without --resume, which removes it and starts over" if what == "export" else "remove it, or choose another name"
 
 
 def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
@@ -180,5 +232,4 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any],
             reason = "the log has changed since"
         else:
             reason = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
-        again = "export without --resume, which removes it and starts over" if what == "export" else "remove it, or choose another name"
-        raise UsageError(f"the {what} in {path} cannot be resumed: {reason}; {again}")
+        raise UsageError(f"the {what} in {path} cannot be resumed: {reason}; {_again(what)}")

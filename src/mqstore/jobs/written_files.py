@@ -8,15 +8,14 @@ again. Another file under the same name is not one of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqstore.errors import CannotOpenError
-from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, NewFile, identity_of
+from mqstore.files.state_file import fields_of, parse, read_state, seal, whole
+from mqstore.findings import Verdict
 
 __all__ = ["PREFIX", "WrittenFile", "record_written", "written_before"]
 
@@ -35,17 +34,18 @@ def record_written(stage: Path, new: NewFile, part: Mapping[str, Any], verdicts:
     """Record a file whose content is complete, before it is published. Raises TargetError."""
     record = {"identity": new.identity(), "part": dict(part), "verdicts": dict(verdicts)}
     with DurableDirectory(stage) as directory:
-        directory.write_small(f"{PREFIX}{new.target.name}.json", json.dumps(record).encode())
+        directory.write_small(f"{PREFIX}{new.target.name}.json", seal(record))
 
 
 def written_before(stage: Path, to: Path) -> WrittenFile | None:
     """Return what an earlier run recorded about a file, if that is the file that exists now."""
     identity = identity_of(to)
     try:
-        raw = ReadOnlyDirectory(stage).read(f"{PREFIX}{to.name}.json") if identity is not None else None
-        record = None if raw is None else json.loads(raw)
-        if record is None or record["identity"] != identity:
+        raw = read_state(stage / f"{PREFIX}{to.name}.json") if identity is not None else None
+        record = None if raw is None else parse(raw, fields=("identity", "part", "verdicts"))
+        if record is None or record.get("identity") != identity:
             return None
-        return WrittenFile(dict(record["part"]), dict(record["verdicts"]))
-    except (CannotOpenError, ValueError, KeyError, TypeError):
+        verdicts = fields_of(record.get("verdicts"), map(str, Verdict))
+        return WrittenFile(dict(fields_of(record.get("part"))), {name: whole(verdicts, name) for name in verdicts})
+    except ValueError:
         return None

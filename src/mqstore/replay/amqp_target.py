@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mqstore.errors import TargetError, UsageError
-from mqstore.rabbitmq.salvage.amqp_sender import encoded_properties, hidden
+from mqstore.files.location import without_password
+from mqstore.rabbitmq.salvage.amqp_sender import encoded_properties
 from mqstore.replay.outgoing import FROM_HEADER, ReplayMessage
 from mqstore.replay.target import Outcome
 
@@ -37,7 +38,7 @@ class AmqpTarget:
             import pika
         except ImportError:
             raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
-        self._shown = hidden(address)
+        self._shown = without_password(address)
         try:
             parameters = pika.URLParameters(address)
         except (ValueError, TypeError, AttributeError) as error:

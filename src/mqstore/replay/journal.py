@@ -8,14 +8,14 @@ The first line describes the run; each further one is the state of a queue and r
     {"queue": "orders/0", "position": 4712, "where": "…", "refused": "…"} the target will never take this one, with its words
     {"settled": true}                                                     the run ended in order: nothing is in doubt
 
-A line is written before the next message of the queue is sent, so at most one message of each queue is in doubt after a kill: the one after
-its last line. A line that is not whole at the end of the file is ignored and overwritten. The file is synced twice a second and at the
-end: after a loss of power the messages of that time are in doubt. One run at a time uses the file.
+Each line ends with its checksum, `"sum"`. A line is written before the next message of the queue is sent, so at most one message
+of each queue is in doubt after a kill: the one after its last line. A line that is not whole at the end of the file is ignored and
+overwritten. The file is synced twice a second and at the end: after a loss of power the messages of that time are in doubt. One run at a
+time uses the file.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Self
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import UsedFile
-from mqstore.files.regular_file import open_regular_file
+from mqstore.files.state_file import flag, open_state, parse, seal, text, whole
 
 __all__ = ["Journal", "QueueState"]
 
@@ -73,7 +73,7 @@ class Journal:
     def _read(self, file: Path, about: str) -> int:
         """Read the states; return the length of the whole lines, 0 if there is none yet."""
         try:
-            with open_regular_file(file) as lines:
+            with open_state(file) as lines:
                 self._use(file)
                 first = lines.readline(LONGEST_LINE)
                 if not first.endswith(b"\n"):
@@ -83,19 +83,22 @@ class Journal:
                     with DurableDirectory(file.absolute().parent) as directory:
                         directory.truncate(self._name, 0)
                     return 0
-                run = json.loads(first)["replay"]
+                run = text(parse(first, fields=("replay",)), "replay", LONGEST_LINE)
                 if run != about:
                     raise UsageError(f"{file} is the resume file of another run ({run}); give another name")
                 kept, settled = len(first), False
                 while (line := lines.readline(LONGEST_LINE)).endswith(b"\n"):
                     kept += len(line)
-                    state = json.loads(line)
-                    settled = state.get("settled") is True
-                    if not settled:
-                        queue, position = str(state["queue"]), int(state["position"])
-                        self.states[queue] = QueueState(position, str(state["where"]))
+                    state = parse(line, fields=("queue", "position", "where", "refused", "settled"))
+                    settled = "settled" in state
+                    if settled:
+                        if not flag(state, "settled") or len(state) > 1:
+                            raise ValueError
+                    else:
+                        queue, position = text(state, "queue"), whole(state, "position", -1)
+                        self.states[queue] = QueueState(position, text(state, "where"))
                         if "refused" in state:
-                            self.refused[queue, position] = str(state["refused"])
+                            self.refused[queue, position] = text(state, "refused", LONGEST_WHY)
                 if len(line) >= LONGEST_LINE:
                     raise ValueError
         except FileNotFoundError:
@@ -150,4 +153,4 @@ class Journal:
 
 
 def _line(value: dict[str, object]) -> bytes:
-    return json.dumps(value, ensure_ascii=True).encode() + b"\n"
+    return seal(value) + b"\n"

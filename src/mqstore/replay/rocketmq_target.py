@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from mqstore.errors import TargetError, UsageError
-from mqstore.rabbitmq.salvage.amqp_sender import hidden
+from mqstore.files.location import without_password
 from mqstore.replay.connection import ClientError
 from mqstore.replay.outgoing import ReplayMessage
 from mqstore.replay.producer import DISPATCHED, Producer, RefusedError, WriteQueue
@@ -48,7 +48,9 @@ class RocketMQTarget:
         except ValueError:
             host, port = None, 0
         if not host or parts.query or parts.fragment or "/" in parts.path.strip("/"):
-            raise UsageError(f"{hidden(address)} is not the address of a broker; give rocketmq://host:port or rocketmq://host:port/topic")
+            raise UsageError(
+                f"{without_password(address)} is not the address of a broker; give rocketmq://host:port or rocketmq://host:port/topic"
+            )
         name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._topic = unquote(parts.path.strip("/")) or None
         self._producer = Producer(name, credentials=credentials, tls=tls)

@@ -1,4 +1,4 @@
-"""The directory of a RocketMQ store that no broker has open as a target: created if it does not exist."""
+"""The directory of a RocketMQ store that no broker has open as a target."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from mqstore.errors import TargetError
+from mqstore.files.location import check_creation
 from mqstore.replay.outgoing import FROM, ReplayMessage
 from mqstore.replay.target import Outcome
 from mqstore.rocketmq.config.store_config import StoreConfig
@@ -14,20 +15,24 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 from mqstore.table.columns import Selection
 
-__all__ = ["StoreTarget"]
+__all__ = ["StoreTarget", "check_store"]
+
+
+def check_store(path: Path, create: bool) -> None:
+    """Refuse a path without a store, unless a new one is to be created there. Raises CannotOpenError, NotAStoreError, TargetError."""
+    if os.path.isfile(path):
+        raise TargetError(f"{path} is a file; give a directory, or rocketmq:// or amqp:// and an address")
+    if not check_creation(path, create) and not (path / "commitlog").is_dir():
+        raise TargetError(f"{path} is not empty and not the store of a RocketMQ broker; give another directory")
 
 
 class StoreTarget:
-    """The directory of a RocketMQ store, open for writing."""
+    """The directory of a RocketMQ store, open for writing; created if it is not there (`check_store` says whether it may be)."""
 
     can_look = True
     width = 1
 
     def __init__(self, path: Path) -> None:
-        if os.path.isfile(path):
-            raise TargetError(f"{path} is a file; give a directory, or rocketmq:// or amqp:// and an address")
-        if path.is_dir() and any(path.iterdir()) and not (path / "commitlog").is_dir():
-            raise TargetError(f"{path} is not empty and not the store of a RocketMQ broker; give another directory")
         self._path = path
         self._store = MessageStore.open(path, StoreConfig(services=False))
         self._marks: dict[str, int] | None = None

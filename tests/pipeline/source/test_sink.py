@@ -25,6 +25,7 @@ from support.spark_api import needs_stream_sink
 import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.recorder import Operation, RecordedWrites
+from mqstore.files.state_file import parse, seal
 from mqstore.pipeline.source import sink as sinks
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, register
 from mqstore.pipeline.spark.session import error_sentence
@@ -284,8 +285,8 @@ def test_a_manifest_that_cannot_be_read_stops_the_commit(root: Path) -> None:
 def test_the_stages_of_dead_jobs_go_with_the_next_commit(root: Path) -> None:
     dead = stage_of(root, "dead")
     open_stage(dead)
-    owner = json.loads((dead / "owner").read_text())
-    (dead / "owner").write_text(json.dumps(owner | {"started": "1"}))
+    owner = parse((dead / "owner").read_bytes())
+    (dead / "owner").write_bytes(seal(owner | {"started": "1"}))
     living = stage_of(root, "living")
     open_stage(living)
     stage, parts = staged(root, "r", [batch(0, 3)])
@@ -329,7 +330,7 @@ def numbered(spark: SparkSession, count: int, partitions: int, first: int = 0) -
 
 
 def save(frame: DataFrame, path: Path, source: str = "rocketmq", **options: str) -> None:
-    frame.write.format(source).mode("append").options(**options).save(str(path))
+    frame.write.format(source).mode("append").options(**({"writable": "true"} | options)).save(str(path))
 
 
 def config_file(place: Path, **changes: str) -> str:
@@ -761,6 +762,55 @@ def test_wrong_options_are_reported_before_a_task_runs(options: dict[str, str], 
         save(numbered(spark, 3, 1), tmp_path / "store", **options)
     assert re.search(told, error_sentence(raised.value))
     assert list(tmp_path.iterdir()) == []
+
+
+INSERTS = {
+    "the rows of the view itself": lambda spark: spark.sql("INSERT INTO store_read SELECT * FROM store_read"),
+    "values": lambda spark: spark.sql("INSERT INTO store_read (topic, body) VALUES ('orders', cast('x' as binary))"),
+    "a view made in SQL": lambda spark: spark.sql("INSERT INTO store_named SELECT * FROM store_read"),
+    "insertInto": lambda spark: spark.table("store_read").write.insertInto("store_read"),
+    "writeTo": lambda spark: spark.table("store_read").writeTo("store_read").append(),
+    "save without an option": lambda spark: (
+        spark.sql("SELECT 'orders' topic, cast('x' as binary) body").write.format("rocketmq").mode("append").save(read_from(spark))
+    ),
+}
+
+
+def read_from(spark: SparkSession) -> str:
+    return str(spark.conf.get("mqstore.tests.place"))
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("how", INSERTS)
+def test_a_store_that_is_read_is_not_written_to_without_an_option_for_it(how: str, root: Path, spark: SparkSession) -> None:
+    """INSERT INTO a view over a read appended to the store: 1,023 messages of a killed broker became 2,046."""
+    register(spark)
+    spark.conf.set("mqstore.tests.place", str(root))
+    spark.read.format("rocketmq").option("columns", "topic,body").load(str(root)).createOrReplaceTempView("store_read")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW store_named USING rocketmq OPTIONS (path '{root}', columns 'topic,body')")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(Exception, match=r"writable=true|has no option 'columns'"):
+        INSERTS[how](spark)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.versions
+def test_a_view_that_names_only_the_path_is_not_written_to_either(root: Path, spark: SparkSession) -> None:
+    """Its options are exactly those of a plain `save`, so that one needs `writable` too."""
+    register(spark)
+    spark.read.format("rocketmq").load(str(root)).createOrReplaceTempView("store_plain")
+    with pytest.raises(Exception, match="give the write the option writable=true, or a runId"):
+        spark.sql("INSERT INTO store_plain SELECT * FROM store_plain")
+    assert bodies(root) == [b"before"]
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("options", [{"writable": "true"}, {"writable": "TRUE"}, {"runId": "night"}, {"lockTimeout": "5"}])
+def test_an_option_that_only_a_write_has_permits_it(options: dict[str, str], root: Path, tmp_path: Path, spark: SparkSession) -> None:
+    register(spark)
+    rows = spark.sql("SELECT 'orders' topic, cast('after' as binary) body")
+    rows.write.format("rocketmq").mode("append").options(config=config_file(tmp_path), **options).save(str(root))
+    assert bodies(root) == [b"before", b"after"]
 
 
 def test_a_store_is_never_overwritten(tmp_path: Path, spark: SparkSession) -> None:

@@ -50,9 +50,10 @@ class ReplayOptions:
         option(
             "--to",
             metavar="TARGET",
-            help="rocketmq://host:port, rocketmq://host:port/topic, amqp://user:password@host:port/vhost, or a directory.",
+            help="rocketmq://host:port, rocketmq://host:port/topic, amqp://user:password@host:port/vhost, or a store's directory.",
         ),
     ]
+    create: Annotated[bool, typer.Option("--create", help="Create the store if TARGET is a directory that does not exist.")] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages and show three; send nothing, connect to nothing.")] = False
     filters: MessageFilters = field(default_factory=MessageFilters)
     not_consumed_by: Annotated[
@@ -87,10 +88,11 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
     refused or left out as damaged.
     """
     from mqstore.replay.outgoing import parse_edits
-    from mqstore.replay.targets import shown
+    from mqstore.replay.targets import check_target, shown
 
     if options.rate is not None and not options.rate > 0:
         raise UsageError("--rate must be above 0 messages per second")
+    check_target(options.to, create=options.create)
     edits = parse_edits(options.edits)
     skipped: Counter[str] = Counter()
     messages = _messages(store, options, skipped)
@@ -132,7 +134,7 @@ def _send(
     counts = ReplayCounts()
     started = time.monotonic()
     with Journal(options.resume, about) as journal:
-        target = open_target(options.to, credentials=credentials, tls=tls)
+        target = open_target(options.to, create=options.create, credentials=credentials, tls=tls)
         try:
             with out.progress("replaying", "messages") as progress:
                 run(messages, target, journal, counts, edits=edits, rate=options.rate, progress=progress)

@@ -16,6 +16,7 @@ from mqstore.cli.common.reports import print_damage
 from mqstore.cli.jobs.carve import carve
 from mqstore.cli.rabbitmq.store import read_names
 from mqstore.errors import NotAStoreError, UnsupportedError, UsageError
+from mqstore.files.location import local_target, refuse_address, without_password
 from mqstore.findings import Kind, Verdict
 from mqstore.table.formatting import clock, command, count, size
 
@@ -123,6 +124,9 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     """
     from mqstore.rabbitmq.salvage.arrangement import unread_files
 
+    if not options.sent:
+        refuse_address(options.to, "give rocketmq://host:port[/topic] or amqp://user:password@host:port/vhost (amqps:// with TLS)")
+        local_target(options.to)
     wreck = _open_wreck(store, options.names)
     if wreck is None:
         return _rocketmq_to_file(out, store, options)
@@ -280,7 +284,7 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     import time
     from collections import Counter
 
-    from mqstore.rabbitmq.salvage.amqp_sender import Sender, hidden
+    from mqstore.rabbitmq.salvage.amqp_sender import Sender
     from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
 
     if options.rate is not None and options.rate <= 0:
@@ -288,7 +292,8 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     url, into, verdicts = options.to, options.into, options.verdicts or frozenset({"intact"})
     way = "exchange" if options.by_exchange else f"queue, else {into}" if into else "queue"
     chosen = sorted(options.queue or [])
-    about = f"{wreck.path.absolute()}: {', '.join(sorted(verdicts))} of {options.vhost or 'the vhost'} {chosen} by {way} to {hidden(url)}"
+    to = without_password(url)
+    about = f"{wreck.path.absolute()}: {', '.join(sorted(verdicts))} of {options.vhost or 'the vhost'} {chosen} by {way} to {to}"
     sender = Sender(url, rate=options.rate, resume=options.resume, about=about)
     started = time.monotonic()
     left_out = Counter[str]()
@@ -306,7 +311,7 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     )
     ok = not sent.returned and not sent.refused and not left_out
     counts = {name: getattr(sent, name) for name in ("sent", "confirmed", "returned", "refused", "skipped")}
-    document = {"to": hidden(url), "store": str(wreck.path), "ok": ok, **counts, "left_out": dict(left_out)}
+    document = {"to": to, "store": str(wreck.path), "ok": ok, **counts, "left_out": dict(left_out)}
     document["seconds"] = round(time.monotonic() - started, 3)
     if not out.is_text:
         out.report(document)

@@ -6,7 +6,6 @@ reports as put are dispatched and on disk, and the store is closed cleanly.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,9 @@ import typer
 
 from mqstore.cli.common.arguments import open_store, option
 from mqstore.cli.common.output import Output
-from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UsageError
+from mqstore.errors import MqstoreError, TargetError, UsageError
+from mqstore.files.location import check_creation, refuse_address
+from mqstore.table.formatting import command
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.config.store_config import StoreConfig
@@ -64,27 +65,15 @@ class StoreTarget:
         return replace(found, flush_disk_type="SYNC_FLUSH") if self.sync else found
 
     def root(self) -> tuple[Path, bool]:
-        """Return the directory, and whether to create a store in it. Raises CannotOpenError, NotAStoreError, TargetError."""
-        if not os.path.lexists(self.path):
-            if not self.create:
-                raise CannotOpenError(f"{self.path} does not exist; --create creates a store there")
-            return self.path, True
-        if os.path.isdir(self.path) and _unused(self.path):
-            if not self.create:
-                raise NotAStoreError(f"{self.path} is empty; --create creates a store in it")
+        """Return the directory, and whether to create a store in it. Raises UsageError, CannotOpenError, NotAStoreError, TargetError."""
+        refuse_address(str(self.path), f"give a store's directory; {command('mqstore', 'replay')} sends messages to a broker")
+        if check_creation(self.path, self.create):
             return self.path, True
         found = open_store(self.path, self.config)
         found.require_directory_for("writing")
         if found.path != found.directory.root:
             raise TargetError(f"{self.path} is an archive, which cannot be changed; unpack it first")
         return found.directory.root, False
-
-
-def _unused(path: Path) -> bool:
-    """Return whether a directory is empty, or holds only what an interrupted creation leaves."""
-    from mqstore.files import ReadOnlyDirectory
-
-    return {entry.name for entry in ReadOnlyDirectory(path).entries()} <= {"lock"}
 
 
 def open_target(out: Output, target: StoreTarget) -> tuple[MessageStore, bool]:

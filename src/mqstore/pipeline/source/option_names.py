@@ -38,6 +38,7 @@ BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", "useDerivedFiles")
 STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
 RABBITMQ = ("view", "columns", "vhost", "queue", "fromSeq", "toSeq", "recovered", "verdict", "all", "at", "now", "names", "splits", "mode")
 SINK = (
+    "writable",
     "runId",
     "batchId",
     "staging",

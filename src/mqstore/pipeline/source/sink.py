@@ -1,7 +1,11 @@
 """`df.write.format("rocketmq")` and `writeStream`: rows of a DataFrame as messages at the end of a store, each once.
 
     rows.write.format("rocketmq").mode("append").option("runId", "orders-2024-05-01").save("/data/store")
+    rows.write.format("rocketmq").mode("append").option("writable", "true").save("/data/store")
     rows.writeStream.format("rocketmq").option("checkpointLocation", place).start("/data/store")
+
+A view over a read of a store can be the target of INSERT INTO: Spark then asks for a writer with the options of the read. A write is
+accepted only with an option that no read has: one of those below, except `config`.
 
 Columns have the names of the message table. `topic` is required; the others follow `put` (`rocketmq/append`). Columns that a
 store fills in itself (offsets, store time, ids) are ignored. Tasks check their rows and stage them as files (`rocketmq/engine/staging.py`);
@@ -10,6 +14,7 @@ speculative tasks, a killed driver and a replayed micro-batch add nothing twice.
 and held until the commit (`rocketmq/engine/lock_keeper.py`).
 
     option         meaning
+    writable       true: rows may be appended to the store. Needed if none of the other options but `config` is given
     runId          a name for the write: a batch already written under it is not written again. A stream takes one from its checkpoint
     batchId        number of the batch in the run, for foreachBatch; lower or equal numbers are not written again
     staging        where tasks stage their rows until the commit; every host must reach it. By default beside the store
@@ -35,8 +40,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
-from mqstore.files.location import check_parent, local_target
-from mqstore.pipeline.source.option_names import SINK, checked
+from mqstore.files.location import check_parent, local_target, refuse_address
+from mqstore.pipeline.source.option_names import BATCH, SINK, checked
+from mqstore.pipeline.source.stores import boolean
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from mqstore.places import open_rocketmq
@@ -194,6 +200,8 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     if not path:
         raise UsageError("no store is given: save to a path, the directory that holds commitlog/")
     local_target(path)
+    refuse_address(path, "save to the directory of a store; mqstore replay sends messages to a broker")
+    _require_permission(options, path)
     place = Path(os.path.abspath(path.removeprefix("file://")))
     broker = broker_config.load_properties(Path(options["config"])) if "config" in options else {}
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)
@@ -229,6 +237,17 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     )
     plan.begin()
     return plan
+
+
+def _require_permission(options: Mapping[str, str], path: str) -> None:
+    """Refuse a write whose options may be those of a read: INSERT INTO a view made by reading comes with them. Raises UsageError."""
+    given = {name.lower() for name in options}
+    others = {name.lower() for name in SINK} - {name.lower() for name in BATCH} - {"writable"}
+    if not boolean(options, "writable", not given.isdisjoint(others)):
+        raise UsageError(
+            f"{path} is not written to: give the write the option writable=true, or a runId. INSERT INTO a view that was made by reading "
+            "the store has only the options of the read; nothing was changed"
+        )
 
 
 def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:

@@ -187,7 +187,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _positions(self, offset: Mapping[str, Any]) -> dict[str, LogPosition]:
         """Return the position of each store. A new store begins with its first message; a single store may have been moved."""
-        known = {path: LogPosition.from_json(document) for path, document in offset.items()}
+        try:
+            known = {path: LogPosition.from_json(document) for path, document in offset.items()}
+        except ValueError as error:
+            raise PipelineError(f"the checkpoint of the stream has a position that cannot be read: {error}; begin with a new one") from None
         if len(known) == len(self._paths) == 1:
             known = dict(zip(self._paths, known.values(), strict=True))
         gone = [path for path in known if path not in self._paths]

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from mqstore.errors import PipelineError, TargetError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import remove_own_tree
 
 __all__ = ["Java", "bundled_java", "cache_directory", "find_java", "launcher_home", "system_java"]
 
@@ -134,7 +135,7 @@ def launcher_home(java: Java, environment: Mapping[str, str] | None = None) -> P
     for cache in (cache_directory(environment), None):
         if cache is None:
             cache = Path(tempfile.mkdtemp(prefix="mqstore-java-"))
-            atexit.register(shutil.rmtree, cache, ignore_errors=True)
+            atexit.register(remove_own_tree, cache, os.getpid())
         try:
             cache.mkdir(parents=True, exist_ok=True)
             program = cache / name / "bin" / "java"

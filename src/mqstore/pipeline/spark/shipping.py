@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import io
-import shutil
+import os
 import tempfile
 import zipfile
 from functools import cache
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from mqstore.errors import MqstoreError, PipelineError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import remove_own_tree
 from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.java import cache_directory
 from mqstore.version import __version__
@@ -72,7 +73,7 @@ def package_archive() -> Path:
     for directory in (cache_directory(), None):
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="mqstore-package-"))
-            atexit.register(shutil.rmtree, directory, ignore_errors=True)
+            atexit.register(remove_own_tree, directory, os.getpid())
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if ReadOnlyDirectory(directory).read(name) != content:

@@ -11,8 +11,8 @@ position. Nothing has to be kept beside the table.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.location import as_location, check_outside, local_store, local_target
+from mqstore.files.state_file import parse, plain_name, read_state, seal, whole
 from mqstore.findings import Damage
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, table_errors
 from mqstore.jobs.runner import Runner, choose_runner
@@ -236,9 +237,9 @@ class _AppendRun:
         """Remove the files of a run that died before its commit; keep them if it died after."""
         if not self._directory.exists(_PENDING):
             return
-        pending = json.loads(self._directory.path(_PENDING).read_bytes())
-        if self._before is None or self._before.offset < pending["stop"]:
-            self._directory.discard(pending["directory"])
+        name, stop = _pending(self._directory.path(_PENDING))
+        if self._before is None or self._before.offset < stop:
+            self._directory.discard(name)
             self._notes.append("the files of a run that ended before its commit were removed")
         self._directory.discard(_PENDING)
 
@@ -313,13 +314,28 @@ class _AppendRun:
                 files.append(NewFile(f"{name}/{final}", part.bytes, _values(part)))
             if files:
                 self._directory.sync_tree(ready)
-                self._directory.write_small(_PENDING, json.dumps({"directory": name, "stop": end.offset}).encode())
+                self._directory.write_small(_PENDING, seal({"directory": name, "stop": end.offset}))
                 self._directory.rename(ready, name)
                 self._directory.sync_directory()
         finally:
             self._directory.discard(stage)
         damage = tuple(found for outcome in outcomes for found in outcome.damage)
         return files, sum(outcome.rows for outcome in outcomes), damage
+
+
+def _pending(path: Path) -> tuple[str, int]:
+    """Return what a run that died was about to add: the directory of its files, and where they end. Raises TargetError."""
+    try:
+        found = parse(read_state(path, 1 << 16) or b"", fields=("directory", "stop"))
+        name, stop = plain_name(found, "directory"), whole(found, "stop")
+        if not re.fullmatch(rf"append-\d{{20}}-{stop:020d}-[0-9a-f]{{4}}", name):
+            raise ValueError(f"its directory {name!r} is not one that an append makes")
+    except ValueError as error:
+        raise TargetError(
+            f"{path} does not say what an interrupted append left: {error}; nothing was changed. Remove it, and any directory append-… "
+            "that the table does not use"
+        ) from None
+    return name, stop
 
 
 def _merged(pieces: Sequence[Piece], size: int) -> list[Piece]:

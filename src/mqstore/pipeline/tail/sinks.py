@@ -8,11 +8,10 @@ Both determine from what is on disk whether a batch was already written, so a re
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -20,6 +19,7 @@ from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.location import check_outside, check_parent
 from mqstore.files.locking import LockedFile, LockHeldError
+from mqstore.files.state_file import fields_of, flag, one_of, parse, plain_name, read_state, rows, seal, whole
 from mqstore.findings import Damage
 from mqstore.pipeline.source.stream import LogRange, view_of
 from mqstore.pipeline.spark.runner import SparkRunner
@@ -48,8 +48,10 @@ __all__ = [
     "discard_stages",
     "export_range",
     "locked_target",
+    "read_batch",
 ]
 
+FORMS = ("store", "parquet", "iceberg", "delta")
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"
 
@@ -76,6 +78,22 @@ def discard_stages(directory: DurableDirectory, state: str) -> None:
         directory.discard(f"{state}/{stage.name}")
 
 
+def read_batch(path: Path) -> dict[str, Any]:
+    """Return what a batch directory says that it holds: batch, start, stop, messages, files. Raises TargetError."""
+    try:
+        found = parse(read_state(path) or b"", fields=("batch", "start", "stop", "messages", "files"))
+        for name in ("batch", "start", "stop", "messages"):
+            whole(found, name)
+        for each in rows(found, "files"):
+            file = fields_of(each, ("name", "rows", "bytes"))
+            plain_name(file, "name")
+            whole(file, "rows")
+            whole(file, "bytes")
+    except ValueError as error:
+        raise TargetError(f"{path} cannot be read ({error}); restore it, or follow into a new target") from None
+    return found
+
+
 class FollowOutput:
     """OUT and the state of the follow in it: created or taken over, and locked against another follow."""
 
@@ -91,7 +109,7 @@ class FollowOutput:
         self.directory, self._lock = locked_target(path, STATE, held)
         try:
             if found is None:
-                self.directory.write_small(f"{STATE}/follow.json", json.dumps(wanted, indent=2).encode())
+                self.directory.write_small(f"{STATE}/follow.json", seal(wanted, indent=2))
             self._compare(found or wanted, wanted)
             discard_stages(self.directory, STATE)
         except BaseException:
@@ -108,16 +126,30 @@ class FollowOutput:
     def _found(self) -> dict[str, Any] | None:
         """Return what an earlier follow recorded; None for a new target. Raises TargetError if OUT is something else."""
         try:
-            document: dict[str, Any] = json.loads((self.state / "follow.json").read_bytes())
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
+            raw = read_state(self.state / "follow.json")
+            if raw is not None:
+                return self._kept(parse(raw, fields=("as", "columns", "geometry")))
+        except ValueError as error:
             raise TargetError(f"{self.state / 'follow.json'} cannot be read ({error}); choose another target") from None
-        else:
-            return document
         if os.path.lexists(self.path) and (not self.path.is_dir() or {entry.name for entry in self.path.iterdir()} - {STATE}):
             raise TargetError(f"{self.path} already exists, and was not created by follow; choose another name")
         return None
+
+    def _kept(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Check what an earlier follow recorded. Raises ValueError."""
+        if one_of(found, "as", FORMS) == "store":
+            geometry = fields_of(found.get("geometry"), [each.name for each in fields(Geometry)])
+            for each in fields(Geometry):
+                if each.type == "int":
+                    whole(geometry, each.name)
+                elif each.type == "bool":
+                    flag(geometry, each.name)
+            one_of(geometry, "version", ("4.9.3", "5.3.3"))
+            if not all(isinstance(topic, str) for topic in rows(geometry, "batch_topics")):
+                raise ValueError("its batch_topics are not texts")
+        elif not all(isinstance(name, str) for name in rows(found, "columns")):
+            raise ValueError("its columns are not texts")
+        return found
 
     def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         if found["as"] != wanted["as"]:
@@ -201,7 +233,7 @@ class ParquetSink:
         whole = {"batch": number, "start": ranges[0].piece.start, "stop": ranges[-1].piece.stop}
         directory = self._target.directory
         if directory.exists(name):
-            there = json.loads(directory.path(f"{name}/{MANIFEST}").read_bytes())
+            there = read_batch(directory.path(f"{name}/{MANIFEST}"))
             if {key: there[key] for key in whole} != whole:
                 raise TargetError(
                     f"{directory.path(name)} holds the log from {there['start']} to {there['stop']}, but the batch of that number extends "
@@ -242,7 +274,7 @@ class ParquetSink:
                 directory.rename(f"{stage}/parts/{part.staged}", f"{ready}/{part.name}")
             files = [{"name": part.name, "rows": part.rows, "bytes": part.bytes} for part in parts]
             document = manifest | {"messages": messages, "files": files}
-            directory.write_small(f"{ready}/{MANIFEST}", json.dumps(document, indent=2).encode())
+            directory.write_small(f"{ready}/{MANIFEST}", seal(document, indent=2))
             directory.sync_tree(ready)
             directory.rename(ready, name)
             directory.sync_directory()

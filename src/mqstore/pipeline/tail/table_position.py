@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.state_file import parse
 from mqstore.jobs.lakehouse import TABLE, quiet_pyiceberg
 from mqstore.rocketmq.scan.log_tail import LogPosition
 
@@ -232,7 +233,12 @@ class _IcebergTable:
     def position(self) -> LogPosition | None:
         self._table.refresh()
         found = self._table.properties.get(_PROPERTY)
-        return None if found is None else LogPosition.from_json(json.loads(found))
+        if found is None:
+            return None
+        try:
+            return LogPosition.from_json(parse(found.encode()))
+        except ValueError as error:
+            raise TargetError(f"the table's property {_PROPERTY} does not say how far it has the log: {error}; correct it") from None
 
     def add(self, schema: pa.Schema, files: list[NewFile], before: LogPosition | None, after: LogPosition) -> None:
         from pyiceberg.exceptions import CommitFailedException

@@ -12,14 +12,13 @@ begins. A table without its metadata is rebuilt from the batches.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqstore.errors import TargetError
 from mqstore.jobs.lakehouse import table_errors
 from mqstore.pipeline.tail.added_batch import AddedBatch
-from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowOutput, ParquetSink
+from mqstore.pipeline.tail.sinks import MANIFEST, BatchOutcome, FollowOutput, ParquetSink, read_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +90,7 @@ class TableSink:
 
     def _add(self, number: int) -> None:
         name = _name(number)
-        manifest = json.loads(self._target.directory.path(f"{name}/{MANIFEST}").read_bytes())
+        manifest = read_batch(self._target.directory.path(f"{name}/{MANIFEST}"))
         files = tuple((f"{name}/{file['name']}", int(file["bytes"])) for file in manifest["files"])
         with self._table_errors():
             self._table.add(AddedBatch(number, int(manifest["start"]), int(manifest["stop"]), files))

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, UnsupportedError, UsageError
+from mqstore.files.locking import bind_to_process, forked_sentence
 from mqstore.rabbitmq.engine.clean_stop import write_side_files
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
@@ -102,6 +103,13 @@ class QueueStore:
                 arguments["x-max-priority"] = levels
             self.declare(name, arguments)
             self._declared[name].explicit = False
+        self._process = os.getpid()
+        bind_to_process(self)
+
+    def forked(self) -> None:
+        """Give the queues up in a forked child: they belong to the parent. Everything is refused, and `close` does nothing."""
+        self._started.open = False
+        self._failure = forked_sentence("the directory", self._process)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], vhost: str = "/", config: EngineConfig = EngineConfig()) -> QueueStore:  # noqa: B008

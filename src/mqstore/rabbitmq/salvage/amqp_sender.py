@@ -14,8 +14,6 @@ Needs pika: the extra `amqp`.
 
 from __future__ import annotations
 
-import json
-import re
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -23,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqstore.errors import CannotOpenError, TargetError, UsageError
+from mqstore.errors import TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.location import without_password
+from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 
-__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties", "hidden"]
+__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties"]
 
+MOST_AGAIN = 1 << 20  # messages to send again: at most a window of them is without an answer
 WINDOW = 1000
 NOTED = 0.5  # seconds between two writes of the resume file, at least
 WINDOW_BYTES = 64 << 20
@@ -75,25 +76,30 @@ class _InFlight:
 def _read_resume(file: Path, about: str) -> tuple[int, set[int]]:
     """Return how many messages have an answer, and which are to be sent again. about: describes the run.
 
-    Raises UsageError for a file of another run, CannotOpenError.
+    Raises UsageError for a file of another run, TargetError.
     """
     try:
-        raw = file.read_text("utf-8")
-    except FileNotFoundError:
-        return 0, set()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotOpenError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        noted = json.loads(raw)
-        done = int(noted["confirmed"])
-        if noted["about"] != about:
-            raise UsageError(f"{file} is the resume file of another run ({noted['about']}); give another name")
-        ranges = [(int(first), int(last)) for first, last in noted.get("again", [])]
-        if not all(0 <= first <= last < done for first, last in ranges):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{file} is not a resume file; give another name") from None
+        raw = read_state(file)
+        if raw is None:
+            return 0, set()
+        noted = parse(raw, fields=("about", "confirmed", "again"))
+        done, run = whole(noted, "confirmed"), text(noted, "about")
+        ranges = [_range(each, done) for each in rows(noted, "again")] if "again" in noted else []
+        if sum(last - first + 1 for first, last in ranges) > MOST_AGAIN:
+            raise ValueError(f"it names more than {MOST_AGAIN} messages to send again")
+    except ValueError as error:
+        raise UsageError(f"{file} is not a resume file: {error}; give another name") from None
+    if run != about:
+        raise UsageError(f"{file} is the resume file of another run ({run}); give another name")
     return done, {number for first, last in ranges for number in range(first, last + 1)}
+
+
+def _range(value: object, done: int) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("its again is not a list of first and last numbers")
+    numbers = {"first": value[0], "last": value[1]}
+    first = whole(numbers, "first", 0, done - 1)
+    return first, whole(numbers, "last", first, done - 1)
 
 
 def _ranges(numbers: Iterable[int]) -> list[list[int]]:
@@ -119,13 +125,13 @@ class Sender:
             import pika
         except ImportError:
             raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
+        self._shown = without_password(url)
         try:
             self._parameters = pika.URLParameters(url)
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"{hidden(url)} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
+            raise UsageError(f"{self._shown} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
         self._parameters.blocked_connection_timeout = 600
         self._parameters.socket_timeout = 10
-        self._url = url
         self._rate = rate
         self._resume = resume
         self._about = about
@@ -188,11 +194,11 @@ class Sender:
 
     def _failed(self, connection: Any, reason: Any) -> None:
         why = str(reason).strip() or type(reason).__name__
-        self._give_up(TargetError(f"{hidden(self._url)} refused the connection: {why}; check address, user, password and vhost"))
+        self._give_up(TargetError(f"{self._shown} refused the connection: {why}; check address, user, password and vhost"))
 
     def _closed(self, connection: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            why = f"{hidden(self._url)} closed the connection: {reason}"
+            why = f"{self._shown} closed the connection: {reason}"
             self._error = self._error or TargetError(f"{why}; {self.counts.confirmed} messages were confirmed, run again with --resume")
         connection.ioloop.stop()
 
@@ -208,7 +214,7 @@ class Sender:
 
     def _channel_closed(self, channel: Any, reason: Any) -> None:
         if not self._exhausted or self._open:
-            self._give_up(TargetError(f"{hidden(self._url)} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
+            self._give_up(TargetError(f"{self._shown} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
 
     def _ready(self, _frame: Any) -> None:
         self._started = self._noted = self._heard = time.monotonic()
@@ -218,7 +224,7 @@ class Sender:
     def _watch(self) -> None:
         """Check every second that the broker still responds."""
         if self._open and time.monotonic() - self._heard > PATIENCE:
-            self._give_up(TargetError(f"{hidden(self._url)} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
+            self._give_up(TargetError(f"{self._shown} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
         elif not self._exhausted or self._open:
             self._connection.ioloop.call_later(1.0, self._watch)
 
@@ -302,13 +308,8 @@ class Sender:
         done = max(self._before, min(new, default=self._next))
         noted = {"about": self._about, "confirmed": done, "again": _ranges(number for number in self._again if number < done)}
         with DurableDirectory(self._resume.absolute().parent) as directory:
-            directory.write_small(self._resume.name, json.dumps(noted).encode())
+            directory.write_small(self._resume.name, seal(noted))
         self._interval = max(NOTED, 20 * (time.monotonic() - self._noted))
-
-
-def hidden(url: str) -> str:
-    """Return an address without its password."""
-    return re.sub(r"(//[^:@/]*):[^@]*@", r"\1:***@", url)
 
 
 def _decodes_to(block: bytes, properties: Any) -> bool:

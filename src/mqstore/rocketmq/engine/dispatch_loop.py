@@ -60,6 +60,7 @@ class DispatchLoop:
 
     def run(self) -> int:
         """Dispatch everything up to the end of the log. Returns the number of records. Raises TargetError if queues or index fail."""
+        self._loaded.require_open()
         with self.lock:
             self._loaded.require_open()
             if self.interrupted:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Self
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import bind_to_process
 from mqstore.kernels.rocketmq.key_query import QueryPath
 from mqstore.kernels.rocketmq.pull import PullPath
 from mqstore.kernels.rocketmq.put import SinglePut
@@ -130,6 +131,14 @@ class MessageStore(ReadSide, SinglePut):
         self.delays = DelayService(self)
         self.transactions = Transactions(self)
         self._services = Services(self)
+        bind_to_process(self)
+
+    def forked(self) -> None:
+        """Give the store up in a forked child: it belongs to the parent. Nothing is accepted or written, and `close` does nothing."""
+        self._open = False
+        self._loaded.released = True
+        self._path.release()
+        self._path.paused = True
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: StoreConfig = _DEFAULTS) -> MessageStore:
@@ -221,7 +230,7 @@ class MessageStore(ReadSide, SinglePut):
         if self._open and not self._dispatch_loop.failure and self.commit.failed is None and not self.retention.full:
             return None
         if not self._open:
-            sentence = "the store is closed"
+            sentence = "the store is closed" if self._loaded.process == os.getpid() else self._loaded.why_released
         elif self.retention.full:
             sentence = "the disk is fuller than diskSpaceWarningLevelRatio; free some space"
         else:
@@ -255,6 +264,8 @@ class MessageStore(ReadSide, SinglePut):
         target = self.log.max_offset
         if not self.config.services:
             self.dispatch_now()
+        elif self._dispatch_loop.position < target:
+            self._loaded.require_open()
         end = time.monotonic() + timeout
         while self._dispatch_loop.position < target:
             if time.monotonic() > end:
@@ -303,6 +314,7 @@ class MessageStore(ReadSide, SinglePut):
 
         The messages stay in the log. Returns the number of queues deleted. Raises TargetError if they cannot be removed.
         """
+        self._loaded.require_open()
         with self._appender.lock:
             self._sync_log()  # with SYNC_FLUSH, 5.3 dispatches only what is on disk
             self.dispatch_now()

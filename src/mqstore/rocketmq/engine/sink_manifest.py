@@ -10,15 +10,14 @@ The file is replaced as a whole, by one rename, while the store's lock is held (
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import TargetError
-from mqstore.files import ReadOnlyDirectory
+from mqstore.errors import TargetError, UsageError
+from mqstore.files.state_file import fields_of, flag, one_of, parse, plain_name, read_state, rows, seal, text, whole
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.engine.staging import StagedPart
+from mqstore.rocketmq.engine.staging import StagedPart, check_run, is_stage
 
 if TYPE_CHECKING:
     from mqstore.files.recorder import Recorder
@@ -95,22 +94,60 @@ class Manifest:
         """Return the bytes of the file."""
         intent = None if self.intent is None else asdict(self.intent)
         document = {"format": 1, "intent": intent, "runs": {name: asdict(each) for name, each in self.runs.items()}}
-        return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode()
+        return seal(document, indent=1) + b"\n"
 
 
 def load_manifest(root: Path) -> Manifest:
     """Read the manifest of a store; empty if there is none. Raises TargetError if it cannot be read."""
-    raw = ReadOnlyDirectory(root).read(MANIFEST) if root.is_dir() else None
+    # it may belong to the owner of the store: each of its writers may finish the commit of another
+    raw = read_state(root / MANIFEST, owners=(root.stat().st_uid,)) if root.is_dir() else None
     if raw is None:
         return Manifest({})
     try:
-        document = json.loads(raw)
-        intent: Any = document["intent"]
-        if intent is not None:
-            parts = tuple(StagedPart(**{**part, "topics": tuple(part["topics"])}) for part in intent["parts"])
-            intent = Intent(**{**intent, "parts": parts, "settings": SinkSettings(**intent["settings"])})
-        return Manifest({name: CommittedBatch(**each) for name, each in document["runs"].items()}, intent)
-    except (ValueError, KeyError, TypeError) as error:
+        document = parse(raw, fields=("format", "intent", "runs"))
+        whole(document, "format", 1, 1)
+        intent = None if document["intent"] is None else _intent(fields_of(document["intent"], _names(Intent)))
+        runs = fields_of(document.get("runs"))
+        return Manifest({check_run(name): _batch(fields_of(each, _names(CommittedBatch))) for name, each in runs.items()}, intent)
+    except (ValueError, KeyError, UsageError) as error:
         raise TargetError(
             f"{root / MANIFEST} cannot be read ({error}): it records which runs are in the log; restore it, or remove it and check by hand"
         ) from None
+
+
+def _names(kind: type[Intent | CommittedBatch | StagedPart | SinkSettings]) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
+def _batch(found: dict[str, Any]) -> CommittedBatch:
+    return CommittedBatch(
+        whole(found, "batch"),
+        whole(found, "messages"),
+        whole(found, "first_physical_offset", -1),
+        whole(found, "last_physical_offset", -1),
+        flag(found, "named"),
+        whole(found, "at"),
+        text(found, "stopped") if "stopped" in found else "",
+    )
+
+
+def _intent(found: dict[str, Any]) -> Intent:
+    run, stage = check_run(text(found, "run")), Path(text(found, "stage"))
+    if not is_stage(stage, run):
+        raise ValueError(f"its stage {stage} is not one of this run")
+    parts = tuple(_part(fields_of(each, _names(StagedPart))) for each in rows(found, "parts"))
+    settings = fields_of(found.get("settings"), _names(SinkSettings))
+    broker = fields_of(settings.get("broker"))
+    given = SinkSettings(
+        None if settings.get("version") is None else one_of(settings, "version", ("4.9.3", "5.3.3")),
+        None if settings.get("store_host") is None else text(settings, "store_host", 100),
+        {name: text(broker, name) for name in broker},
+    )
+    return Intent(run, whole(found, "batch"), flag(found, "named"), str(stage), parts, whole(found, "start"), flag(found, "stored"), given)
+
+
+def _part(found: dict[str, Any]) -> StagedPart:
+    topics = rows(found, "topics")
+    if not all(isinstance(topic, str) for topic in topics):
+        raise ValueError("its topics are not texts")
+    return StagedPart(whole(found, "partition"), plain_name(found, "name"), whole(found, "rows"), whole(found, "bytes"), tuple(topics))

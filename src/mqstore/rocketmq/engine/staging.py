@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.errors import TargetError, UsageError
-from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.state_file import parse, read_state, require_own_directory, seal, text, whole
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
 from mqstore.rocketmq.append.delay import asks_for_timer, delay_level
@@ -215,6 +215,12 @@ def _prefix(store: Path) -> str:
     return f".{os.fsdecode(os.fsencode(store.name)[:80])}-{hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()[:8]}{MARK}"
 
 
+def is_stage(stage: Path, run: str) -> bool:
+    """Return whether a path is that of a stage of a run: its name says so, and it is not a link. The store may have been moved since."""
+    named = re.fullmatch(rf"\..*-[0-9a-f]{{8}}{re.escape(MARK + run + OF_JOB)}[0-9a-f]{{8}}", stage.name)
+    return named is not None and stage.is_absolute() and ".." not in stage.parts and not stage.is_symlink()
+
+
 def open_stage(stage: Path) -> None:
     """Create the stage of a run unless it exists, owned by this job. Raises TargetError."""
     if not stage.parent.is_dir():
@@ -222,7 +228,7 @@ def open_stage(stage: Path) -> None:
     with DurableDirectory(stage.parent) as parent:
         parent.make_directory(stage.name)
     with DurableDirectory(stage) as directory:
-        directory.write_small(OWNER, json.dumps(job_owner()).encode())
+        directory.write_small(OWNER, seal(job_owner()))
 
 
 def remove_stage(stage: Path) -> None:
@@ -246,15 +252,19 @@ def remove_left_behind(store: Path, staging: str | None, run: str, keep: Iterabl
 
 def _is_left_behind(stage: Path) -> bool:
     try:
-        raw = ReadOnlyDirectory(stage).read(OWNER)
-        owner = json.loads(raw or b"null")
+        require_own_directory(stage)
         age = time.time() - stage.stat().st_mtime
-    except (OSError, ValueError):
-        return False
+        raw = read_state(stage / OWNER, 1 << 16)
+    except (OSError, TargetError):
+        return False  # it may belong to another user
     mine = job_owner()
-    if not isinstance(owner, dict) or (owner.get("host"), owner.get("boot")) != (mine["host"], mine["boot"]):
-        return age > FORGOTTEN
-    return started(int(owner.get("pid", 0))) != owner.get("started")
+    try:
+        owner = parse(raw or b"", fields=("host", "boot", "pid", "started"))
+        if (text(owner, "host"), text(owner, "boot")) == (mine["host"], mine["boot"]):
+            return started(whole(owner, "pid", 1)) != text(owner, "started")
+    except ValueError:
+        pass  # its owner is not known: it is left behind when it is old
+    return age > FORGOTTEN
 
 
 def job_owner() -> dict[str, object]:

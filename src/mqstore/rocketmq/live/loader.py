@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqstore.errors import RefusedError, TargetError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
+from mqstore.files.locking import forked_sentence
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
@@ -49,6 +50,7 @@ class LoadedStore:
     """The parts of a store that is ready to be written. full_index: index files filled since they were last checked.
 
     version: whose rules are followed. release: the one that is written for. released: whether the store is being closed.
+    process: id of the process that loaded it.
     """
 
     version: str
@@ -63,11 +65,18 @@ class LoadedStore:
     checkpoint: LiveCheckpoint
     full_index: list[StoredIndexFile]
     released: bool = False
+    process: int = field(default_factory=os.getpid)
 
     def require_open(self) -> None:
         """Raise TargetError once the store is being closed: its files then belong to the next process that locks it."""
         if self.released:
-            raise TargetError(f"the store in {self.directory.root} is closed; open it again")
+            raise TargetError(self.why_released)
+
+    @property
+    def why_released(self) -> str:
+        """Why nothing is written any more, in a sentence."""
+        what = f"the store in {self.directory.root}"
+        return f"{what} is closed; open it again" if self.process == os.getpid() else forked_sentence(what, self.process)
 
     def close(self) -> None:
         """Close everything, the lock last. Nothing is flushed."""

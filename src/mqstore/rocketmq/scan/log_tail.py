@@ -20,7 +20,7 @@ Format: docs/formats/rocketmq.md, sections 1.2 and 2.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, PipelineError, UsageError
 from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.state_file import fields_of, text, whole
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.common.crc32 import crc32
 from mqstore.kernels.rocketmq import frames
@@ -60,8 +61,11 @@ class LogPosition:
         return document | {"lost": self.lost} if self.lost else document
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> LogPosition:
-        return cls(int(document["off"]), str(document.get("gen", "")), int(document.get("lost", 0)))
+    def from_json(cls, document: object) -> LogPosition:
+        """Return the position of a JSON document. Raises ValueError."""
+        found = fields_of(document, ("off", "gen", "lost"))
+        lost = whole(found, "lost") if "lost" in found else 0
+        return cls(whole(found, "off"), text(found, "gen") if "gen" in found else "", lost)
 
 
 @dataclass(frozen=True, slots=True)

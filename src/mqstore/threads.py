@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["StoppedTask", "TaskThreads"]
+__all__ = ["StoppedTask", "TaskThreads", "in_threads"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -61,3 +63,20 @@ class TaskThreads(ThreadPoolExecutor):
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
     """Raise an exception in a thread at its next step; None: take back one that was not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+
+
+def in_threads(tasks: Iterable[T], function: Callable[[T], R], width: int) -> Iterator[R]:
+    """Yield the results of tasks in their order, from `width` threads. The next task is taken when a thread is about to need it."""
+    waiting: deque[Future[R]] = deque()
+    with TaskThreads(width) as pool:
+        try:
+            for task in tasks:
+                # finished results are kept in memory until their turn: limit how many
+                while len(waiting) > width + 1:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, task))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

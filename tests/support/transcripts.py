@@ -61,7 +61,7 @@ MORE = "…"
 PLAIN = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
 
 _BLOCK = re.compile(r"^```console(?P<words>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_MEASURED = re.compile(r"\d[\d,.]* (?:ms|min|s|[KMG]?i?B/s|[KMGT]iB|[KMGT]?B|bytes)(?!\w)")
+_MEASURED = re.compile(r"\d[\d,.]* (?:ms|min|s|[KMG]?i?B/s|[KMGT]iB|[KMGT]?B|bytes|threads?)(?!\w)")
 
 
 @contextlib.contextmanager

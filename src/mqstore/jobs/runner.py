@@ -12,22 +12,20 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqstore.errors import PipelineError, UsageError
 from mqstore.files.archive import is_packed, refuse_packed
-from mqstore.threads import TaskThreads
+from mqstore.threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mqstore.files.location import Location
 
-__all__ = ["SPARK_FROM", "Runner", "RunnerChoice", "ThreadRunner", "choose_runner", "in_threads"]
+__all__ = ["SPARK_FROM", "Runner", "RunnerChoice", "ThreadRunner", "choose_runner"]
 
 SPARK_FROM = 10 << 30  # bytes of a store
 
@@ -83,23 +81,6 @@ class ThreadRunner:
 
     def require_started(self) -> None:
         return
-
-
-def in_threads(tasks: Iterable[T], function: Callable[[T], R], width: int) -> Iterator[R]:
-    """Yield the results of tasks in their order, from `width` threads. The next task is taken when a thread is about to need it."""
-    waiting: deque[Future[R]] = deque()
-    with TaskThreads(width) as pool:
-        try:
-            for task in tasks:
-                # finished results are kept in memory until their turn: limit how many
-                while len(waiting) > width + 1:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(function, task))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 @dataclass(frozen=True, slots=True)

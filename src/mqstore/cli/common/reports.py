@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mqstore.cli.common.diagnoses import show_advice
 from mqstore.cli.common.grid import Column
@@ -14,10 +14,19 @@ from mqstore.table.formatting import count, size
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
     from mqstore.findings import Damage, Report
-    from mqstore.jobs.report import ExportReport, RebuildReport
-    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
 
 __all__ = ["print_damage", "print_shares", "ran_on", "show_verification"]
+
+
+class _Ran(Protocol):
+    """A report of a job."""
+
+    @property
+    def runs_on(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
 
 DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 SHOWN = 20
@@ -73,7 +82,7 @@ def group_damage(found: Iterable[Damage]) -> list[list[Damage]]:
     return list(groups.values())
 
 
-def ran_on(report: ExportReport | RebuildReport | ConvertReport) -> str:
+def ran_on(report: _Ran) -> str:
     """Return where a job ran, and why there."""
     startup = ", not counting its start" if "Spark" in report.runs_on else ""
     return f"{report.runs_on}{startup}: {report.why}"

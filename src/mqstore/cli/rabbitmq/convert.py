@@ -98,7 +98,8 @@ def print_converted(out: Output, report: ConvertReport, title: str) -> None:
     files = report.store
     kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
     out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
-    out.line(f"It took {clock(report.seconds)}, with {ran_on(report)}.")
+    where = f", with {ran_on(report)}" if report.runs_on else ""
+    out.line(f"It took {clock(report.seconds)}{where}.")
     out.line()
     columns = [Column("vhost", flexible=True), Column("queue", flexible=True), Column("version")]
     columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]

@@ -9,6 +9,7 @@ from mqstore.cli.common.bodies import PREVIEW
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
+from mqstore.cli.common.reports import ran_on
 from mqstore.cli.rabbitmq.store import note_findings, open_rabbitmq
 from mqstore.table.formatting import clock, count, queue_title, shorten, size
 from mqstore.table.text import rabbitmq_columns_for
@@ -76,7 +77,7 @@ def _print(out: Output, text: str, report: FindInQueuesReport, shown: BodyDispla
         if not out.settings.verbose:
             out.more_rows(len(rows) - min(len(rows), 50))
     searched = f"{count(found.messages, 'message')}, {size(found.bytes)} of payloads searched in {clock(report.seconds)}"
-    out.line(f"{searched}, {report.runs_on}: {report.why}.", style="dim")
+    out.line(f"{searched}, with {ran_on(report)}.", style="dim")
 
 
 def _cells(row: dict[str, Any], shown: BodyDisplay) -> list[str]:

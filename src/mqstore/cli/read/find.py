@@ -10,6 +10,7 @@ from mqstore.cli.common.arguments import BodyDisplay, Store, open_store, verb
 from mqstore.cli.common.bodies import PREVIEW
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import FindOptions
+from mqstore.cli.common.reports import ran_on
 from mqstore.cli.rabbitmq import find as rabbitmq_find
 from mqstore.table.formatting import count, moment, pace, shorten
 from mqstore.table.text import columns_for
@@ -89,7 +90,7 @@ def _print(out: Output, report: FindReport, shown: BodyDisplay) -> None:
         out.line()
         out.more_rows(len(report.rows) - len(rows))
     read = f"{count(report.records, 'record')} read: {report.how}"
-    out.line(f"{read}; {pace(report.searched, report.seconds)}, {report.runs_on}: {report.why}.", style="dim")
+    out.line(f"{read}; {pace(report.searched, report.seconds)}, with {ran_on(report)}.", style="dim")
 
 
 def _print_hit(out: Output, row: dict[str, Any], shown: BodyDisplay) -> None:

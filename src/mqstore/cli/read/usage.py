@@ -11,7 +11,7 @@ from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import UsageOptions
-from mqstore.cli.common.reports import print_damage, print_shares
+from mqstore.cli.common.reports import print_damage, print_shares, ran_on
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.table.formatting import count, moment, pace, size
 
@@ -78,7 +78,7 @@ def print_usage(out: Output, report: UsageReport, by: str | None, seconds: float
     if others and by is None:
         out.line()
         out.line(f"Besides the log: {', '.join(others)}, by file length.")
-    out.line(f"{pace(report.log_bytes - report.unwritten_bytes, seconds)}, {report.runs_on}: {report.why}.", style="dim")
+    out.line(f"{pace(report.log_bytes - report.unwritten_bytes, seconds)}, with {ran_on(report)}.", style="dim")
     for note in report.notes:
         out.line(f"Note: {note}.")
     if report.damage:

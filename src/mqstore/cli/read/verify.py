@@ -10,7 +10,7 @@ import typer
 from mqstore.cli.common.arguments import Store, open_store, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import VerifyOptions
-from mqstore.cli.common.reports import print_damage, show_verification
+from mqstore.cli.common.reports import print_damage, ran_on, show_verification
 from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.table.formatting import count, pace, size
 
@@ -61,8 +61,7 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
     out.line(
         f"Checked {count(checked.messages, 'message')} in {count(checked.records, 'record')} of log, "
         f"{count(checked.queue_entries, 'queue entry')} and {count(checked.index_entries, 'index entry')}: "
-        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}, "
-        f"{report.runs_on}: {report.why}."
+        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
     )
     if report.damage:
         out.line()
@@ -72,6 +71,7 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
         out.line(f"Not readable as records: {count(len(unread), 'range')} of the log, {size(sum(skip.length for skip in unread))}.")
     for note in report.notes:
         out.line(f"Note: {note}.")
+    out.line(f"Ran with {ran_on(report)}.", style="dim")
     if report.damage:
         out.line()
         _print_losses(out, report.damage)

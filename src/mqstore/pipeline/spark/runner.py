@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from mqstore.jobs.runner import in_threads
+from mqstore.threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

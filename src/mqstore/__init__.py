@@ -66,14 +66,9 @@ def open(
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
     from mqstore.files.location import as_location
-    from mqstore.places import find_store
-    from mqstore.stores.rabbitmq import RabbitMQ
-    from mqstore.stores.rocketmq import RocketMQ
+    from mqstore.stores import open_store
 
-    place = find_store(as_location(path, fs_options or {}))
-    return (
-        RocketMQ.at(place, config=None if config is None else Path(config)) if place.family == "rocketmq" else RabbitMQ.at(place, now=now)
-    )
+    return open_store(as_location(path, fs_options or {}), config=None if config is None else Path(config), now=now)
 
 
 def __dir__() -> list[str]:

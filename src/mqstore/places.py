@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -14,14 +14,13 @@ from mqstore.files.archive import UnpackedArchive, is_packed
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
-from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.format.tiered_segment import is_tier
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
-from mqstore.store import StorePlace
+from mqstore.store import Family, StorePlace
 
-__all__ = ["find_store", "open_rabbitmq", "open_rocketmq", "open_store"]
+__all__ = ["find_store", "open_rocketmq"]
 
 _LEVELS = 3
 _MOST_DIRECTORIES = 300
@@ -29,8 +28,20 @@ _MOST_NAMED = 3
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def find_store(path: Location) -> StorePlace:
-    """Recognize the store at a path; an archive is unpacked. Raises CannotOpenError, NotAStoreError or UnsupportedError."""
+def find_store(path: Location, family: Family | None = None) -> StorePlace:
+    """Recognize the store at a path; an archive is unpacked. family: the only one that will do.
+
+    Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
+    """
+    place = _recognized(path)
+    if family == "rocketmq" != place.family:
+        raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
+    if family == "rabbitmq" != place.family:
+        raise UsageError(f"{path} is not a RabbitMQ store; give the directory that contains msg_stores/")
+    return place
+
+
+def _recognized(path: Location) -> StorePlace:
     keep = None
     root = path
     if isinstance(path, Path) and is_packed(path):
@@ -56,15 +67,6 @@ def find_store(path: Location) -> StorePlace:
     return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
 
 
-def open_store(path: Location, config: Path | None = None, now: int | None = None) -> RocketMQStore | RabbitMQStore:
-    """Open the store at path. Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
-
-    now: RabbitMQ: the time, in microseconds since 1970, at which to judge whether a message has expired.
-    """
-    place = find_store(path)
-    return RocketMQStore.at(place, config=config) if place.family == "rocketmq" else RabbitMQStore.at(place, now=now)
-
-
 def open_rocketmq(
     path: str | os.PathLike[str] | Url | RocketMQStore,
     *,
@@ -74,18 +76,8 @@ def open_rocketmq(
     """Open a RocketMQ store; one that is open is returned. Raises UnsupportedError for a RabbitMQ store."""
     if isinstance(path, RocketMQStore):
         return path
-    place = find_store(as_location(path, fs_options or {}))
-    if place.family != "rocketmq":
-        raise UnsupportedError(f"{path} is a RabbitMQ message store; this command works on RocketMQ stores only")
+    place = find_store(as_location(path, fs_options or {}), "rocketmq")
     return RocketMQStore.at(place, config=None if config is None else Path(config))
-
-
-def open_rabbitmq(path: Location, *, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False) -> RabbitMQStore:
-    """Open a RabbitMQ store; arguments as for `RabbitMQStore`. Raises UsageError for a RocketMQ store."""
-    place = find_store(path)
-    if place.family != "rabbitmq":
-        raise UsageError(f"{path} is not a RabbitMQ store; give the directory that contains msg_stores/")
-    return RabbitMQStore.at(place, now=now, names=names, careful=careful)
 
 
 def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:

@@ -18,18 +18,12 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError
 from mqstore.files.location import Url
 from mqstore.findings import Report
-from mqstore.jobs.usage import usage as count_log
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose as diagnose_node
-from mqstore.rabbitmq.store import usage as queue_usage
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rocketmq.diagnosis.diagnosis import diagnose as diagnose_broker
-from mqstore.rocketmq.verify import verification
 
 __all__ = ["CHECKS", "SMALL", "NoDiagnosis", "is_small", "result_of", "start_check"]
 
 SMALL = 256 << 20
 _BLOCK = 512
-_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +42,8 @@ def is_small(opened: OpenStore) -> bool:
 
 
 def _diagnose(opened: OpenStore, progress: Progress) -> Diagnosis | NoDiagnosis:
-    store = opened.store
     try:
-        if isinstance(store, RabbitMQStore):
-            return diagnose_node(store, progress=progress)
-        return diagnose_broker(store, threads=_THREADS, progress=progress)
+        return opened.store.diagnose(progress=progress)
     except CancelledError:
         raise
     except MqstoreError as error:
@@ -60,15 +51,11 @@ def _diagnose(opened: OpenStore, progress: Progress) -> Diagnosis | NoDiagnosis:
 
 
 def _verify(opened: OpenStore, progress: Progress) -> Report:
-    store = opened.store
-    return store.verify(progress) if isinstance(store, RabbitMQStore) else verification.verify(store, threads=_THREADS, progress=progress)
+    return opened.store.verify(progress=progress)
 
 
 def _usage(opened: OpenStore, progress: Progress) -> Any:
-    store = opened.store
-    if isinstance(store, RabbitMQStore):
-        return queue_usage.usage(store, progress)
-    return count_log(store.directory.root, threads=_THREADS, progress=progress)
+    return opened.store.usage(progress=progress)
 
 
 def _draw(opened: OpenStore, progress: Progress) -> Any:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Location, Url
-from mqstore.places import open_store
-from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.stores import open_store
+from mqstore.stores.rabbitmq import RabbitMQ
+from mqstore.stores.rocketmq import RocketMQ
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.view import View
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class OpenStore:
     """One state of one store. number: its position in the list; token: changes when the store is reopened."""
 
-    def __init__(self, number: int, name: str, store: RocketMQStore | RabbitMQStore, token: int) -> None:
+    def __init__(self, number: int, name: str, store: RocketMQ | RabbitMQ, token: int) -> None:
         self.number = number
         self.name = name
         self.store = store
@@ -54,16 +54,16 @@ class OpenStore:
         return self.number, self.token
 
     @property
-    def rocketmq(self) -> RocketMQStore:
+    def rocketmq(self) -> RocketMQ:
         """The RocketMQ store. Raises UnsupportedError for a RabbitMQ store."""
-        if not isinstance(self.store, RocketMQStore):
+        if not isinstance(self.store, RocketMQ):
             raise UnsupportedError(f"{self.name} is a RabbitMQ message store; this page is about RocketMQ stores")
         return self.store
 
     @property
-    def rabbitmq(self) -> RabbitMQStore:
+    def rabbitmq(self) -> RabbitMQ:
         """The RabbitMQ store. Raises UnsupportedError for a RocketMQ store."""
-        if not isinstance(self.store, RabbitMQStore):
+        if not isinstance(self.store, RabbitMQ):
             raise UnsupportedError(f"{self.name} is a RocketMQ store; this page is about RabbitMQ message stores")
         return self.store
 
@@ -85,7 +85,7 @@ class OpenStore:
         return self.cached(("view", name), lambda: store.view(name))
 
 
-def _fingerprint(store: RocketMQStore | RabbitMQStore) -> int | None:
+def _fingerprint(store: RocketMQ | RabbitMQ) -> int | None:
     """Hash names, sizes and times of all files; None for a store that does not change: an archive or a URL."""
     root = store.directory.root
     if isinstance(store.path, Url) or (store.path != root and is_archive(Path(store.path))):
@@ -141,7 +141,7 @@ class StoreList:
                 self._slots[number].opened = None
 
 
-def _open(place: Location, now: int | None) -> RocketMQStore | RabbitMQStore:
+def _open(place: Location, now: int | None) -> RocketMQ | RabbitMQ:
     return open_store(place, now=time.time_ns() // 1000 if now is None else now)
 
 

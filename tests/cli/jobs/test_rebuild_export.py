@@ -45,10 +45,10 @@ def test_rebuild_completes_the_store_and_reports_its_work(where: tuple[object, .
 def test_a_small_log_is_rebuilt_in_this_process_and_the_command_reports_that(tmp_path: Path) -> None:
     told = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "a")
     words = " ".join(told.stdout.split())  # line breaks depend on the length of the path
-    assert re.search(r"with \d+ threads? of this process: less than 10 GiB of log does not justify starting Spark\.", words)
+    assert re.search(r"with \d+ threads? of this process: less than 10 GiB does not justify starting Spark\.", words)
     report = run_cli("rebuild", opened(KILLED), "--to", tmp_path / "b", "-o", "json").document
     assert report["runs_on"].endswith("of this process")
-    assert report["why"] == "less than 10 GiB of log does not justify starting Spark"
+    assert report["why"] == "less than 10 GiB does not justify starting Spark"
 
 
 @pytest.mark.spark

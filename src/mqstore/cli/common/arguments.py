@@ -31,6 +31,7 @@ from mqstore.table.formatting import parse_time
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
+    from mqstore.stores.rocketmq import RocketMQ
 
 __all__ = [
     "AsVersion",
@@ -336,9 +337,9 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
     return store.with_options({name: value for name, _, value in pairs})
 
 
-def open_store(store: Path, config: Path | None) -> RocketMQStore:
+def open_store(store: Path, config: Path | None) -> RocketMQ:
     """Open the store argument of a command."""
-    from mqstore.places import open_rocketmq
+    from mqstore.stores import open_rocketmq
 
     return open_rocketmq(store, config=config)
 

@@ -12,7 +12,6 @@ from mqstore.cli.common.output import Format, Output
 from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice
     from mqstore.findings import Damage, Report
 
 __all__ = ["print_damage", "print_shares", "ran_on", "show_verification"]
@@ -33,10 +32,10 @@ SHOWN = 20
 OF_GROUP = 3  # findings of one kind in one file that are printed one by one
 
 
-def show_verification(out: Output, report: Report, advice: Advice, print_report: Callable[[], None]) -> int:
+def show_verification(out: Output, report: Report, print_report: Callable[[], None]) -> int:
     """Show the report of `verify` in the format asked for, and return the exit status. print_report: prints it for a person."""
     if out.format is Format.JSON:
-        out.document(report.as_dict() | advice.as_dict())
+        out.document(report.as_dict())
     elif not out.is_text:
         out.records(DAMAGE_COLUMNS, (item.as_dict() for item in report.damage))
     else:
@@ -44,7 +43,8 @@ def show_verification(out: Output, report: Report, advice: Advice, print_report:
         print_report()
         if not report.damage:
             out.line()
-        show_advice(out, advice)
+        if report.advice is not None:
+            show_advice(out, report.advice)
     return 0 if report.ok else 1
 
 

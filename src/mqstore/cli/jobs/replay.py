@@ -150,9 +150,9 @@ def _send(
 
 def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Iterator[ReplayMessage]:
     """Return the chosen messages of a source. Raises UsageError, CannotOpenError, NotFoundError."""
-    from mqstore.places import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.replay import sources
+    from mqstore.stores import open_store
 
     if _is_rows(store):
         if any(value for value in vars_of(options.filters).values()) or options.not_consumed_by:
@@ -160,7 +160,7 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
         from mqstore.cli.jobs.replay_rows import rows_of_file
 
         return rows_of_file(store)
-    opened = open_store(store, None)
+    opened = open_store(store)
     verdicts = frozenset(options.filters.verdict or ())
     unknown = verdicts - {str(verdict) for verdict in Verdict}
     if unknown:

@@ -16,7 +16,6 @@ from mqstore.cli.common.reports import print_damage
 from mqstore.cli.jobs.carve import carve
 from mqstore.cli.rabbitmq.store import read_names
 from mqstore.errors import NotAStoreError, UnsupportedError, UsageError
-from mqstore.files.location import local_target, refuse_address, without_password
 from mqstore.findings import Kind, Verdict
 from mqstore.table.formatting import clock, command, count, size
 
@@ -125,6 +124,8 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     from mqstore.rabbitmq.salvage.arrangement import unread_files
 
     if not options.sent:
+        from mqstore.files.location import local_target, refuse_address
+
         refuse_address(options.to, "give rocketmq://host:port[/topic] or amqp://user:password@host:port/vhost (amqps:// with TLS)")
         local_target(options.to)
     wreck = _open_wreck(store, options.names)
@@ -292,6 +293,8 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     url, into, verdicts = options.to, options.into, options.verdicts or frozenset({"intact"})
     way = "exchange" if options.by_exchange else f"queue, else {into}" if into else "queue"
     chosen = sorted(options.queue or [])
+    from mqstore.files.location import without_password
+
     to = without_password(url)
     about = f"{wreck.path.absolute()}: {', '.join(sorted(verdicts))} of {options.vhost or 'the vhost'} {chosen} by {way} to {to}"
     sender = Sender(url, rate=options.rate, resume=options.resume, about=about)

@@ -11,17 +11,18 @@ from mqstore.cli.common.output import Output
 if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.stores.rabbitmq import RabbitMQ
 
 __all__ = ["note_damage", "note_findings", "open_rabbitmq", "read_names"]
 
 FINDINGS_SHOWN = 20
 
 
-def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None, careful: bool = False) -> RabbitMQStore:
+def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = None, careful: bool = False) -> RabbitMQ:
     """Open the store argument of a command. now: microseconds since 1970; names: a file of queue names; careful: as in RabbitMQStore."""
-    from mqstore import places
+    from mqstore import stores
 
-    return places.open_rabbitmq(store, now=now, names=() if names is None else read_names(names), careful=careful)
+    return stores.open_rabbitmq(store, now=now, names=() if names is None else read_names(names), careful=careful)
 
 
 def read_names(file: Path) -> list[tuple[str, str]]:

@@ -30,14 +30,12 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
-    from mqstore.rabbitmq.diagnosis.diagnosis import advise
-
     opened = open_rabbitmq(store, names=options.names, careful=True)
     begun = time.perf_counter()
     with out.progress("verifying", "index entries") as progress:
         report = opened.verify(progress)
     seconds = time.perf_counter() - begun
-    return show_verification(out, report, advise(opened, report), lambda: _print_report(out, report, seconds))
+    return show_verification(out, report, lambda: _print_report(out, report, seconds))
 
 
 def _print_report(out: Output, report: Report, seconds: float) -> None:

@@ -107,11 +107,11 @@ def _matches(place: Any) -> list[Any]:
 
 
 def _row_of(place: Any, *, options: InspectOptions) -> StoreRow:
-    from mqstore.places import open_store
     from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.stores import open_store
 
     try:
-        opened = open_store(place, options.config)
+        opened = open_store(place, config=options.config)
         return _rocketmq_row(place, opened) if isinstance(opened, RocketMQStore) else _rabbitmq_row(place, opened, options)
     except MqstoreError as error:
         return StoreRow(str(place), error=str(error))

@@ -43,16 +43,12 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
-    from mqstore.jobs.verify import verify as check
-    from mqstore.rocketmq.diagnosis.diagnosis import advise
-
     opened = open_store(store, options.config)
     begun = time.perf_counter()
     with out.progress("verifying") as progress:
-        master = options.master or ("local[*]" if options.spark else None)
-        report = check(opened, master=master, threads=options.threads, progress=progress)
+        report = opened.verify(master=options.master or ("local[*]" if options.spark else None), threads=options.threads, progress=progress)
     seconds = time.perf_counter() - begun
-    return show_verification(out, report, advise(opened, report), lambda: print_report(out, report, seconds))
+    return show_verification(out, report, lambda: print_report(out, report, seconds))
 
 
 def print_report(out: Output, report: Report, seconds: float) -> None:

@@ -20,7 +20,6 @@ import typer
 from mqstore.cli.common.arguments import open_store, option
 from mqstore.cli.common.output import Output
 from mqstore.errors import MqstoreError, TargetError, UsageError
-from mqstore.files.location import check_creation, refuse_address
 from mqstore.table.formatting import command
 
 if TYPE_CHECKING:
@@ -66,6 +65,8 @@ class StoreTarget:
 
     def root(self) -> tuple[Path, bool]:
         """Return the directory, and whether to create a store in it. Raises UsageError, CannotOpenError, NotAStoreError, TargetError."""
+        from mqstore.files.location import check_creation, refuse_address
+
         refuse_address(str(self.path), f"give a store's directory; {command('mqstore', 'replay')} sends messages to a broker")
         if check_creation(self.path, self.create):
             return self.path, True

@@ -92,6 +92,7 @@ class QueueUsage:
 class UsageReport:
     """Usage by file and by queue, the largest first."""
 
+    store: str
     files: tuple[FileUsage, ...]
     queues: tuple[QueueUsage, ...]
 
@@ -128,7 +129,7 @@ class UsageReport:
             "unreadable_bytes": self.unreadable_bytes,
             "live_records": self.live_records,
         }
-        return {"family": "rabbitmq", "message_files": sums} | {part: self.rows(part[:-1]) for part in parts}
+        return {"store": self.store, "family": "rabbitmq", "message_files": sums} | {part: self.rows(part[:-1]) for part in parts}
 
 
 def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:
@@ -150,6 +151,7 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
         for each, needed in zip(stores, live, strict=True):
             files += _files(vhost, each, needed)
     return UsageReport(
+        str(store.path),
         tuple(sorted(files, key=lambda file: (-file.bytes, file.file))),
         tuple(sorted(queues, key=lambda queue: (-queue.bytes, queue.vhost or "", queue.queue))),
     )

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["open_rabbitmq", "open_rocketmq", "open_store"]
 
 
-def open_store(path: Location, *, config: Path | None = None, now: int | None = None) -> RocketMQ | RabbitMQ:
-    """Open the store at a path, of either family; arguments and errors as for `mqstore.open`."""
+def open_store(
+    path: Location, *, config: Path | None = None, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False
+) -> RocketMQ | RabbitMQ:
+    """Open the store at a path, of either family; errors as for `mqstore.open`. config: RocketMQ; the others: as for `RabbitMQStore`."""
     place = find_store(path)
     if place.family == "rocketmq":
         from mqstore.stores.rocketmq import RocketMQ
@@ -25,7 +27,7 @@ def open_store(path: Location, *, config: Path | None = None, now: int | None = 
         return RocketMQ.at(place, config=config)
     from mqstore.stores.rabbitmq import RabbitMQ
 
-    return RabbitMQ.at(place, now=now)
+    return RabbitMQ.at(place, now=now, names=names, careful=careful)
 
 
 def open_rocketmq(path: Location, *, config: Path | None = None) -> RocketMQ:

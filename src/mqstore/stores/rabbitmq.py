@@ -36,7 +36,9 @@ __all__ = ["RabbitMQ"]
 
 
 class RabbitMQ(RabbitMQStore):
-    """A RabbitMQ store, read-only."""
+    """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""
+
+    progress_unit = "index entries"
 
     def messages(
         self,
@@ -126,8 +128,11 @@ class RabbitMQ(RabbitMQStore):
 
         return usage(self, progress)
 
-    def diagnose(self, version: str | None = None, *, progress: Progress | None = None) -> Diagnosis:
-        """Return whether a node of a version (by default the one that wrote the store) starts on it, what that loses, what to do next."""
+    def diagnose(self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None) -> Diagnosis:
+        """Return whether a node of a version (by default the one that wrote the store) starts on it, what that loses, what to do next.
+
+        threads: not used; the indexes are read one after the other.
+        """
         from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
 
         return diagnose(self, version, progress=progress)

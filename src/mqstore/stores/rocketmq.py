@@ -43,7 +43,9 @@ __all__ = ["RocketMQ"]
 
 
 class RocketMQ(RocketMQStore):
-    """A RocketMQ store, read-only."""
+    """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""
+
+    progress_unit = "bytes"
 
     def messages(
         self,

@@ -31,6 +31,7 @@ from mqstore.table.formatting import parse_time
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
+    from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "ViewOption",
     "at_microseconds",
     "column_names",
+    "open_either",
     "open_store",
     "open_view",
     "option",
@@ -258,14 +260,15 @@ def verb(
     hidden: bool = False,
     short_output: bool = True,
     short_quiet: bool = True,
-    rabbitmq: BackEnd | str | None = None,
+    rabbitmq: BackEnd | str | bool = False,
     several: BackEnd | None = None,
     is_pattern: Callable[[Path], bool] = lambda _: False,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Make a function a command of the app.
 
     example: a command line without `mqstore`, shown at the end of the help.
-    rabbitmq: the back end for RabbitMQ stores, with the same parameters, or the reason why there is none.
+    rabbitmq: True if the command answers for both kinds of store, the back end for RabbitMQ stores, with the same parameters, or the reason
+    why there is none.
     several: the back end for a list of stores of either kind, with the same parameters; is_pattern: whether a path leads to it, too.
     """
 
@@ -342,6 +345,16 @@ def open_store(store: Path, config: Path | None) -> RocketMQ:
     from mqstore.stores import open_rocketmq
 
     return open_rocketmq(store, config=config)
+
+
+def open_either(
+    store: Path, *, config: Path | None = None, names: Path | None = None, now: int | None = None, careful: bool = False
+) -> RocketMQ | RabbitMQ:
+    """Open the store argument of a command that answers for both kinds. config: RocketMQ; the others: RabbitMQ."""
+    from mqstore.rabbitmq.definitions.queue_names import read
+    from mqstore.stores import open_store as open_any
+
+    return open_any(store, config=config, names=() if names is None else tuple(read(names)), now=now, careful=careful)
 
 
 def recovered_as(view: View) -> str:

@@ -85,19 +85,19 @@ def kind_of(path: Path) -> StoreKind:
 
 
 def back_end_for(
-    rocketmq: BackEnd, rabbitmq: BackEnd | str | None, parameters: Sequence[inspect.Parameter], given: Mapping[str, Any]
+    rocketmq: BackEnd, rabbitmq: BackEnd | str | bool, parameters: Sequence[inspect.Parameter], given: Mapping[str, Any]
 ) -> BackEnd:
     """Choose the back end for the store in `given`. Raises UsageError, UnsupportedError.
 
-    rabbitmq: None if the command handles both kinds itself, or the reason why it does not apply to RabbitMQ.
+    rabbitmq: False if no option is of one kind only, True if the command answers for both, or the reason why it does not apply to RabbitMQ.
     """
-    if rabbitmq is None:
+    if rabbitmq is False:
         return rocketmq
     store = given["store"]
     kind = kind_of(store)
     if kind is StoreKind.RABBITMQ and isinstance(rabbitmq, str):
         raise UnsupportedError(f"{store} is a RabbitMQ store: {rabbitmq}")
-    if callable(rabbitmq):
+    if not isinstance(rabbitmq, str):
         _refuse_options_of_the_other_kind(kind, parameters, given)
     return rabbitmq if kind is StoreKind.RABBITMQ and callable(rabbitmq) else rocketmq
 

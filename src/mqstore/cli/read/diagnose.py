@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
-from mqstore.cli.common.arguments import Store, open_store, verb
+from mqstore.cli.common.arguments import Store, open_either, verb
 from mqstore.cli.common.diagnoses import answering, show_diagnosis
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import DiagnoseOptions
-from mqstore.cli.rabbitmq import diagnose as rabbitmq_diagnose
 
 __all__ = ["register"]
 
@@ -22,14 +19,12 @@ def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
     Exit status: 0 starts and keeps everything; 1 loses or changes something; 2 does not start; 3 the store cannot be read.
     """
     with answering():
-        from mqstore.rocketmq.diagnosis.diagnosis import diagnose as answer
-
-        opened = open_store(store, options.config)
-        with out.progress("diagnosing") as progress:
-            found = answer(opened, options.for_version, threads=options.threads or os.cpu_count() or 1, progress=progress)
+        opened = open_either(store, config=options.config, names=options.names)
+        with out.progress("diagnosing", opened.progress_unit) as progress:
+            found = opened.diagnose(options.for_version, threads=options.threads, progress=progress)
     return show_diagnosis(out, found)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read", rabbitmq=rabbitmq_diagnose.diagnose)(diagnose)
+    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read", rabbitmq=True)(diagnose)

@@ -12,7 +12,7 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.common.read_options import UsageOptions
 from mqstore.cli.common.reports import print_damage, print_shares, ran_on
-from mqstore.cli.rabbitmq import verify as rabbitmq_verify
+from mqstore.cli.rabbitmq import usage as rabbitmq_usage
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
@@ -130,4 +130,4 @@ def _print_rows(out: Output, rows: Sequence[dict[str, Any]], by: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=rabbitmq_verify.usage)(usage)
+    verb(app, example="usage /backup/store --by day", panel="Read", rabbitmq=rabbitmq_usage.usage)(usage)

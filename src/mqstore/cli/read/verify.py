@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Store, open_store, verb
+from mqstore.cli.common.arguments import Store, open_either, verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import VerifyOptions
 from mqstore.cli.common.reports import print_damage, ran_on, show_verification
-from mqstore.cli.rabbitmq import verify as rabbitmq_verify
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
@@ -43,10 +42,13 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """
     import time
 
-    opened = open_store(store, options.config)
+    opened = open_either(store, config=options.config, names=options.names, careful=True)
+    chosen: dict[str, Any] = {}
+    if opened.family == "rocketmq":
+        chosen = {"master": options.master or ("local[*]" if options.spark else None), "threads": options.threads}
     begun = time.perf_counter()
-    with out.progress("verifying") as progress:
-        report = opened.verify(master=options.master or ("local[*]" if options.spark else None), threads=options.threads, progress=progress)
+    with out.progress("verifying", opened.progress_unit) as progress:
+        report = opened.verify(**chosen, progress=progress)
     seconds = time.perf_counter() - begun
     return show_verification(out, report, lambda: print_report(out, report, seconds))
 
@@ -54,9 +56,15 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
 def print_report(out: Output, report: Report, seconds: float) -> None:
     """Print the outcome for a person: what was checked, damage by kind and in detail, notes, what is lost."""
     checked = report.checked
+    if report.family == "rocketmq":
+        what = (
+            f"{count(checked.records, 'record')} of log, {count(checked.queue_entries, 'queue entry')} and "
+            f"{count(checked.index_entries, 'index entry')}"
+        )
+    else:
+        what = f"{count(checked.queue_entries, 'index entry')} and {count(checked.records, 'record')} of message files"
     out.line(
-        f"Checked {count(checked.messages, 'message')} in {count(checked.records, 'record')} of log, "
-        f"{count(checked.queue_entries, 'queue entry')} and {count(checked.index_entries, 'index entry')}: "
+        f"Checked {count(checked.messages, 'message')} in {what}: "
         f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
     )
     if report.damage:
@@ -67,7 +75,8 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
         out.line(f"Not readable as records: {count(len(unread), 'range')} of the log, {size(sum(skip.length for skip in unread))}.")
     for note in report.notes:
         out.line(f"Note: {note}.")
-    out.line(f"Ran with {ran_on(report)}.", style="dim")
+    if report.runs_on:
+        out.line(f"Ran with {ran_on(report)}.", style="dim")
     if report.damage:
         out.line()
         _print_losses(out, report.damage)
@@ -83,4 +92,4 @@ def _print_losses(out: Output, damage: Iterable[Damage]) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=rabbitmq_verify.verify)(verify)
+    verb(app, example="verify /backup/store -o json", panel="Read", rabbitmq=True)(verify)

@@ -1,4 +1,4 @@
-"""`verify` and `usage` on a RabbitMQ store: every entry and message checked, and live against garbage bytes of the message files."""
+"""`usage` on a RabbitMQ store: live against garbage bytes of the message files."""
 
 from __future__ import annotations
 
@@ -8,50 +8,18 @@ from typing import TYPE_CHECKING, Any
 from mqstore.cli.common.arguments import Store
 from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
-from mqstore.cli.common.read_options import UsageOptions, VerifyOptions
-from mqstore.cli.common.reports import print_damage, print_shares, show_verification
+from mqstore.cli.common.read_options import UsageOptions
+from mqstore.cli.common.reports import print_shares
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.errors import UsageError
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.findings import Report
     from mqstore.rabbitmq.store.usage import UsageReport
 
-__all__ = ["usage", "verify"]
+__all__ = ["usage"]
 
 SHOWN = 20
-
-
-def verify(out: Output, store: Store, options: VerifyOptions) -> int:
-    """Check journals, segments, message files and every stored message, and each against the others.
-
-    Exit status 1 if anything is damaged, or the broker would lose messages or not start. An unclean shutdown is a note, not damage.
-    """
-    import time
-
-    opened = open_rabbitmq(store, names=options.names, careful=True)
-    begun = time.perf_counter()
-    with out.progress("verifying", "index entries") as progress:
-        report = opened.verify(progress)
-    seconds = time.perf_counter() - begun
-    return show_verification(out, report, lambda: _print_report(out, report, seconds))
-
-
-def _print_report(out: Output, report: Report, seconds: float) -> None:
-    checked = report.checked
-    out.line(
-        f"Checked {count(checked.messages, 'message')} in {count(checked.queue_entries, 'index entry')} and "
-        f"{count(checked.records, 'record')} of message files: {size(checked.bytes)} in {count(checked.files, 'file')}; "
-        f"{pace(checked.bytes, seconds)}."
-    )
-    if report.damage:
-        out.line()
-        print_damage(out, report.damage)
-    for note in report.notes:
-        out.line(f"Note: {note}.")
-    if report.damage:
-        out.line()
 
 
 def usage(out: Output, store: Store, options: UsageOptions) -> int:

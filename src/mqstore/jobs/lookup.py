@@ -62,7 +62,7 @@ from mqstore.rocketmq.scan.splits import bytes_to_read, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
-from mqstore.table.distinct import distinct
+from mqstore.table.distinct import distinct, whole_runs
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -273,12 +273,9 @@ class _IndexReading:
         for each in self.covered():
             low, high = np.searchsorted(offsets, [each.start, each.stop]).tolist()
             start = each.start
-            while low < high:
-                cut = min(low + most, high)
-                # the entries of one record stay together
-                cut = high if cut == high else int(np.searchsorted(offsets, offsets[cut - 1], "right"))
-                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low, cut, start))
-                low, start = cut, int(offsets[cut - 1]) + 1
+            for begin, end in whole_runs(offsets[low:high], most):
+                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low + begin, low + end, start))
+                start = int(offsets[low + end - 1]) + 1
         return tasks
 
 

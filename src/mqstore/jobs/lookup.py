@@ -72,7 +72,9 @@ __all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
-LEAST_PER_TASK, MOST_PER_TASK = 20_000, 200_000  # candidates
+LEAST_PER_TASK = 20_000  # candidates
+MOST_PER_TASK = 200_000
+OFFSETS_AT_ONCE = 1 << 20  # compared with their neighbours
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -438,8 +440,9 @@ def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints
 
 def _descends(offsets: Longs) -> bool:
     """Return whether an offset is less than the one before it."""
-    step = 1 << 20
-    return any((np.diff(offsets[low : low + step + 1]) < 0).any() for low in range(0, len(offsets), step))
+    return any(
+        (np.diff(offsets[low : low + OFFSETS_AT_ONCE + 1]) < 0).any() for low in range(0, len(offsets), OFFSETS_AT_ONCE)
+    )
 
 
 def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:

@@ -1,0 +1,89 @@
+"""Constants that say how much is handled at once: tests meet them all lowered, and no cut by a count changes an answer.
+
+A cut that separates what belongs together is not seen before a store is larger than the constant, and few stores of tests are.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.small_batches.sitecustomize import KEPT, LOWERED, is_batch
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = ROOT / "tests" / "support" / "small_batches"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the name, without `mqstore.`, and the syntax tree of each module that is not compiled."""
+    source = ROOT / "src" / "mqstore"
+    for path in sorted(source.rglob("*.py")):
+        name = path.relative_to(source).with_suffix("").as_posix().replace("/", ".")
+        if not name.startswith("kernels."):
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def numbers(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the constants of a module that are whole numbers, also as `8 << 20` or `4 * 1024`."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and node.value is not None and _is_number(node.value):  # type: ignore[union-attr]
+            yield target.id
+
+
+def _is_number(node: ast.expr) -> bool:
+    parts = list(ast.walk(node))
+    wanted = (ast.BinOp, ast.operator, ast.Constant)
+    return all(isinstance(part, wanted) and isinstance(getattr(part, "value", 0), int) for part in parts)
+
+
+def test_every_constant_of_that_sort_is_lowered_or_kept_for_a_reason() -> None:
+    found = {f"{module}.{name}" for module, tree in modules() for name in numbers(tree) if is_batch(name)}
+    lowered = {f"{module}.{name}" for module, values in LOWERED.items() for name in values}
+    assert found - lowered - KEPT.keys() == set(), "name them in tests/support/small_batches/sitecustomize.py"
+    assert lowered | KEPT.keys() == found
+    assert not lowered & KEPT.keys()
+    assert all(KEPT.values())
+
+
+def test_no_loop_goes_in_steps_of_a_number_without_a_name() -> None:
+    """Such a step could not be lowered. Steps that belong to a format are small."""
+    found = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range" and len(node.args) == 3
+        if _is_number(step := node.args[2]) and (isinstance(step, ast.BinOp) or ast.literal_eval(step) > 64)
+    ]
+    assert found == []
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with small batches."""
+    path = os.pathsep.join([str(SMALL), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+
+
+def test_whoever_has_taken_a_constant_by_value_has_the_lowered_one() -> None:
+    script = (
+        "import inspect\nfrom mqstore.jobs.carve import carve\nfrom mqstore.rocketmq.lookup import key_file, key_set\n"
+        "print(key_set.AT_ONCE, key_file.AT_ONCE, inspect.signature(carve).parameters['split'].default)"
+    )
+    done = run("-c", script)
+    small = LOWERED["rocketmq.lookup.key_set"]["AT_ONCE"]
+    assert done.stdout.split() == [str(small), str(small), str(LOWERED["jobs.carve"]["SPLIT"])], done.stderr
+    assert importlib.import_module("mqstore.rocketmq.lookup.key_set").AT_ONCE != small
+
+
+def test_every_module_with_lowered_constants_can_be_imported() -> None:
+    script = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module('mqstore.' + name)"
+    assert run("-c", script, *LOWERED).stderr == ""

@@ -87,3 +87,23 @@ def test_whoever_has_taken_a_constant_by_value_has_the_lowered_one() -> None:
 def test_every_module_with_lowered_constants_can_be_imported() -> None:
     script = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module('mqstore.' + name)"
     assert run("-c", script, *LOWERED).stderr == ""
+
+
+SELECTION = (
+    ("tests/jobs/test_lookup.py", "tests/rocketmq/lookup"),
+    ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_database.py", "tests/rocketmq/test_rebuild_steps.py"),
+    ("tests/jobs/test_verify.py", "tests/rocketmq/verify"),
+    ("tests/jobs/test_carve.py", "tests/jobs/test_carved_rabbitmq_rows.py", "tests/rocketmq/salvage", "tests/rabbitmq/salvage", "tests/carving"),
+    ("tests/rocketmq/dispatch", "tests/rocketmq/append"),
+    ("tests/rocketmq/store", "tests/jobs/test_find.py", "tests/jobs/test_export.py"),
+    ("tests/rabbitmq/store", "tests/rabbitmq/format", "tests/jobs/test_find_in_queues.py"),
+    ("tests/rabbitmq/convert", "tests/jobs/test_convert.py"),
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("paths", SELECTION, ids=lambda paths: paths[0].removeprefix("tests/"))
+def test_tests_pass_with_small_batches(paths: tuple[str, ...]) -> None:
+    done = run("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *paths)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)

@@ -254,11 +254,11 @@ def test_every_plan_finds_what_was_put_and_each_once_in_a_store_of_many_candidat
     wanted = brute_force(store, asked)
     source = store.write()
     for plan in ("auto", *PLANS):
-        report = lookup(source, asked, tmp_path / plan, by=plan, columns=["physical_offset"], splits=3, in_process_threads=2)
+        report = lookup(source, asked, tmp_path / plan, by=plan, columns=["physical_offset"], splits=3, threads=2)
         assert hits(answer(tmp_path / plan)) == wanted, plan
         assert (report.hits, report.found) == (len(wanted), len({pair[:2] for pair in wanted}))
         assert not report.notes
-        limited = lookup(source, asked, tmp_path / f"{plan}-2", by=plan, columns=["physical_offset"], max_per_key=2, in_process_threads=2)
+        limited = lookup(source, asked, tmp_path / f"{plan}-2", by=plan, columns=["physical_offset"], max_per_key=2, threads=2)
         newest = {pair: [hit for hit in wanted if hit[:2] == pair][-2:] for pair in asked[:50]}
         got = hits(answer(tmp_path / f"{plan}-2"))
         assert {pair: [hit for hit in got if hit[:2] == pair] for pair in newest} == newest
@@ -288,7 +288,7 @@ def test_no_cut_by_a_count_changes_an_answer(seed: int, count: int, records: int
         asked = asked_of(store, random.Random(seed))
         source = store.write()
         for plan in PLANS:
-            lookup(source, asked, Path(scratch, plan), by=plan, columns=["physical_offset"], in_process_threads=1)
+            lookup(source, asked, Path(scratch, plan), by=plan, columns=["physical_offset"], threads=1)
             assert hits(answer(Path(scratch, plan))) == brute_force(store, asked), plan
 
 

@@ -81,7 +81,7 @@ def test_whoever_has_taken_a_constant_by_value_has_the_lowered_one() -> None:
     done = run("-c", script)
     small = LOWERED["rocketmq.lookup.key_set"]["AT_ONCE"]
     assert done.stdout.split() == [str(small), str(small), str(LOWERED["jobs.carve"]["SPLIT"])], done.stderr
-    assert importlib.import_module("mqstore.rocketmq.lookup.key_set").AT_ONCE != small
+    assert small != importlib.import_module("mqstore.rocketmq.lookup.key_set").AT_ONCE
 
 
 def test_every_module_with_lowered_constants_can_be_imported() -> None:
@@ -93,7 +93,13 @@ SELECTION = (
     ("tests/jobs/test_lookup.py", "tests/rocketmq/lookup"),
     ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_database.py", "tests/rocketmq/test_rebuild_steps.py"),
     ("tests/jobs/test_verify.py", "tests/rocketmq/verify"),
-    ("tests/jobs/test_carve.py", "tests/jobs/test_carved_rabbitmq_rows.py", "tests/rocketmq/salvage", "tests/rabbitmq/salvage", "tests/carving"),
+    (
+        "tests/jobs/test_carve.py",
+        "tests/jobs/test_carved_rabbitmq_rows.py",
+        "tests/rocketmq/salvage",
+        "tests/rabbitmq/salvage",
+        "tests/carving",
+    ),
     ("tests/rocketmq/dispatch", "tests/rocketmq/append"),
     ("tests/rocketmq/store", "tests/jobs/test_find.py", "tests/jobs/test_export.py"),
     ("tests/rabbitmq/store", "tests/rabbitmq/format", "tests/jobs/test_find_in_queues.py"),

@@ -54,7 +54,8 @@ def test_the_limit_keeps_the_first_hits_and_counts_all() -> None:
 
 def test_the_bytes_searched_are_those_of_the_payloads_however_messages_are_batched() -> None:
     store = careful(opened(MIXED))
-    payloads = [row["payload"] for batch in store.messages(("payload",), QueueSelection(everything=True)) for row in batch.to_pylist()]
+    batches = (store.batch(rows, ("payload",)) for rows in store.rows(QueueSelection(everything=True)))
+    payloads = [payload for batch in batches if batch is not None for payload in batch.column("payload").to_pylist()]
     _, counts = in_one_thread(opened(MIXED), "de")
     assert counts.bytes == sum(len(payload or b"") for payload in payloads)
 

@@ -440,9 +440,7 @@ def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints
 
 def _descends(offsets: Longs) -> bool:
     """Return whether an offset is less than the one before it."""
-    return any(
-        (np.diff(offsets[low : low + OFFSETS_AT_ONCE + 1]) < 0).any() for low in range(0, len(offsets), OFFSETS_AT_ONCE)
-    )
+    return any((np.diff(offsets[low : low + OFFSETS_AT_ONCE + 1]) < 0).any() for low in range(0, len(offsets), OFFSETS_AT_ONCE))
 
 
 def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:

@@ -6,7 +6,8 @@ Python imports a module of this name when it starts, so the lowered values hold 
 commands that tests start. The value is replaced in the source of the module before it is compiled: whoever imports the constant by value,
 names it as a default or computes with it meets the lowered one. Compiled kernels keep theirs, and nothing is written into a cache.
 
-`LOWERED` and `KEPT` together name each constant in `src` that `is_batch` recognises (`tests/test_small_batches.py` checks that).
+`LOWERED` and `KEPT` together name each constant in `src` that `is_batch` recognises by its name (`tests/test_small_batches.py` checks
+that); `LOWERED` may name others of that sort, too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LOWERED = {
     "carving.joining": {"BLOCK": 101},
     "cli.jobs.replay_rows": {"CHUNK": 61},
     "cli.read.queues": {"CHUNK": 3},
+    "cli.write.load": {"FLUSH_EVERY": 4099},
     "cli.write.load_rows": {"ROWS": 3, "BYTES": 1001},
     "console.listing": {"WINDOW": 1009, "TOGETHER": 3},
     "files.durable_file": {"COPY_CHUNK": 1009},
@@ -43,6 +45,7 @@ LOWERED = {
     "jobs.last_file_copy": {"COPIED_AT_ONCE": 1009},
     "jobs.lookup": {"LEAST_PER_TASK": 3, "MOST_PER_TASK": 7, "OFFSETS_AT_ONCE": 3},
     "jobs.rebuild_database": {"ENTRIES_AT_ONCE": 3},
+    "kernels.common.crc32": {"_SHARED": 3},
     "pipeline.queries.duck": {"ROWS": 3},
     "pipeline.source.derived": {"ENTRIES": 7, "BATCH": 3},
     "pipeline.source.planning": {"LEAST_BYTES": 1009, "MOST_BYTES": 4099},
@@ -54,6 +57,7 @@ LOWERED = {
     "rabbitmq.engine.live_message_store": {"MAX_BUFFERED": 1009},
     "rabbitmq.engine.live_queue": {"CHUNK": 3},
     "rabbitmq.engine.message_locations": {"BLOCK": 5},
+    "rabbitmq.engine.queue_store": {"_IDS": 3},
     "rabbitmq.format.journal": {"_BLOCK": 3},
     "rabbitmq.format.message_file": {"_BLOCK": 3},
     "rabbitmq.format.queue_writer": {"PIECE": 1009},
@@ -87,9 +91,11 @@ LOWERED = {
     "rocketmq.dispatch.rocksdb_queue_image": {"PART": 3},
     "rocketmq.dispatch.tag_keys": {"WINDOW": 3},
     "rocketmq.engine.dispatch_loop": {"RECORDS_AT_ONCE": 3},
-    "rocketmq.format.commit_log": {"CHUNK": 3, "TOGETHER": 4099, "AT_ONCE": 1009},
+    "rocketmq.engine.staged_commit": {"FLUSH_EVERY": 4099},
+    "rocketmq.format.commit_log": {"CHUNK": 3, "TOGETHER": 4099, "AT_ONCE": 1009, "DROP": 4099},
     "rocketmq.format.consume_queue": {"ENTRIES_AT_ONCE": 3},
     "rocketmq.format.timer_wheel": {"_CHUNK": 96},
+    "rocketmq.live.commit_log_writer": {"_DROP": 4099},
     "rocketmq.lookup.answer": {"GROUP_BYTES": 1009, "COPY_BYTES": 101, "ROWS_AT_ONCE": 3, "MISSES_AT_ONCE": 2},
     "rocketmq.lookup.find": {"PIECE": 1009},
     "rocketmq.lookup.index_probe": {"BLOCK": 5},
@@ -99,10 +105,12 @@ LOWERED = {
     "rocketmq.lookup.tasks": {"DISPATCHED_AT_ONCE": 5, "RECORDS_AT_ONCE": 3},
     "rocketmq.rebuild_steps": {"DISPATCHED_AT_ONCE": 5},
     "rocketmq.recovery.broker_parser": {"ROOM": 5, "STRETCH": 1009},
+    "rocketmq.recovery.broker_recovery": {"_DROP": 4099},
     "rocketmq.repair.log_steps": {"LARGEST_FILLER": 4099},
     "rocketmq.repair.queue_steps": {"TAIL": 3},
     "rocketmq.salvage.salvaging": {"RECORDS_AT_ONCE": 3, "MAX_BATCH_BYTES": 1009},
     "rocketmq.scan.log_tail": {"MIN_PIECE": 1009, "MAX_PIECE": 4099},
+    "rocketmq.scan.splits": {"MIN_SIZE": 4099, "MAX_SIZE": 10007},
     "rocketmq.store.message_table": {"MAX_BATCH_BYTES": 1009},
     "rocketmq.store.queue_totals": {"CHUNK": 3},
     "rocketmq.store.timers": {"_CHUNK": 3},
@@ -110,6 +118,7 @@ LOWERED = {
     "rocketmq.verify.log_proof": {"SPLIT": 4099},
     "rocketmq.verify.queue_proof": {"ENTRIES_AT_ONCE": 3},
     "rocketmq.verify.tasks": {"PART": 10007},
+    "rocketmq.verify.verification": {"DROP_EVERY": 3},
     "table.parts": {"GROUP_BYTES": 1009, "GROUP_ROWS": 3},
     "testing.crashes": {"STATES_AT_ONCE": 3},
 }
@@ -124,7 +133,7 @@ KEPT = {
     "carving.carver.MESSAGES": "the room that the compiled carver asks for",
     "carving.findings.MESSAGE_ROWS": "the number of columns",
     "cli.read.query.KEYS_READ": _LIMIT,
-    "cli.read.summary.TAIL": _LIMIT,
+    "rocketmq.summary.TAIL": _LIMIT,
     "broker.served.read_only_store.READ": "a permission",
     "console.bodies.JSON_READ": _LIMIT,
     "console.checkup._BLOCK": _UNIT,
@@ -160,8 +169,8 @@ KEPT = {
 }
 
 _BATCH = re.compile(
-    r"(?:^|_)(AT_ONCE|BATCH|BLOCK|BUFFERED|BYTES|CHUNK|ENTRIES|FILLER|MESSAGES|PART|PER_TASK|PIECE|POINTS|READ|RECORDS|ROOM|ROWS|SLOTS|SPLIT|STRETCH"
-    r"|TAIL|TOGETHER|WINDOW)$"
+    r"(?:^|_)(AT_ONCE|BATCH|BLOCK|BUFFERED|BYTES|CHUNK|DROP|ENTRIES|EVERY|FILLER|IDS|MESSAGES|PART|PER_TASK|PIECE|POINTS|READ|RECORDS"
+    r"|ROOM|ROWS|SHARED|SLOTS|SPLIT|STRETCH|TAIL|TOGETHER|WINDOW)$"
 )
 
 

@@ -86,6 +86,17 @@ def test_whoever_has_taken_a_constant_by_value_has_the_lowered_one() -> None:
     assert small != importlib.import_module("mqstore.rocketmq.lookup.key_set").AT_ONCE
 
 
+def test_a_test_run_has_the_lowered_constants(tmp_path: Path) -> None:
+    """pytest imports the modules of a plug-in in a way of its own, and `mqstore` is one."""
+    for number, (module, values) in enumerate(LOWERED.items()):
+        lines = "".join(f"    assert module.{name} == {value}\n" for name, value in values.items())
+        test = f"import mqstore.{module} as module\n\ndef test_values():\n{lines}"
+        (tmp_path / f"test_{number}.py").write_text(test, encoding="utf-8")
+    done = run("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), str(tmp_path))
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert f"{len(LOWERED)} passed" in done.stdout
+
+
 def test_every_module_with_lowered_constants_can_be_imported() -> None:
     script = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module('mqstore.' + name)"
     assert run("-c", script, *LOWERED).stderr == ""

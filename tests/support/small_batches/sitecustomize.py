@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, SupportsIndex
 
 # module without `mqstore.`: value of each constant. Mostly odd numbers, so that cuts fall anywhere among records and groups.
 LOWERED = {
@@ -207,5 +207,12 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+class _Finders(list[Any]):
+    """`sys.meta_path` whose first finder stays the first. That of pytest, which rewrites assertions in all of a plug-in, comes after it."""
+
+    def insert(self, index: SupportsIndex, finder: Any) -> None:
+        super().insert(max(1, int(index)), finder)
+
+
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path = _Finders([_Finder(), *sys.meta_path])

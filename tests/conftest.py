@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -36,6 +37,8 @@ LEFT_OUT = {
     "spark": "with Spark, beyond the first of each file",
 }
 SLOW = "that take many minutes"
+OF_SIZES = "that say how much is handled at once"
+SMALL_BATCHES = hasattr(sys.modules.get("sitecustomize"), "LOWERED")  # tests/support/small_batches
 SAMPLED = "further cases of tests with many"
 STORES = 6  # of the golden stores that a test is run on, how many a run without --all takes
 
@@ -181,6 +184,8 @@ def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
     """Why a test is not run, as `LEFT_OUT` says it; None if it is."""
     if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
         return SLOW
+    if item.get_closest_marker("real_sizes") and SMALL_BATCHES:
+        return OF_SIZES
     if config.getoption("--all"):
         return None
     return next((why for name, why in LEFT_OUT.items() if item.get_closest_marker(name)), None)

@@ -13,6 +13,7 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.jobs.find_in_queues import FindInQueuesReport, find_in_queues
 from mqstore.rabbitmq.store.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ def test_the_limit_keeps_the_first_hits_and_counts_all() -> None:
     report = find_in_queues(careful(opened(MIXED)), "de", limit=12, threads=3)
     same(report, (whole[:12], counts))
     assert report.counts.hits == len(whole)
+
+
+def test_the_bytes_searched_are_those_of_the_payloads_however_messages_are_batched() -> None:
+    store = careful(opened(MIXED))
+    batches = (store.batch(rows, ("payload",)) for rows in store.rows(QueueSelection(everything=True)))
+    payloads = [payload for batch in batches if batch is not None for payload in batch.column("payload").to_pylist()]
+    _, counts = in_one_thread(opened(MIXED), "de")
+    assert counts.bytes == sum(len(payload or b"") for payload in payloads)
 
 
 @pytest.mark.spark

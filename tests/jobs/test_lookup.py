@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,16 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged
-from support.stores import Store, message
+from support.stores import Put, Store, message
 
 import mqstore
 from mqstore.errors import CannotOpenError, PipelineError, TargetError, UsageError
 from mqstore.jobs.lookup import lookup
 from mqstore.rocketmq.format.java_text import index_hash
-from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, encode_properties
 from mqstore.rocketmq.lookup.answer import MANIFEST
-from mqstore.rocketmq.lookup.tasks import LookupResult, ScanTask, scan_range
+from mqstore.rocketmq.lookup.tasks import RECORDS_AT_ONCE, LookupResult, ScanTask, scan_range
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
@@ -196,6 +201,97 @@ def test_a_message_that_has_a_key_twice_is_one_row_and_one_that_two_keys_ask_for
     store.put(message("t", properties=b"UNIQ_KEY\x01a\x02KEYS\x01a b a\x02"))
     lookup(store.write(), [("t", "b"), ("t", "a")], tmp_path / "o", threads=1)
     assert hits(answer(tmp_path / "o")) == [("t", "b", 0), ("t", "a", 0)]
+
+
+# brute force: what was put, message by message
+
+
+def put_at_random(root: Path, count: int, seed: int, *, positions: int) -> Store:
+    """A store whose messages have up to six of few keys: keys of many messages, keys that a message has twice, keys of one hash."""
+    chosen = random.Random(seed)
+    store = Store(root, file_size=1 << 20, slots=997, positions=positions, queue_entries=count)
+    for _ in range(count):
+        keys = [f"k{chosen.randrange(count)}{chosen.choice(('Aa', 'BB'))}" for _ in range(chosen.randrange(5))]
+        keys += chosen.choices((*keys, "common", "rareAa", "rareBB"), k=chosen.randrange(3))
+        unique = {"UNIQ_KEY": chosen.choice((*keys, f"u{chosen.randrange(count)}"))} if chosen.random() < 0.7 else {}
+        properties = encode_properties(unique | {"KEYS": " ".join(keys)})
+        store.put(message(chosen.choice(("orders", "bills")), b"x" * chosen.randrange(90), properties=properties))
+    return store
+
+
+def put_keys(put: Put) -> set[str]:
+    properties = put.record.property_map()
+    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")} - {""}
+
+
+def brute_force(store: Store, asked: list[Pair]) -> list[tuple[str, str, int]]:
+    """(topic, key, physical offset) of every hit, in the order of an answer."""
+    rank = {pair: number for number, pair in enumerate(asked)}
+    found = []
+    for put in store.puts:
+        pairs = [(put.record.topic, key) for key in put_keys(put) if (put.record.topic, key) in rank]
+        found += [(*pair, put.offset) for pair in sorted(pairs, key=rank.__getitem__)]
+    return found
+
+
+def asked_of(store: Store, chosen: random.Random) -> list[Pair]:
+    """Most keys of a store, keys that only have the hash of one, and keys that nobody put."""
+    every = sorted(set[str]().union(*map(put_keys, store.puts)))
+    other = [key[:-2] + ("BB" if key.endswith("Aa") else "Aa") for key in every[::5]]
+    asked = [(topic, key) for topic in ("orders", "bills") for key in dict.fromkeys([*every, *other, "absent"])]
+    chosen.shuffle(asked)
+    return asked[len(asked) // 10 :]
+
+
+MANY = 4000  # messages: with their keys more candidates than a task compares at once
+
+
+@pytest.mark.real_sizes
+@pytest.mark.parametrize(("seed", "positions"), [(1, 40_000), (2, 40_000), (3, 3000)])
+def test_every_plan_finds_what_was_put_and_each_once_in_a_store_of_many_candidates(seed: int, positions: int, tmp_path: Path) -> None:
+    store = put_at_random(tmp_path / "store", MANY, seed, positions=positions)
+    assert len(list(store.keys())) > RECORDS_AT_ONCE
+    asked = asked_of(store, random.Random(seed))
+    wanted = brute_force(store, asked)
+    source = store.write()
+    for plan in ("auto", *PLANS):
+        report = lookup(source, asked, tmp_path / plan, by=plan, columns=["physical_offset"], splits=3, threads=2)
+        assert hits(answer(tmp_path / plan)) == wanted, plan
+        assert (report.hits, report.found) == (len(wanted), len({pair[:2] for pair in wanted}))
+        assert not report.notes
+        limited = lookup(source, asked, tmp_path / f"{plan}-2", by=plan, columns=["physical_offset"], max_per_key=2, threads=2)
+        newest = {pair: [hit for hit in wanted if hit[:2] == pair][-2:] for pair in asked[:50]}
+        got = hits(answer(tmp_path / f"{plan}-2"))
+        assert {pair: [hit for hit in got if hit[:2] == pair] for pair in newest} == newest
+        assert limited.hits == sum(min(2, count) for count in Counter(hit[:2] for hit in wanted).values())
+
+
+@pytest.mark.real_sizes
+def test_every_plan_finds_what_was_put_and_each_once_on_spark(tmp_path: Path, spark: SparkSession) -> None:
+    store = put_at_random(tmp_path / "store", MANY, 4, positions=40_000)
+    asked = asked_of(store, random.Random(4))
+    wanted = brute_force(store, asked)
+    source = store.write()
+    for plan in PLANS:
+        lookup(source, asked, tmp_path / plan, by=plan, columns=["physical_offset"], spark=spark, splits=3)
+        assert hits(answer(tmp_path / plan)) == wanted, plan
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12), st.integers(3, 60))
+def test_no_cut_by_a_count_changes_an_answer(seed: int, count: int, records: int, dispatched: int, positions: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as lowered:
+        lowered.setattr("mqstore.rocketmq.lookup.tasks.RECORDS_AT_ONCE", records)
+        lowered.setattr("mqstore.rocketmq.lookup.tasks.DISPATCHED_AT_ONCE", dispatched)
+        lowered.setattr("mqstore.jobs.lookup.LEAST_PER_TASK", records)
+        lowered.setattr("mqstore.jobs.lookup.MOST_PER_TASK", records)
+        lowered.setattr("mqstore.rocketmq.lookup.index_probe.BLOCK", dispatched)
+        store = put_at_random(Path(scratch, "store"), count, seed, positions=positions)
+        asked = asked_of(store, random.Random(seed))
+        source = store.write()
+        for plan in PLANS:
+            lookup(source, asked, Path(scratch, plan), by=plan, columns=["physical_offset"], threads=1)
+            assert hits(answer(Path(scratch, plan))) == brute_force(store, asked), plan
 
 
 # the index is believed as far as it can be

@@ -62,7 +62,7 @@ from mqstore.rocketmq.scan.splits import bytes_to_read, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
-from mqstore.table.distinct import distinct
+from mqstore.table.distinct import distinct, whole_runs
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ __all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
-LEAST_PER_TASK, MOST_PER_TASK = 20_000, 200_000  # candidates
+LEAST_PER_TASK = 20_000  # candidates
+MOST_PER_TASK = 200_000
+OFFSETS_AT_ONCE = 1 << 20  # compared with their neighbours
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -273,12 +275,9 @@ class _IndexReading:
         for each in self.covered():
             low, high = np.searchsorted(offsets, [each.start, each.stop]).tolist()
             start = each.start
-            while low < high:
-                cut = min(low + most, high)
-                # the entries of one record stay together
-                cut = high if cut == high else int(np.searchsorted(offsets, offsets[cut - 1], "right"))
-                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low, cut, start))
-                low, start = cut, int(offsets[cut - 1]) + 1
+            for begin, end in whole_runs(offsets[low:high], most):
+                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low + begin, low + end, start))
+                start = int(offsets[low + end - 1]) + 1
         return tasks
 
 
@@ -441,8 +440,7 @@ def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints
 
 def _descends(offsets: Longs) -> bool:
     """Return whether an offset is less than the one before it."""
-    step = 1 << 20
-    return any((np.diff(offsets[low : low + step + 1]) < 0).any() for low in range(0, len(offsets), step))
+    return any((np.diff(offsets[low : low + OFFSETS_AT_ONCE + 1]) < 0).any() for low in range(0, len(offsets), OFFSETS_AT_ONCE))
 
 
 def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:

@@ -27,6 +27,7 @@ __all__ = ["DATABASE", "NEEDED_OPTION", "QueueDatabase", "check_request", "confi
 DATABASE = "database"  # of the scratch directory
 NEEDED_OPTION = "storeType=defaultRocksDB"
 OLDEST_VERSION = "5.4.0"
+ENTRIES_AT_ONCE = 1 << 16
 _KINDS = ("files", "rocksdb")
 _CONFIGURATION = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 
@@ -89,8 +90,8 @@ class QueueDatabase:
         """Put the entries first..stop-1 of a queue whose files are staged; return how many."""
         reader = ConsumeQueueReader(ReadOnlyDirectory(self._scratch / PLAIN), *queue, file_size=file_size)
         ends: list[np.void] = []
-        for start in range(first, stop, 1 << 16):
-            entries = reader.entries(start, min(stop, start + (1 << 16)))
+        for start in range(first, stop, ENTRIES_AT_ONCE):
+            entries = reader.entries(start, min(stop, start + ENTRIES_AT_ONCE))
             self._writer.put(*queue, np.arange(start, start + len(entries), dtype=np.int64), entries)
             ends += [entries[0], entries[-1]]
         reader.drop()

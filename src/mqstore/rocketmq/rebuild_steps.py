@@ -331,7 +331,7 @@ def _dispatches(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings,
             yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
             dispatcher = None
         if dispatcher is None:
-            dispatcher, file_start = Dispatcher(event.data, rules, DISPATCHED_AT_ONCE), event.file.start
+            dispatcher, file_start = Dispatcher(event.data, rules, max(DISPATCHED_AT_ONCE, len(event))), event.file.start
         dispatcher.add(event.positions)
     if dispatcher is not None:
         yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])

@@ -66,6 +66,8 @@ def find(
     pieces: the rows of the store to search; all by default. progress: called with (messages searched, 0), because their number is not
     known in advance.
     """
+    import pyarrow.compute as pc
+
     quoted = Needle(json.dumps(needle.text, ensure_ascii=False)[1:-1])  # as the properties of a batch have it
     hexadecimal = Needle(needle.text.lower())
     for rows in store.rows(QueueSelection(everything=True)) if pieces is None else pieces:
@@ -74,7 +76,7 @@ def find(
             continue
         found.messages += batch.num_rows
         payloads = batch.column("payload")
-        found.bytes += payloads.nbytes
+        found.bytes += pc.sum(pc.binary_length(payloads)).as_py() or 0
         found.unreadable += _lost_bytes(batch)
         mask = needle.marks_of(payloads) | hexadecimal.marks_of(batch.column("msg_id"))
         mask |= needle.marks_of(batch.column("properties_json")) | quoted.marks_of(batch.column("properties_json"))

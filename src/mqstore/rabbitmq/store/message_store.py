@@ -32,6 +32,7 @@ from mqstore.rabbitmq.store.record_search import MessageIds
 
 __all__ = ["FileRecords", "MessagePosition", "MessageStore", "RecordTable", "StoreFile", "store_files"]
 
+ROWS_AT_ONCE = 1 << 20
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
 
@@ -344,8 +345,8 @@ def _write_rows(column: NDArray[Any], at: int, part: NDArray[Any]) -> None:
 def _take(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
     """Return the rows of a column in this order, in pieces because NumPy widens a 32-bit index."""
     result = np.empty_like(column)
-    for start in range(0, len(order), 1 << 20):
-        result[start : start + (1 << 20)] = column[order[start : start + (1 << 20)]]
+    for start in range(0, len(order), ROWS_AT_ONCE):
+        result[start : start + ROWS_AT_ONCE] = column[order[start : start + ROWS_AT_ONCE]]
     return result
 
 

@@ -51,6 +51,7 @@ ENTRY_SIZE = ENTRY.itemsize
 DEFAULT_FILE_SIZE = 6_000_000
 BLANK_SIZE = 0x7FFFFFFF
 
+ENTRIES_AT_ONCE = 4096  # looked at for the first one that is written
 MAX_SAMPLED = 256  # queues whose files are looked at for the common length
 MAX_GAP = 1000  # files that may be missing in one place before the files after it count as stray
 
@@ -131,8 +132,8 @@ class ConsumeQueueReader(QueueReader):
                 break
         for file in self.files:
             rows = self.rows(file)
-            for start in range(0, len(rows), 4096):
-                part = rows[start : start + 4096]
+            for start in range(0, len(rows), ENTRIES_AT_ONCE):
+                part = rows[start : start + ENTRIES_AT_ONCE]
                 real = np.flatnonzero((part["size"] != 0) & (part["size"] != BLANK_SIZE) | (part["physical_offset"] != 0))
                 if len(real):
                     return file.start // ENTRY_SIZE + start + int(real[0]), high

@@ -39,7 +39,7 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.table.distinct import distinct
+from mqstore.table.distinct import distinct, whole_runs
 from mqstore.table.parts import PartFile
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _dispatches(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterat
             yield pending[0], pending[1].finish()
             pending = None
         if pending is None:
-            pending = event, Dispatcher(event.data, DispatchRules(delays=()), DISPATCHED_AT_ONCE)
+            pending = event, Dispatcher(event.data, DispatchRules(delays=()), max(DISPATCHED_AT_ONCE, len(event)))
         pending[1].add(event.positions)
     if pending is not None:
         yield pending[0], pending[1].finish()
@@ -295,8 +295,10 @@ def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: 
         first, last = (int(rows["physical_offset"][k]) - file.start for k in (low, high - 1))
         sparse = last - first > SPARSE * (high - low)
         with log.mapped(file).read_ahead(first, first if sparse else last + 1) as ahead:
-            for at in range(low, high, RECORDS_AT_ONCE):
-                some = rows[at : min(at + RECORDS_AT_ONCE, high)]
+            here = rows[low:high]
+            # the candidates of one record stay together: each part of them would find all its keys again
+            for begin, end in whole_runs(here["physical_offset"], RECORDS_AT_ONCE):
+                some = here[begin:end]
                 ahead.reach(int(some["physical_offset"][0]) - file.start)
                 yield from _valid_in(log, file, some, keys, found)
 

@@ -22,6 +22,7 @@ from mqstore.rocketmq.format.record import Record
 
 __all__ = ["BatchQueueProof", "QueueProof"]
 
+ENTRIES_AT_ONCE = 1 << 16
 MAX_FINDINGS = 200  # findings per queue that are listed
 
 
@@ -108,8 +109,8 @@ class QueueProof:
         left = list(self.unproved())
         unwritten = []
         for low, high in left:
-            for start in range(low, high, 4096):
-                entries = self.queue.entries(start, min(high, start + 4096))
+            for start in range(low, high, ENTRIES_AT_ONCE):
+                entries = self.queue.entries(start, min(high, start + ENTRIES_AT_ONCE))
                 empty = (entries["physical_offset"] == 0) & (entries["size"] == 0)
                 unwritten.append(start + np.flatnonzero(empty))
                 for k in np.flatnonzero(~empty).tolist():
@@ -181,8 +182,8 @@ class QueueProof:
 
     def _check_order(self) -> None:
         previous = -1
-        for start in range(self.queue.min_offset, self.queue.max_offset, 65536):
-            entries = self.queue.entries(start, min(self.queue.max_offset, start + 65536))
+        for start in range(self.queue.min_offset, self.queue.max_offset, ENTRIES_AT_ONCE):
+            entries = self.queue.entries(start, min(self.queue.max_offset, start + ENTRIES_AT_ONCE))
             written = np.flatnonzero((entries["size"] > 0) & (entries["size"] != BLANK_SIZE))
             physical = entries["physical_offset"][written].astype(np.int64)
             if not len(physical):

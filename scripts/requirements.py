@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Print the packages that pyproject.toml names, one a line, as requirements for pip.
 
-    scripts/requirements.py EXTRA...     those of the package and of these extras
-    scripts/requirements.py --lowest     the lowest version of each that is allowed, as constraints
+scripts/requirements.py EXTRA...     those of the package and of these extras
+scripts/requirements.py --lowest     the lowest version of each that is allowed, as constraints
 """
 
 import re

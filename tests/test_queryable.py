@@ -17,6 +17,8 @@ from mqstore.queryable import QueryableRabbitMQStore, QueryableRocketMQStore
 from mqstore.table import QueueSelection, Selection
 from mqstore.table import rows as rows_module
 
+pytestmark = pytest.mark.versions
+
 KILLED = case_named("4.9.3/b-kill9")
 MIXED = case_named("3.10.8/f-mixed-features")
 

@@ -106,6 +106,7 @@ def python(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 INTERRUPT = "import os, signal\ndef interrupt():\n    os.kill(os.getpid(), signal.SIGINT)\n"
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("where", ["_filtered", "_read"])
 def test_a_query_that_is_interrupted_while_duckdb_reads_a_table_prints_no_traceback(where: str) -> None:
     made = {"_filtered": "interrupt() or original(*given)", "_read": "(interrupt() or batch for batch in original(*given))"}[where]

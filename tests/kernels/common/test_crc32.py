@@ -15,6 +15,8 @@ from support.kernels import INSTALLED, Kernels, uncompiled
 from mqstore.kernels import is_compiled
 from mqstore.kernels.common import crc32 as crc
 
+pytestmark = pytest.mark.versions
+
 NOISE = np.random.default_rng(20220101).integers(0, 256, 5000, np.uint8)
 
 

@@ -22,6 +22,8 @@ from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThanOrEqual, In, LessThan
 from mqstore.rocketmq.verify.verification import verify
 
+pytestmark = pytest.mark.versions
+
 GROUPS, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"
 SCHEMA = pa.schema([("topic", pa.string()), ("size", pa.int32()), ("store_timestamp", pa.timestamp("us", "UTC"))])
 

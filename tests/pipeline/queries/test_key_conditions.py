@@ -22,6 +22,8 @@ from mqstore.pipeline.queries.key_conditions import keys_wanted
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.rocketmq.format.index_file import HEADER_SIZE, SLOT_SIZE
 
+pytestmark = pytest.mark.versions
+
 STORE = "4.9.3/b-kill9"
 A, B, C = "😀6", "OrderID38", "订单号#42"
 HAS = f"array_contains(keys, '{A}')"

@@ -138,7 +138,11 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
 def _children(node: Node) -> list[Any] | None:
     """Return the operands of an expression; since DuckDB 2.0 those of a function are in `arguments`, which may have names."""
     children, arguments = node.get("children"), node.get("arguments")
-    if children is None and isinstance(arguments, list) and all(isinstance(each, dict) and each.keys() == {"expression"} for each in arguments):
+    if (
+        children is None
+        and isinstance(arguments, list)
+        and all(isinstance(each, dict) and each.keys() == {"expression"} for each in arguments)
+    ):
         return [each["expression"] for each in arguments]
     return children if isinstance(children, list) else None
 

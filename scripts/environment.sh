@@ -1,9 +1,9 @@
 # Sourced by demo, test and bench: creates or reuses the virtual environment and puts its programs first on the PATH.
 #
-#   prepare EXTRA...     install the package in editable mode with these extras, pinned by requirements.lock
+#   prepare EXTRA...     install the package in editable mode with these extras; pip checks versions and hashes by requirements.lock
 #
-# MQSTORE_VENV sets another directory for the environment, MQSTORE_PYTHON the Python to create it with, MQSTORE_PYSPARK the version of
-# pyspark in place of the pinned one.
+# MQSTORE_VENV sets another directory for the environment, MQSTORE_PYTHON the Python to create it with. Without hashes: MQSTORE_PYSPARK
+# sets the version of pyspark in place of the pinned one, MQSTORE_PINS a file of constraints in place of requirements.lock.
 # A stamp in the environment holds a hash of everything the installation depends on, so that a second run starts at once.
 
 set -euo pipefail
@@ -50,17 +50,26 @@ fingerprint() {
     {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
         printf '%s\n' "$@" ${MQSTORE_PYSPARK:+"pyspark $MQSTORE_PYSPARK"}
-        cat requirements.lock pyproject.toml setup.py build_backend.py src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
+        cat "${MQSTORE_PINS:-requirements.lock}" scripts/requirements.py pyproject.toml setup.py build_backend.py
+        cat src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
     } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet --no-input "$@"; }
+
+# the pip of requirements.lock: older ones cannot take hashes from constraints, but check this one
+bring_pip() {
+    awk '/^[^ ]/ { wanted = /^pip==/ } wanted' requirements.lock >"$venv/pip.txt"
+    pip install --require-hashes --requirement "$venv/pip.txt"
+}
+
 pinned() {
-    local pins=requirements.lock
+    local pins=${MQSTORE_PINS:-requirements.lock}
     if [ -n "${MQSTORE_PYSPARK:-}" ]; then
         pins=$venv/pins.txt
-        { grep -v -e '^pyspark==' -e '^py4j==' requirements.lock && echo "pyspark==$MQSTORE_PYSPARK"; } >"$pins"
+        { sed -nE '/^py(spark|4j)==/d; s/^([a-z].*==[^\\]*).*/\1/p' requirements.lock && echo "pyspark==$MQSTORE_PYSPARK"; } >"$pins"
     fi
-    "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-input --constraint "$pins" "$@"
+    pip install --no-build-isolation --constraint "$pins" "$@"
 }
 
 prepare() {
@@ -77,15 +86,12 @@ prepare() {
     fi
     say "Installing the packages of requirements.lock (once; takes a few minutes on a slow connection) ..."
     rm -f "$venv"/.mqstore-installed*
+    bring_pip || give_up "pip could not be brought to the version of requirements.lock; is a package index reachable?"
     # what a build asks for; without isolation pip does not install it
     pinned setuptools wheel cython && pinned setuptools $("$venv/bin/python" -c 'import build_backend; print(*build_backend.compiler_packages())') ||
-        give_up "The packages of requirements.lock could not be installed; is a package index reachable?"
-    local extras
-    extras=$(
-        IFS=,
-        printf '%s' "$*"
-    )
-    pinned --no-build-isolation --editable ".${extras:+[$extras]}" ||
+        give_up "The packages of requirements.lock could not be installed; see the messages above."
+    python scripts/requirements.py "$@" >"$venv/requirements.txt"
+    { pinned --requirement "$venv/requirements.txt" && pip install --no-build-isolation --no-deps --editable .; } ||
         give_up "The packages of requirements.lock could not be installed; see the messages above."
     if ! python -c 'import sys; from mqstore.pipeline.spark.java import system_java; sys.exit(system_java() is None)'; then
         say "No Java 17 or newer found; installing one ..."

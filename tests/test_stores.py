@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.golden import case_named, opened, run_cli, unchanged
+from support.spark_api import needs_tables
 
 import mqstore
 from mqstore.errors import UnsupportedError, UsageError
@@ -17,6 +18,8 @@ from mqstore.stores.rabbitmq import RabbitMQ
 from mqstore.stores.rocketmq import RocketMQ
 from mqstore.table import QueueSelection, Selection
 from mqstore.table import rows as rows_module
+
+pytestmark = pytest.mark.versions
 
 KILLED = case_named("4.9.3/b-kill9")
 MIXED = case_named("3.10.8/f-mixed-features")
@@ -76,6 +79,7 @@ def test_the_messages_of_a_queue_are_those_that_the_command_lists(node: RabbitMQ
     assert len(node.messages(selection=QueueSelection(queues=frozenset({"ttl.q"})), limit=5)) == 5
 
 
+@needs_tables
 def test_sql_answers_as_the_command(store: RocketMQ, node: RabbitMQ) -> None:
     query = "select topic, count(*) as n from messages group by topic order by topic"
     assert store.sql(query).to_arrow().to_pylist() == run_cli("sql", opened(KILLED), query, "-o", "json").document
@@ -89,6 +93,7 @@ def test_sql_answers_as_the_command(store: RocketMQ, node: RabbitMQ) -> None:
         store.sql("create table t as select 1")
 
 
+@needs_tables
 def test_sql_uses_the_configuration_that_was_given() -> None:
     case = case_named("4.9.3/c-index-collisions")
     assert case.config is not None
@@ -130,6 +135,7 @@ def test_nothing_is_read_before_rows_are_asked_for(store: RocketMQ, monkeypatch:
     assert not store.messages(topic="no such topic")
 
 
+@needs_tables
 def test_a_notebook_shows_the_first_rows_escaped(store: RocketMQ, tmp_path: Path) -> None:
     shown = store.messages(["topic", "tags", "body"], limit=20)._repr_html_()
     assert shown.count("<tr>") == 12

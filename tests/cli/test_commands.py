@@ -37,6 +37,7 @@ def text(*argv: object, status: int = 0) -> str:
 # help
 
 
+@pytest.mark.versions
 def test_help_lists_the_verbs_and_none_of_mqadmins_names() -> None:
     told = text("--help")
     for verb in ("inspect", "verify", "messages", "get", "queue", "topics", "groups", "query", "rebuild", "export", "demo"):
@@ -58,6 +59,7 @@ ALIASES = (
 )
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("verb", [*VERBS, *ALIASES])
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     told = text(verb, "--help")
@@ -75,6 +77,7 @@ def test_help_needs_neither_numpy_nor_arrow_nor_spark_nor_an_event_loop() -> Non
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.versions
 def test_version_is_that_of_the_package() -> None:
     import mqstore
 
@@ -153,6 +156,7 @@ def test_verify_lists_damage_by_kind_and_place(store: Path) -> None:
 # messages
 
 
+@pytest.mark.versions
 def test_messages_are_a_table(store: Path) -> None:
     lines = text("messages", store).splitlines()
     assert lines[0].split()[:3] == ["physical", "offset", "topic"]

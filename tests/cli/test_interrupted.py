@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.golden import case_named, opened
+from support.spark_api import needs_tables
 
 # The command is interrupted at the first progress that it reports, so that the time does not matter.
 DRIVER = """
@@ -106,6 +107,8 @@ def python(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 INTERRUPT = "import os, signal\ndef interrupt():\n    os.kill(os.getpid(), signal.SIGINT)\n"
 
 
+@needs_tables
+@pytest.mark.versions
 @pytest.mark.parametrize("where", ["_filtered", "_read"])
 def test_a_query_that_is_interrupted_while_duckdb_reads_a_table_prints_no_traceback(where: str) -> None:
     made = {"_filtered": "interrupt() or original(*given)", "_read": "(interrupt() or batch for batch in original(*given))"}[where]

@@ -18,6 +18,8 @@ from mqstore.console.damage_map import WIDTH, DamageMap, Extent
 from mqstore.console.trace import TRACE_TOPIC
 from mqstore.table import formatting
 
+pytestmark = pytest.mark.versions
+
 KILLED, CLEAN, WRECK, OFFSETS, MIXED, DIRTY = range(6)
 STORES = (
     "4.9.3/b-kill9",

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from support.certificates import Files, server_files
 
+pytestmark = pytest.mark.versions
+
 pytest.importorskip("starlette", reason="the extra console is not installed")
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

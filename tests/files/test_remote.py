@@ -28,6 +28,7 @@ DEFAULTS = "4.9.3/l-default-sizes"  # index files of 420 MB, nearly all of it un
 SOME = [case for case in CASES if case.id != DEFAULTS]
 
 
+@pytest.mark.versions
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", SOME, ids=case_id)
 def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
@@ -225,6 +226,7 @@ def test_without_fsspec_other_urls_name_the_extra(monkeypatch: pytest.MonkeyPatc
         mqstore.open("local:///backup/store")
 
 
+@pytest.mark.versions
 def test_a_file_system_of_fsspec_gives_the_same(tmp_path: Path) -> None:
     case = case_named("5.3.3/h-kill9")
     shutil.copytree(opened(case), tmp_path / "store", copy_function=shutil.copyfile)

@@ -14,6 +14,8 @@ from support.rocksdb import copied, flip, new_database, rename_comparator, table
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import Family, RocksDatabase, UnreadDatabaseError, is_database
 
+pytestmark = pytest.mark.versions
+
 STORE = opened(case_named("5.5.0/c-rocksdb-queues-clean"))
 
 

@@ -34,6 +34,7 @@ FORMATS = ("iceberg", "delta")
 # tables
 
 
+@pytest.mark.versions
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 @pytest.mark.parametrize("file_format", FORMATS)
@@ -56,6 +57,7 @@ def test_the_files_of_a_table_are_those_that_the_tasks_wrote(file_format: str, t
     assert json.loads((tmp_path / "table" / MANIFEST).read_text())["format"] == file_format
 
 
+@pytest.mark.versions
 def test_iceberg_is_read_without_its_catalog_too(tmp_path: Path) -> None:
     from pyiceberg.table import StaticTable
 
@@ -66,6 +68,7 @@ def test_iceberg_is_read_without_its_catalog_too(tmp_path: Path) -> None:
     assert found.num_rows == sum(row["topic"] == "orders" for row in plain(tmp_path / "out"))
 
 
+@pytest.mark.versions
 def test_sql_answers_are_equal_in_duckdb_over_each_format(tmp_path: Path) -> None:
     import duckdb
 
@@ -84,6 +87,7 @@ def test_sql_answers_are_equal_in_duckdb_over_each_format(tmp_path: Path) -> Non
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.versions
 def test_spark_writes_the_table_that_threads_write(tmp_path: Path, spark: SparkSession) -> None:
     for file_format in FORMATS:
         export(opened(CLEAN), tmp_path / f"{file_format}-s", format=file_format, spark=spark, splits=4)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import duckdb_ext
 import pyarrow as pa
 import pyspark
 import pytest
@@ -33,6 +32,7 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+duckdb_ext = pytest.importorskip("duckdb_ext", reason="the extensions of DuckDB are not installed")
 pytestmark = pytest.mark.spark_in_all
 
 STORES = (

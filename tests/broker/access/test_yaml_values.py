@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from mqstore.broker.access.yaml_values import LIMIT, Items, Mapping, Text, parse
 from mqstore.errors import UsageError
 
+pytestmark = pytest.mark.versions
+
 
 def test_values_stay_text_and_know_their_lines() -> None:
     root = parse(b"a: 007\nb: [yes, 1.50]\nc:\n  d: !!python/name:os.system x\n", "f")

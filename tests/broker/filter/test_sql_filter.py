@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from mqstore.broker.filter.sql_filter import compile_expression
 from mqstore.errors import UsageError
 
+pytestmark = pytest.mark.versions
+
 MESSAGE = {"n": "4", "f": "4.5", "text": "it's", "yes": "true", "region": "us", "word": "four", "big": "3000000000"}
 
 

@@ -148,6 +148,7 @@ def test_there_is_no_access_control_and_the_response_says_so(wire: Wire) -> None
         assert "no access control" in (found.remark or "")
 
 
+@pytest.mark.versions
 def test_metrics_have_the_exporters_names_and_can_be_read(served: BrokerThread, wire: Wire) -> None:
     for _ in range(3):
         wire.send("orders", b"x", 0)
@@ -176,6 +177,7 @@ def test_metrics_have_the_exporters_names_and_can_be_read(served: BrokerThread, 
         assert values_of(response.text, f"rocketmq_brokeruntime_{name}")
 
 
+@pytest.mark.versions
 def test_a_prometheus_server_gets_the_openmetrics_format_and_head_gets_no_body(served: BrokerThread) -> None:
     response = fetched(served, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")

@@ -22,8 +22,8 @@ from mqstore.broker.runtime.logs import LOGGER
 
 SEND = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795229727088", "h": "0"}
 LOOPS = [
-    "asyncio",
     pytest.param("uvloop", marks=pytest.mark.skipif(not importlib.util.find_spec("uvloop"), reason="uvloop is not installed")),
+    "asyncio",
 ]
 
 
@@ -105,6 +105,7 @@ def test_a_client_with_tls_is_served(files: Files, version: ssl.TLSVersion, loop
     run(work, loop)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_permissive_port_serves_both(files: Files, loop: str, tmp_path: Path, closings: list[str]) -> None:
     async def work() -> None:

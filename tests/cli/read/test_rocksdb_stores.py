@@ -19,6 +19,7 @@ CASES = tuple(case_named(f"5.5.0/{name}") for name in ("c-rocksdb-queues-clean",
 QUEUES = CASES[0]
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_queue_lists_the_entries_that_the_broker_read(case: GoldenCase) -> None:
     wanted = golden.queues(case)[0]
@@ -40,6 +41,7 @@ def test_topics_are_those_of_the_recovered_view(case: GoldenCase) -> None:
     }
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_verify_compares_every_entry_with_the_log(case: GoldenCase) -> None:
     report = verify(mqstore.open(opened(case)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from support.golden import case_named, opened, run_cli
+from support.spark_api import needs_tables
 from support.stores import Store, message
 
 import mqstore
@@ -21,6 +22,8 @@ KILLED = case_named("4.9.3/b-kill9")
 BY_TOPIC = "select topic, count(*) as n, max(store_timestamp) as last from messages where queue_id = 1 group by topic order by topic"
 
 
+@needs_tables
+@pytest.mark.versions
 def test_rows_are_a_table_for_people() -> None:
     done = run_cli("sql", opened(KILLED), BY_TOPIC)
     assert (done.status, done.stderr) == (0, "")
@@ -84,6 +87,8 @@ def test_a_query_that_cannot_be_run_is_one_sentence(query: str, sentence: str) -
     assert done.stderr.count("\n") == 1
 
 
+@needs_tables
+@pytest.mark.versions
 def test_the_tables_of_a_rabbitmq_store_hold_what_its_commands_list() -> None:
     node = opened(case_named("3.10.8/f-mixed-features"))
     wanted = Counter((row["vhost"], row["queue"]) for row in run_cli("messages", node, "-o", "jsonl").rows)

@@ -90,6 +90,7 @@ def test_a_node_has_each_message_after_a_replay_that_was_killed(node: Node, tmp_
             assert own.get("message_id") == source["uniq_key"]
 
 
+@pytest.mark.versions
 def test_queues_of_a_store_and_edited_rows_arrive_with_all_their_properties(node: Node, tmp_path: Path) -> None:
     printed = run_cli("messages", opened(QUEUES), "--body", "base64", "-o", "jsonl").rows
     queued = [row for row in printed if row["verdict"] == "intact" and row["vhost"] == "/"]

@@ -14,6 +14,8 @@ from isal import isal_zlib
 from mqstore.kernels.common import crc32 as crc
 from mqstore.kernels.common import crc_spans
 
+pytestmark = pytest.mark.versions
+
 NOISE = np.random.default_rng(20220101).integers(0, 256, 5000, np.uint8)
 
 

@@ -22,6 +22,8 @@ from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThanOrEqual, In, LessThan
 from mqstore.rocketmq.verify.verification import verify
 
+pytestmark = pytest.mark.versions
+
 GROUPS, KILLED = "4.9.3/f-broker-offsets", "4.9.3/b-kill9"
 SCHEMA = pa.schema([("topic", pa.string()), ("size", pa.int32()), ("store_timestamp", pa.timestamp("us", "UTC"))])
 
@@ -111,6 +113,34 @@ def test_a_value_cannot_be_mistaken_for_a_condition(text: str) -> None:
     found = conditions_in(str((pc.field("size") < 5) & (pc.field("topic") == text)), SCHEMA)
     assert found[:1] == [LessThan(("size",), 5)]
     assert found[1:] in ([], [EqualTo(("topic",), text)])
+
+
+def one_of(column: str, values: list[Any]) -> Any:
+    """The filter that DuckDB 2.0 passes for `column in (…)`."""
+    return pc.if_else(pc.field(column).is_valid(), pc.field(column).isin(values), pa.scalar(None, pa.bool_()))
+
+
+@pytest.mark.parametrize(
+    ("filter_", "conditions"),
+    [
+        (one_of("topic", ["a", "(b)", ""]), [In(("topic",), ("a", "(b)", ""))]),
+        (one_of("topic", ["a"]) & (pc.field("size") >= 5), [EqualTo(("topic",), "a"), GreaterThanOrEqual(("size",), 5)]),
+        (one_of("topic", ['a",\n  "b', "c"]), []),  # prints like three values
+        (one_of("topic", ['a"', "b"]), []),
+        (one_of("size", list(range(30))), []),
+        (one_of("topic", ["a", None]), []),
+        (pc.field("topic").isin(["a", "b"]), []),
+    ],
+    ids=["texts", "with another", "a value with a line", "a quotation mark", "30 values", "null", "without the check for null"],
+)
+def test_a_column_that_is_one_of_some_values(filter_: Any, conditions: list[Any]) -> None:
+    assert conditions_in(duck._text_of(filter_), SCHEMA) == conditions
+
+
+def test_a_filter_may_name_columns_that_are_not_asked_for() -> None:
+    with StoreTables(opened(case_named(KILLED))) as tables:
+        scan = tables._tables["messages"].scanner(columns=["size"], filter=pc.field("topic") == "orders").to_reader().read_all()
+    assert (scan.column_names, scan.num_rows) == (["size"], 565)
 
 
 # tables

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
 
+pytestmark = pytest.mark.versions
+
 TEXT = b"RocketMQ " * 200
 STREAMS = {
     0x001: zlib.compress(TEXT),

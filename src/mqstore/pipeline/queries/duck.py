@@ -18,11 +18,13 @@ directory what exceeds its memory.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,7 @@ __all__ = ["Result", "StoreTables", "conditions_in"]
 
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
-_INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C
+_INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|:?\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C
 _KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 _FORMATS = {
     "queues": "rocketmq-queue",
@@ -138,7 +140,7 @@ class StoreTables:
             if [each.type for each in statements] not in ([kind.SELECT], [kind.EXPLAIN]):
                 raise UsageError("give one statement that reads, such as SELECT … FROM messages")
             self._tables["messages"].keys = self._keys_wanted(text)
-            return self._connection.execute(statements[0]).fetch_record_batch(ROWS)
+            return _streamed(self._connection.sql(statements[0]))
         except (duckdb.Error, RuntimeError) as error:
             raise self._cause(error) from error
 
@@ -169,6 +171,12 @@ class StoreTables:
         if failed is not None:
             return failed
         return UsageError(f"DuckDB: {' '.join(str(error).split())}")
+
+
+def _streamed(relation: Any) -> pa.RecordBatchReader:
+    """Return the rows of a relation as they are read. DuckDB 1.4 lacks the newer of the methods, and 1.5 warns of the older."""
+    read = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_record_batch
+    return read(ROWS)
 
 
 def _rocketmq_tables(options: Mapping[str, str], columns: Sequence[str] | None) -> dict[str, _Table]:
@@ -208,10 +216,13 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return self._schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
-        """Return what reads these columns of the rows that fulfil the filter."""
-        schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
-        conditions = [] if filter is None else conditions_in(str(filter), schema)
-        return _Scan(schema, self._batches(schema, conditions, self.keys), filter)
+        """Return what reads these columns of the rows that fulfil the filter, which may name others (as that of DuckDB 2.0 does)."""
+        chosen = list(self._schema.names if columns is None else columns)
+        named = set() if filter is None else set(re.findall(r"\w+", str(filter)))
+        read = chosen + [name for name in self._schema.names if name in named and name not in chosen]
+        schema = pa.schema([self._schema.field(name) for name in read])
+        conditions = [] if filter is None else conditions_in(_text_of(filter), schema)
+        return _Scan(pa.schema([schema.field(name) for name in chosen]), self._batches(schema, conditions, self.keys), filter)
 
     def _batches(self, schema: pa.Schema, conditions: Sequence[Filter], keys: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
         try:
@@ -239,7 +250,10 @@ class _Scan:
 
     def _filtered(self) -> Iterator[pa.RecordBatch]:
         for batch in self.batches:
-            yield from (batch,) if self.filter is None else pa.Table.from_batches([batch]).filter(self.filter).to_batches()
+            if self.filter is None:
+                yield batch
+            else:
+                yield from pa.Table.from_batches([batch]).filter(self.filter).select(self.projected_schema.names).to_batches()
 
 
 def _read(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
@@ -251,6 +265,26 @@ def _read(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()]|[^\s()"]+|\s+')
 _COMPARISONS: dict[str, Any] = {"==": EqualTo, ">": GreaterThan, ">=": GreaterThanOrEqual, "<": LessThan, "<=": LessThanOrEqual}
+
+
+# a column that is one of some values, as DuckDB 2.0 passes it; of more than 21, Arrow prints "..." in place of some
+_ONE_OF = re.compile(
+    r'if_else\(is_valid\((\w+)\), is_in\(\1, \{value_set=\w+:\[\n((?:  (?:"[^"\\\n]*"|-?\d+),?\n)+)\], '
+    r"null_matching_behavior=MATCH\}\), null\[bool\]\)"
+)
+
+
+def _text_of(filter_: Any) -> str:
+    """Return the text of an Arrow expression, with `(((x == 1) or (x == 2)) or …)` for a column that is one of some values."""
+    text = str(filter_)
+    if "is_in(" not in text or re.search(rb'",?\n', pickle.dumps(filter_)):  # a value that prints like the end of one
+        return text
+    return _ONE_OF.sub(lambda found: _alternatives(found[1], [line.strip().removesuffix(",") for line in found[2].splitlines()]), text)
+
+
+def _alternatives(column: str, values: Sequence[str]) -> str:
+    first, *others = (f"({column} == {value})" for value in values)
+    return reduce(lambda text, other: f"({text} or {other})", others, first)
 
 
 def conditions_in(text: str, schema: pa.Schema) -> list[Filter]:

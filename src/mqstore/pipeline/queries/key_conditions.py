@@ -90,7 +90,7 @@ def _names_in(source: Any, depth: int = 0) -> list[tuple[bool, str]] | None:
         return None if sides[0] is None or sides[1] is None else [*sides[0], *sides[1]]
     name = source.get("alias") or source.get("table_name") or ""
     ours = source.get("type") == "BASE_TABLE" and _is(source.get("table_name"), TABLE)
-    if ours and (source.get("column_name_alias") or source.get("schema_name") or source.get("catalog_name") or source.get("at_clause")):
+    if ours and (source.get("column_name_alias") or _is_qualified(source) or source.get("at_clause")):
         return None
     return [(ours, str(name).lower())]
 
@@ -109,8 +109,8 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
     """Return keys of which a row has one if it fulfils a condition."""
     if not isinstance(node, dict):
         return None
-    children = node.get("children")
-    if not isinstance(children, list):
+    children = _children(node)
+    if children is None:
         return None
     if node.get("class") == "CONJUNCTION":
         found = [_condition(each, table, bare) for each in children]
@@ -121,7 +121,7 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
             return None
         either = frozenset[str]().union(*sure)
         return either if 0 < len(either) <= MOST_KEYS else None
-    if node.get("class") != "FUNCTION" or len(children) != 2 or node.get("schema") or node.get("catalog") or node.get("filter"):
+    if node.get("class") != "FUNCTION" or len(children) != 2 or _is_qualified(node) or node.get("filter"):
         return None
     if not _is_column(children[0], table, bare):
         return None
@@ -129,10 +129,31 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
     if name in _ONE:
         return _texts([children[1]])
     if name in _ANY or name in _ALL:
-        items = children[1].get("children") if isinstance(children[1], dict) and children[1].get("function_name") == "list_value" else None
-        wanted = _texts(items) if isinstance(items, list) else None
+        items = _children(children[1]) if isinstance(children[1], dict) and children[1].get("function_name") == "list_value" else None
+        wanted = None if items is None else _texts(items)
         return wanted if wanted is None or name in _ANY else frozenset({min(wanted)})
     return None
+
+
+def _children(node: Node) -> list[Any] | None:
+    """Return the operands of an expression; since DuckDB 2.0 those of a function are in `arguments`, which may have names."""
+    children, arguments = node.get("children"), node.get("arguments")
+    if (
+        children is None
+        and isinstance(arguments, list)
+        and all(isinstance(each, dict) and each.keys() == {"expression"} for each in arguments)
+    ):
+        return [each["expression"] for each in arguments]
+    return children if isinstance(children, list) else None
+
+
+def _is_qualified(node: Node) -> bool:
+    """Return whether a table or function is named with its schema; since DuckDB 2.0 that is in `qualified_name`."""
+    name = node.get("qualified_name", {"path": [""]})
+    if any(node.get(part) for part in ("schema", "catalog", "schema_name", "catalog_name")) or not isinstance(name, dict):
+        return True
+    path = name.get("path")
+    return not isinstance(path, list) or len(path) != 1
 
 
 def _is_column(node: Any, table: str, bare: bool) -> bool:
@@ -146,11 +167,16 @@ def _texts(nodes: Sequence[Any]) -> frozenset[str] | None:
     """Return the texts of constants, if each can be a key as it stands in a record."""
     found = set()
     for node in nodes:
-        value = node.get("value") if isinstance(node, dict) and node.get("class") == "CONSTANT" else None
-        if not isinstance(value, dict) or value.get("is_null") is not False or value.get("type") != {"id": "VARCHAR"}:
-            return None
-        text = value.get("value")
+        text = _text(node) if isinstance(node, dict) and node.get("class") == "CONSTANT" else None
         if not isinstance(text, str) or not text or not text.isprintable() or " " in text or "\ufffd" in text:
             return None
         found.add(text)
     return frozenset(found) if 0 < len(found) <= MOST_KEYS else None
+
+
+def _text(constant: Node) -> Any:
+    """Return the value of a constant that is a text; since DuckDB 2.0 it is in `literal`."""
+    value, literal = constant.get("value"), constant.get("literal")
+    if isinstance(value, dict) and value.get("is_null") is False and value.get("type") == {"id": "VARCHAR"}:
+        return value.get("value")
+    return literal.get("text") if value is None and isinstance(literal, dict) and literal.get("kind") == "STRING" else None

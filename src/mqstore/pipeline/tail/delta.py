@@ -13,11 +13,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from mqstore.jobs.lakehouse import TABLE
 
 if TYPE_CHECKING:
+    from deltalake.transaction import RemoveAction
+
     from mqstore.files.durable import DurableDirectory
     from mqstore.pipeline.tail.added_batch import AddedBatch
 

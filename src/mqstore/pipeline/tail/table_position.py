@@ -24,6 +24,7 @@ from mqstore.rocketmq.scan.log_tail import LogPosition
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties
+    from deltalake.transaction import RemoveAction
 
 __all__ = ["PARTITIONS", "NewFile", "NewTable", "PositionTable", "open_position_table"]
 
@@ -124,7 +125,7 @@ class _DeltaTable:
         import pyarrow.parquet as pq
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction, RemoveAction
+        from deltalake.transaction import AddAction
 
         from mqstore.pipeline.tail.delta import bounds
 

@@ -22,7 +22,7 @@ COMMANDS = {
     "lookup": ("lookup", "STORE", "--keys", "KEYS", "--to", "OUT/found"),
     "put": ("put", "OUT/store", "-t", "orders", "--body", "paid", "--create"),
     "load": ("load", "OUT/store", "--from", "ROWS", "--create"),
-    "replay": ("replay", "STORE", "--to", "OUT/store", "--resume", "OUT/replay.journal"),
+    "replay": ("replay", "STORE", "--to", "OUT/store", "--resume", "OUT/replay.journal", "--create"),
     "repair": ("repair", "KILLED", "--apply", "--journal", "OUT/journal"),
     "rescue": ("rescue", "NODE", "--to", "OUT/node", "--for", "4.3", "--users"),
     "convert": ("convert", "NODE", "--to", "OUT/node", "--queue-version", "2"),
@@ -70,5 +70,8 @@ def test_others_may_read_what_a_command_writes_only_where_its_directory_lets_the
         found, wanted = path.stat().st_mode & 0o777, 0o777 if path.is_dir() else 0o666
         if path.name == "definitions.json":
             assert found == 0o600
+        elif command == "repair":  # the journal is for its owner only
+            assert not found & 0o077 or out / "journal" in path.parents
+            assert not found & ~(wanted & (0o700 | mode))
         else:
             assert found == wanted & (0o700 | mode), (path, oct(found))

@@ -1,12 +1,15 @@
-"""A client cannot make a broker grow without bound: beyond its limits, requests are refused with a remark that names the setting."""
+"""A client cannot make a broker grow without bound: beyond its limits, requests are refused with a remark that says which."""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
+import re
+import time
+import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ from typing import Any
 import pytest
 from support.broker import OPEN, Answer, BrokerThread, Wire
 
+from mqstore.broker.handlers.long_polling import LongPolling
 from mqstore.broker.handlers.membership import Membership
+from mqstore.broker.handlers.metrics import samples
 from mqstore.broker.handlers.queue_locks import LockComponent
+from mqstore.broker.runtime.quotas import held_size
 from mqstore.broker.runtime.settings import LIMITS, Settings
 
 MANY = 40_000
@@ -31,6 +37,7 @@ SMALL = replace(
     max_queue_locks=60,
     max_kv_values=40,
     max_registered_topics=30,
+    max_address_share=100,
 )
 Request = tuple[int, dict[str, Any] | None, bytes]
 
@@ -205,9 +212,10 @@ def test_locks_values_and_brokers_have_limits(served: BrokerThread, wire: Wire) 
         (heartbeat("c", {"g": [{"topic": "t", "subString": "a" * 10_000}]}), "maxExpressionLength=8192"),
         ((100, {"namespace": "n", "key": "k", "value": "v" * 10_000}, b""), "maxExpressionLength=8192"),
         ((25, None, b"regionId=" + b"r" * 10_000), "maxExpressionLength=8192"),
+        ((34, None, heartbeat("c", {"g": [{"topic": f"t-{n}"} for n in range(6000)]})[2]), "maxClientSubscriptions=5000"),
         ((15, {"consumerGroup": "g" * 300, "topic": "t", "queueId": "0", "commitOffset": "1"}, b""), "maxNameLength=255"),
     ],
-    ids=["group", "attributes", "client", "expression", "value", "settings", "commit"],
+    ids=["group", "attributes", "client", "expression", "value", "settings", "subscriptions", "commit"],
 )
 def test_long_names_values_and_lists_are_refused(wire: Wire, request_: Request, setting: str) -> None:
     answer = one(wire, request_)
@@ -222,3 +230,112 @@ def test_clients_cannot_raise_the_limits_but_the_configuration_can(wire: Wire, s
     assert served.broker.context.settings.max_groups == 100
     assert Settings().with_broker({"maxGroups": "7"}).max_groups == 7
     assert {getattr(Settings(), own) > 0 for own in LIMITS.values()} == {True}
+
+
+# held pulls
+
+
+def held_by(served: BrokerThread) -> int:
+    return served.broker.context.component(LongPolling).count
+
+
+def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_held_pulls_keep_nothing_of_their_frames(served: BrokerThread, wire: Wire) -> None:
+    wire.make_topic("orders")
+    body = bytes(15 << 20)
+    fields = {"consumerGroup": "TOOLS_CONSUMER", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "6"}
+    fields |= {"commitOffset": "0", "suspendTimeoutMillis": "20000", "subVersion": "0", "subscription": "*"}
+    more = {f"field-{number}": "v" * 1000 for number in range(500)}
+    wire.post(11, fields | more, body)
+    until(lambda: held_by(served) == 1)
+    tracemalloc.start()  # the process itself may keep memory of the frame that it has read last
+    try:
+        for _ in range(80):
+            wire.post(11, fields | more, body)
+        until(lambda: held_by(served) == 81)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 80 * held_size("*")  # bytes; the frames have 1.2 GB
+    finally:
+        tracemalloc.stop()
+    wire.send("orders", b"news")
+    assert [wire.read().code for _ in range(81)] == [0] * 81
+    assert [quota.held for name, quota in served.broker.context.shared.quotas if name.startswith("held")] == [0, 0]
+
+
+def test_an_expression_of_a_pull_is_bounded_as_that_of_a_heartbeat(served: BrokerThread, wire: Wire) -> None:
+    wire.make_topic("orders")
+    for kind, text in (("TAG", "tag || " * 130_000), ("SQL92", "a > 1 OR " * 100_000)):
+        answer = wire.pull("orders", 0, flag=6, subscription=text, kind=kind)
+        assert answer.code == 1
+        assert "more than maxExpressionLength=8192" in str(answer.remark)
+    assert held_by(served) == 0
+
+
+def test_a_pull_is_not_held_longer_than_the_limit_whatever_it_asks_for(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "store", settings=replace(OPEN, max_hold_time=300)) as served, Wire(served.address) as wire:
+        wire.make_topic("orders")
+        for asked in (1 << 62, 9_000_000_000_000_000_000, 40_000):
+            began = time.monotonic()
+            assert wire.pull("orders", 0, flag=6, suspend=asked).code == 19
+            assert 0.2 < time.monotonic() - began < 10
+
+
+HELD = {
+    "connection": ({"max_client_held_pulls": 5}, "held pulls: the limit of one connection is 5", 5),
+    "address": ({"max_held_pulls": 12}, "held pulls from 127.0.0.1: the limit of one address is 6", 6),
+    "broker": ({"max_held_pulls": 7, "max_address_share": 100}, "held pulls: the limit of this broker is 7", 7),
+    "bytes": ({"held_limit": 256 << 10}, "bytes of held pulls from 127.0.0.1: the limit of one address is 131,072", 2),
+}
+
+
+@pytest.mark.parametrize("limit", HELD)
+def test_held_pulls_beyond_a_limit_are_told_that_the_broker_is_busy_and_others_stay(tmp_path: Path, limit: str) -> None:
+    changes, remark, most = HELD[limit]
+    expression = " OR ".join(f"a > {number}" for number in range(150)) if limit == "bytes" else "a > 1"
+    with BrokerThread(tmp_path / "store", settings=replace(OPEN, **changes)) as served, Wire(served.address) as wire:
+        wire.make_topic("orders")
+        for _ in range(most):
+            wire.post_pull("orders", 0, flag=6, subscription=expression, kind="SQL92")
+        until(lambda: held_by(served) == most)
+        answer = wire.pull("orders", 0, flag=6, subscription=expression, kind="SQL92")
+        assert answer.code == 2
+        assert str(answer.remark).endswith(remark)
+        if limit != "connection":
+            assert [name for name, quota in served.broker.context.shared.quotas if quota.refused] == [
+                "held_bytes" if limit == "bytes" else "held_pulls"
+            ]
+            found = {
+                sample.labels["quota"]: sample.value for sample in samples(served.broker.context) if sample.name == "mqstore_broker_refused"
+            }
+            assert sum(found.values()) == 1
+        wire.send("orders", b"news", properties="a\x015\x02")
+        assert [wire.read().code for _ in range(most)] == [0] * most
+        assert held_by(served) == 0
+
+
+def test_subscriptions_are_bounded_in_bytes_and_memberships_by_address(tmp_path: Path) -> None:
+    limits = replace(OPEN, max_subscription_bytes=1 << 20, max_memberships=20)
+    with BrokerThread(tmp_path / "store", settings=limits) as served, Wire(served.address) as wire:
+        long = [{"topic": "t", "subString": " || ".join(f"tag-{number}" for number in range(700))}]
+        told = [one(wire, heartbeat("c", {f"g-{number}": long})) for number in range(8)]
+        assert [answer.code for answer in told] == [0, 0, 0, 0, 1, 1, 1, 1]
+        assert "raise maxSubscriptionBytes (--config)" in str(told[-1].remark)
+        assert one(wire, heartbeat("c", {"g-0": []})).code == 0
+        with Wire(served.address) as second:
+            told = [one(second, heartbeat("d", {}, [f"p-{number}"])) for number in range(9)]
+            assert [answer.code for answer in told].count(0) == 6
+            assert "clients at 127.0.0.1 are in 10 groups, the limit of one address: raise maxAddressShare" in str(told[-1].remark)
+
+
+def test_the_guide_states_every_limit_with_its_default() -> None:
+    guide = Path(__file__).parents[2].joinpath("docs/guide/who-may-connect.md").read_text()
+    units = {"": 1, " %": 1, " s": 1000, " MiB": 1 << 20}
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+)( MiB| s| %|) \|", guide, re.MULTILINE)
+    stated = {name: int(number.replace(",", "")) * units[unit] for name, number, unit in rows}
+    assert stated == {name: getattr(Settings(), own) for name, own in LIMITS.items()}

@@ -21,7 +21,7 @@ from support.wire import alive, asked, connected, ended, received, running
 
 from mqstore.broker import Settings
 from mqstore.broker.protocol.codes import Language, RequestCode
-from mqstore.broker.protocol.frames import MAX_FRAME, Frame, Serialization, decode, encode
+from mqstore.broker.protocol.frames import MAX_FRAME, Frame, Serialization, decode, encode, make_response
 from mqstore.broker.runtime.logs import LOGGER
 from mqstore.testing.running_broker import RunningBroker
 
@@ -231,14 +231,14 @@ def test_a_client_that_never_reads_notifications_is_disconnected(tmp_path: Path)
 
 def test_unfinished_frames_of_many_clients_take_no_more_than_the_limit(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, settings=Settings(incoming_limit=2 << 20)) as broker:
+        async with running(tmp_path, settings=Settings(incoming_limit=2 << 20, max_address_share=100)) as broker:
             pairs = [await connected(broker) for _ in range(20)]
             for _, writer in pairs:
                 writer.write((15 << 20).to_bytes(4, "big") + bytes(400_000))
             most = 0
             for _ in range(30):
                 await asyncio.sleep(0.01)
-                most = max(most, broker.context.shared.incoming)
+                most = max(most, broker.context.shared.quotas.incoming.held)
             assert 1 << 20 < most <= (2 << 20) + (1 << 18)
             assert 0 < len(broker.context.connections) < 20
             await alive(broker)
@@ -246,14 +246,14 @@ def test_unfinished_frames_of_many_clients_take_no_more_than_the_limit(tmp_path:
                 writer.transport.abort()
             while broker.context.connections:
                 await asyncio.sleep(0.001)
-            assert broker.context.shared.incoming == 0
+            assert broker.context.shared.quotas.incoming.held == 0
 
     asyncio.run(scenario())
 
 
 def test_clients_beyond_the_limit_are_turned_away(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path, settings=Settings(max_connections=3)) as broker:
+        async with running(tmp_path, settings=Settings(max_connections=3, max_address_share=100)) as broker:
             pairs = [await connected(broker) for _ in range(3)]
             assert (await asked(pairs[2], Frame(106, opaque=1))).code == 0
             reader, _ = await connected(broker)
@@ -262,6 +262,61 @@ def test_clients_beyond_the_limit_are_turned_away(tmp_path: Path) -> None:
             while len(broker.context.connections) > 2:
                 await asyncio.sleep(0.001)
             await alive(broker)
+
+    asyncio.run(scenario())
+
+
+def test_the_clients_of_one_address_leave_room_for_those_of_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = Settings(max_connections=10, incoming_limit=2 << 20)
+        async with running(tmp_path, settings=limits) as broker:
+            greedy = [await asyncio.open_connection(broker.host, broker.port, local_addr=("127.0.0.2", 0)) for _ in range(12)]
+            assert await ended(greedy[5][0]) == b""
+            for _, writer in greedy[:5]:
+                writer.write((15 << 20).to_bytes(4, "big") + bytes(800_000))
+            quotas = broker.context.shared.quotas
+            while not quotas.incoming.refused:
+                await asyncio.sleep(0.001)
+            assert quotas.incoming.of("127.0.0.2") <= 1 << 20
+            assert quotas.connections.refused == 7
+            pair = await connected(broker)
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+            assert (await asked(pair, Frame(310, fields, bytes(900_000), opaque=1))).code == 0
+            for _, writer in greedy:
+                writer.transport.abort()
+            while len(broker.context.connections) > 1:
+                await asyncio.sleep(0.001)
+            assert (quotas.incoming.held, quotas.connections.of("127.0.0.2")) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_all_clients_have_not_read_is_bounded_also_of_connections_that_are_being_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = Settings(write_high=1 << 14, unsent_limit=4 << 20, idle_timeout=2000)
+        async with running(tmp_path, settings=limits) as broker:
+            pairs = [await connected(broker) for _ in range(8)]
+            for _, writer in pairs:
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+            while len(broker.context.connections) < 8:
+                await asyncio.sleep(0.001)
+            connections, most = list(broker.context.connections), 0
+            while all(not connection.closed for connection in connections):
+                for connection in connections:
+                    connection.notify(Frame(40, {"consumerGroup": "g"}, bytes(100_000)))
+                    most = max(most, sum(each.unsent for each in connections))
+                await asyncio.sleep(0)
+            assert 1 << 20 < most < 3 << 20  # one address may have half of 4 MiB; below write_high nothing is counted
+            left = max(connections, key=lambda connection: connection.unsent)
+            left.close("a frame is not valid")  # its unsent bytes wait for the client
+            assert not left.writable
+            assert broker.context.shared.quotas.unsent.held > 0
+            while broker.context.connections:
+                await asyncio.sleep(0.01)
+            assert broker.context.shared.quotas.unsent.held == 0
+            await alive(broker)
+            for _, writer in pairs:
+                writer.transport.abort()
 
     asyncio.run(scenario())
 
@@ -288,7 +343,7 @@ def test_many_idle_connections_cost_little_and_others_are_served(tmp_path: Path,
     count = min(10_000 if whole else 1000, (hard - 200) // 2)
 
     async def scenario() -> int:
-        async with running(tmp_path) as broker:
+        async with running(tmp_path, settings=Settings(max_address_share=100)) as broker:
             await alive(broker)
             before = resident()
             sockets = []
@@ -319,6 +374,37 @@ def test_many_idle_connections_cost_little_and_others_are_served(tmp_path: Path,
 def resident() -> int:
     """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_requests_in_flight_are_bounded_in_bytes_and_more_are_told_that_the_broker_is_busy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = Settings(working_limit=2 << 20, max_in_flight_bytes=700_000)
+        async with running(tmp_path, settings=limits) as broker:
+            released = asyncio.Event()
+
+            async def slow(context: Any, connection: Any, request: Frame) -> Frame:
+                await released.wait()
+                return make_response(request)
+
+            broker.handlers[9998] = slow
+            first, second = await connected(broker), await connected(broker)
+            for number in range(4):
+                first[1].write(encode(Frame(9998, None, bytes(400_000), opaque=number)))
+            while broker.context.shared.quotas.working.held < 800_000:
+                await asyncio.sleep(0.001)
+            second[1].write(encode(Frame(9998, None, bytes(400_000), opaque=0)))
+            busy = await received(second[0])
+            assert (busy.code, busy.opaque) == (2, 0)
+            assert "there are too many bytes of requests in flight from 127.0.0.1: the limit of one address is 1,048,576" in str(
+                busy.remark
+            )
+            assert {connection.in_flight for connection in broker.context.connections} == {2, 0}
+            assert broker.context.shared.quotas.working.held < 1 << 20
+            released.set()
+            assert [(await received(first[0])).code for _ in range(4)] == [0] * 4
+            assert broker.context.shared.quotas.working.held == 0
+
+    asyncio.run(scenario())
 
 
 def test_more_requests_than_may_be_in_flight_wait_their_turn(tmp_path: Path) -> None:

@@ -8,16 +8,19 @@ import os
 import stat
 import struct
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.golden import run_cli
 
 import mqstore.files.archive
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
-from mqstore.files import unpacked_tree
+from mqstore.files import ReadOnlyDirectory, unpacked_tree
 from mqstore.files.archive import UnpackedArchive
+from mqstore.files.readonly import walk_tree
 
 
 class Entry(NamedTuple):
@@ -258,7 +261,7 @@ def test_a_damaged_header_is_not_taken_as_the_end_of_the_archive(tmp_path: Path)
         ([Entry("commitlog/0", b"file"), Entry("commitlog", b"file")], "member 'commitlog' is a file and a directory at once"),
         ([Entry("x" * 300, b"file")], "is too long for this file system"),
         ([Entry("/".join(["d" * 200] * 40), b"file")], "is too long for this file system"),
-        ([Entry("a/" * 200 + "b", kind=tarfile.SYMTYPE, target="t" * 5000)], "is too long for this file system"),
+        ([Entry("a/" * 90 + "b", kind=tarfile.SYMTYPE, target="t" * 5000)], "is too long for this file system"),
     ],
 )
 def test_names_that_cannot_be_made_are_named_without_wrong_advice(tmp_path: Path, entries: list[Entry], named: str) -> None:
@@ -305,6 +308,65 @@ def test_members_and_bytes_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert "it has more than 19 members" in refusal(archive)
     monkeypatch.setattr(unpacked_tree, "MOST_MEMBERS", 20)
     assert len(contents(UnpackedArchive(archive))) == 20
+
+
+def test_an_archive_deeper_than_any_store_is_refused_by_name_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    for levels, refused in ((1500, True), (101, True), (100, False)):
+        with tarfile.open(tmp_path / "deep.tar", "w") as packed:
+            packed.addfile(tarfile.TarInfo("d/" * (levels - 1) + "file"))
+        if refused:
+            with pytest.raises(CannotOpenError, match="levels deep, more than 100; unpack it yourself"):
+                UnpackedArchive(tmp_path / "deep.tar")
+        else:
+            UnpackedArchive(tmp_path / "deep.tar").close()
+        assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_directories_deeper_than_any_store_end_no_walk_in_a_traceback(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    (place / "commitlog").mkdir(parents=True)
+    here = os.open(place, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    with pytest.raises(CannotOpenError, match="is more than 100 levels deep, which no store is; move that part away"):
+        list(ReadOnlyDirectory(place).walk())
+    with pytest.raises(CannotOpenError, match="is more than 100 levels deep"):
+        list(ReadOnlyDirectory(place).directories())
+    with pytest.raises(CannotOpenError, match="is more than 100 levels deep"):
+        list(walk_tree(place))
+    for command in ("inspect", "verify", "messages", "usage"):
+        outcome = run_cli(command, place)
+        assert outcome.status in (0, 1), outcome
+        assert "a bug in mqstore" not in outcome.stderr
+    assert "is more than 100 levels deep" in " ".join(run_cli("inspect", place).stdout.split())
+    salvaged = run_cli("salvage", place, "--to", tmp_path / "rows.jsonl")
+    assert "is more than 100 levels deep" in salvaged.stderr
+    assert salvaged.status == 2
+    # Python 3.11 removes such a tree by recursion, too
+    for above, directories, _ in os.walk(place):
+        if above.count("/") - str(place).count("/") == 90:
+            os.rename(f"{above}/{directories[0]}", tmp_path / "rest")
+            break
+    while (tmp_path / "rest" / "d").exists():
+        (tmp_path / "rest" / "d").rename(tmp_path / "next")
+        (tmp_path / "rest").rmdir()
+        (tmp_path / "next").rename(tmp_path / "rest")
+
+
+def test_a_zip_file_of_too_many_members_is_refused_before_the_first_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacked_tree, "MOST_MEMBERS", 3)
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as packed:
+        for number in range(4):
+            packed.writestr(str(number), b"x")
+    monkeypatch.setattr(unpacked_tree.UnpackedTree, "file", lambda *_: pytest.fail("a member was written"))
+    with pytest.raises(CannotOpenError, match="it has more than 3 members; unpack it yourself"):
+        UnpackedArchive(tmp_path / "many.zip")
 
 
 def test_a_sparse_member_takes_the_time_of_its_data(tmp_path: Path) -> None:

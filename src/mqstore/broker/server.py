@@ -22,6 +22,7 @@ flight, stop the components, close the connections, close the store.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Awaitable
@@ -275,8 +276,15 @@ class Broker:
             if not request.is_oneway:
                 connection.send(self._visible(connection, request, answered))
             return
-        connection.request_started()
-        task = context.loop.create_task(self._finish(connection, request, answered))
+        size = request.size
+        why = connection.request_started(size)
+        if why:
+            if inspect.iscoroutine(answered):
+                answered.close()  # it has not begun
+            if not request.is_oneway:
+                connection.send(make_response(request, ResponseCode.SYSTEM_BUSY, f"broker busy, start flow control for a while: {why}"))
+            return
+        task = context.loop.create_task(self._finish(connection, request, answered, size))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
@@ -297,13 +305,13 @@ class Broker:
         except Exception as error:
             return error_response(connection, request, error)
 
-    async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None]) -> None:
+    async def _finish(self, connection: Connection, request: Frame, work: Awaitable[Frame | None], size: int) -> None:
         try:
             answered = await work
         except Exception as error:
             answered = error_response(connection, request, error)
         finally:
-            connection.request_finished()
+            connection.request_finished(size)
         if answered is not None and not request.is_oneway:
             connection.send(self._visible(connection, request, answered))
 

@@ -23,7 +23,16 @@ import typer
 from typer.core import TyperGroup
 
 from mqstore.cli import demo, guidance
-from mqstore.cli.common.arguments import COLUMNS_HELP, OUTPUT_HELP, PROGRESS_HELP, QUIET_HELP, VERBOSE_HELP, WIDE_HELP, column_names
+from mqstore.cli.common.arguments import (
+    COLUMNS_HELP,
+    FORMULAS_HELP,
+    OUTPUT_HELP,
+    PROGRESS_HELP,
+    QUIET_HELP,
+    VERBOSE_HELP,
+    WIDE_HELP,
+    column_names,
+)
 from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.common.progress import interrupted_work
@@ -105,13 +114,15 @@ def options(
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,
     wide: Annotated[bool, typer.Option("--wide", help=WIDE_HELP)] = False,
     columns: Annotated[str | None, typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, show_default=False)] = None,
+    escape_formulas: Annotated[bool, typer.Option("--escape-formulas", help=FORMULAS_HELP)] = False,
     _version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""
-    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide, column_names(columns, "--columns") or ())
+    chosen = column_names(columns, "--columns") or ()
+    context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide, chosen, escape_formulas)
 
 
 for module in (

@@ -227,6 +227,7 @@ def _untar(archive: Path, tree: UnpackedTree) -> None:
 
 def _unzip(archive: Path, tree: UnpackedTree) -> None:
     with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
+        tree.expect(len(opened.infolist()))
         for member in opened.infolist():
             if member.is_dir():
                 tree.directory(member.filename)

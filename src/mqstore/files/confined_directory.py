@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mqstore.errors import CannotOpenError
-from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory
+from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory, walk_tree
 
 __all__ = ["ConfinedDirectory"]
 
@@ -84,7 +84,7 @@ class ConfinedDirectory(ReadOnlyDirectory):
 
     def foreign_entries(self) -> Iterator[str]:
         """Yield what is ignored: links that lead out, and anything that is neither file nor directory."""
-        for directory, directories, files in os.walk(self.root):
+        for directory, directories, files in walk_tree(self.root):
             above = "" if directory == str(self.root) else os.path.relpath(directory, self.root)
             for name in sorted((*directories, *files)):
                 relative = f"{above}/{name}" if above else name

@@ -20,6 +20,8 @@ behind is removed by the next run with the same target: the process held a lock 
 
 Tasks in other processes write into the staged directory by `DurableDirectory(root)`. That never creates the root, so a
 late attempt cannot write after the rename: its root no longer exists.
+
+What is created lets no one in whom the directory around it keeps out, and never more than the umask allows (`permissions`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqstore.errors import CannotOpenError, TargetError
-from mqstore.files.durable_file import DurableFile, copy_file, sync_path, target_error, writing
+from mqstore.files.durable_file import SECRET, DurableFile, copy_file, permissions, sync_path, target_error, writing
 from mqstore.files.location import check_parent
 from mqstore.files.locking import forked_sentence
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
@@ -126,7 +128,7 @@ class DurableDirectory:
         with writing(path):
             self.attempt("mkdir", relative)
             try:
-                os.mkdir(path)
+                os.mkdir(path, permissions(path.parent, 0o777))
             except FileExistsError:
                 if not path.is_dir():
                     raise
@@ -140,7 +142,7 @@ class DurableDirectory:
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
             self.attempt("create", relative)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions(path.parent))
             try:
                 if size:
                     self.attempt("truncate", relative)
@@ -160,7 +162,7 @@ class DurableDirectory:
         self.make_directory(relative.rpartition("/")[0])
         with writing(path):
             self.attempt("create", relative)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, permissions(path.parent))
             try:
                 grown = os.fstat(descriptor).st_size < size
                 if grown:
@@ -175,11 +177,11 @@ class DurableDirectory:
         """Open an existing file for writing; the caller closes it."""
         return DurableFile(self, relative)
 
-    def open_new(self, relative: str) -> DurableFile:
+    def open_new(self, relative: str, *, mode: int | None = None) -> DurableFile:
         """Create a file and open it for writing; the caller closes it. Raises TargetError if it exists."""
         self.path(relative)
         self.make_directory(relative.rpartition("/")[0])
-        return DurableFile(self, relative, exclusive=True)
+        return DurableFile(self, relative, exclusive=True, mode=mode)
 
     def pwrite(self, relative: str, offset: int, buffer: Any) -> None:
         """Write the whole buffer at an offset of an existing file."""
@@ -231,19 +233,19 @@ class DurableDirectory:
         """Truncate an existing file to `size` bytes, or extend it by zeros that occupy no disk space."""
         self._file(relative).truncate(size)
 
-    def write_small(self, relative: str, content: bytes, *, mode: int = 0o666) -> None:
+    def write_small(self, relative: str, content: bytes, *, mode: int | None = None) -> None:
         """Write a whole small file atomically and synced: a reader sees the old content or the new one, never a part.
 
-        mode: permission bits, less the process's umask.
+        mode: the exact permission bits; by default as `permissions` says.
         """
         path = self.path(relative)
         above, _, name = relative.rpartition("/")
         self.make_directory(above)
         draft = "/".join(part for part in (above, f".{name[:200]}{STAGED}{os.urandom(4).hex()}") if part)
         try:
-            with self.open_new(draft) as file:
+            with self.open_new(draft, mode=None if mode is None else mode & SECRET) as file:
                 file.write(content)
-                if mode != 0o666:
+                if mode is not None:
                     with writing(path):
                         os.fchmod(file.fileno(), mode)
                 file.sync()
@@ -398,7 +400,7 @@ def make_root(root: str | os.PathLike[str]) -> bool:
     if path.is_dir():
         return False
     with writing(path):
-        path.mkdir()
+        path.mkdir(permissions(path.parent, 0o777))
         sync_path(path.parent)
     return True
 

@@ -22,9 +22,10 @@ from mqstore.files.direct_write import write_past_cache
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 from mqstore.files.regular_file import open_regular, why_unreadable
 
-__all__ = ["DurableFile", "copy_file", "open_for_writing", "sync_path", "writing", "written_ranges"]
+__all__ = ["SECRET", "DurableFile", "copy_file", "open_for_writing", "permissions", "sync_path", "writing", "written_ranges"]
 
 COPY_CHUNK = 64 << 20
+SECRET = 0o600  # mode of a file with keys or passwords, or their hashes
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up", errno.EFBIG: "the file size limit is reached"}
 _REFUSED = {errno.EACCES: "permission denied", errno.EPERM: "operation not permitted", errno.EROFS: "the file system is read-only"}
@@ -88,9 +89,22 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
         offset += written
 
 
-def open_for_writing(path: Path, flags: int = 0) -> int:
-    """Open a regular file that has no second hard link. Raises OSError, or TargetError for any other file."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
+def permissions(place: str | os.PathLike[str], wanted: int = 0o666) -> int:
+    """Return the mode for what is created in a directory: wanted, as far as the directory itself lets its group and others in.
+
+    The umask takes more away. Thus messages written into a private directory stay private wherever the file goes later; 0o777 is wanted
+    for directories, and `SECRET` for what only its owner may read. Raises OSError.
+    """
+    return wanted & (0o700 | os.stat(place).st_mode)
+
+
+def open_for_writing(path: Path, flags: int = 0, mode: int | None = None) -> int:
+    """Open a regular file that has no second hard link. Raises OSError, or TargetError for any other file.
+
+    mode: of a file that is created (O_CREAT); by default as `permissions` says.
+    """
+    created = 0 if not flags & os.O_CREAT else permissions(path.parent) if mode is None else mode
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, created)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
@@ -115,7 +129,7 @@ class DurableFile(io.RawIOBase):
     Every error is a TargetError. Closing does not sync.
     """
 
-    def __init__(self, directory: FileOwner, relative: str, *, exclusive: bool = False) -> None:
+    def __init__(self, directory: FileOwner, relative: str, *, exclusive: bool = False, mode: int | None = None) -> None:
         super().__init__()
         self.path = directory.path(relative)
         self.relative = relative
@@ -125,7 +139,7 @@ class DurableFile(io.RawIOBase):
         with writing(self.path):
             if exclusive:
                 directory.attempt("create", relative)
-            self._descriptor = open_for_writing(self.path, os.O_CREAT | os.O_EXCL if exclusive else 0)
+            self._descriptor = open_for_writing(self.path, os.O_CREAT | os.O_EXCL if exclusive else 0, mode)
         if exclusive:
             directory.note(Create(directory.named(relative), 0))
 
@@ -222,7 +236,7 @@ def copy_file(origin: str, path: Path) -> None:
     try:
         status = os.fstat(reading)
         with writing(path):
-            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions(path.parent))
             try:
                 os.ftruncate(target, status.st_size)
                 for start, stop in written_ranges(reading, status.st_size):

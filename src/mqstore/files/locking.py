@@ -34,7 +34,7 @@ import weakref
 from typing import Protocol
 
 from mqstore.errors import TargetError
-from mqstore.files.durable_file import FileOwner, writing
+from mqstore.files.durable_file import FileOwner, permissions, writing
 from mqstore.files.recorder import Create, Sync
 
 __all__ = [
@@ -113,7 +113,7 @@ class LockedFile:
             self._refuse_twice()
             if not os.path.lexists(self.path):
                 directory.attempt("create", relative)
-                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions(self.path.parent)))
                 directory.note(Create(directory.named(relative), 0))
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             status = os.fstat(descriptor)

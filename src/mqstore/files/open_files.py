@@ -15,6 +15,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mqstore.files.readonly import walk_tree
+
 __all__ = ["Writer", "can_tell", "writers"]
 
 PROCESSES = "/proc"
@@ -43,7 +45,7 @@ def writers(directory: str | os.PathLike[str], *, own: bool = False) -> list[Wri
     if not found:
         return []
     seen: dict[int, Writer] = {}
-    for above, _, names in os.walk(directory):
+    for above, _, names in walk_tree(directory):
         for name in names:
             path = os.path.join(above, name)
             try:

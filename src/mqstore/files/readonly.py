@@ -27,13 +27,31 @@ from mqstore.errors import CannotOpenError, FileLostError
 from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
 
-__all__ = ["Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow"]
+__all__ = ["MOST_LEVELS", "Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow", "too_deep", "walk_tree"]
 
 Bytes = NDArray[np.uint8]
 
 _INT32 = struct.Struct(">i")
 _BLOCK = 512  # bytes of the unit in which `stat` counts
 _FEW_BYTES = 1 << 20
+MOST_LEVELS = 100  # of directories below the root; a store has a handful
+
+
+def too_deep(directory: str) -> CannotOpenError:
+    """Return the error for a directory below more than MOST_LEVELS others."""
+    shown = directory if len(directory) <= 120 else f"{directory[:80]}…{directory[-30:]}"
+    return CannotOpenError(
+        f"{shown} is more than {MOST_LEVELS} levels deep, which no store is; move that part away, or give the store itself"
+    )
+
+
+def walk_tree(root: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield what `os.walk` does. Raises CannotOpenError where directories are more than MOST_LEVELS deep; `os.walk` would recurse on."""
+    base = len(os.fspath(root))
+    for above, directories, names in os.walk(root):
+        if above[base:].count(os.sep) > MOST_LEVELS:
+            raise too_deep(above)
+        yield above, directories, names
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +306,8 @@ class ReadOnlyDirectory:
         Raises CannotOpenError if it cannot be listed, unless that is tolerated.
         """
         try:
+            if relative.count("/") >= MOST_LEVELS:
+                raise too_deep(self._where(relative))
             return self._list(relative)
         except CannotOpenError as error:
             if self._required is None or relative in self._required:
@@ -351,6 +371,8 @@ class ReadOnlyDirectory:
     def directories(self, relative: str = "") -> Iterator[str]:
         """Yield the path of every directory below relative, by name. Links are not followed, files are not examined."""
         above = f"{relative}/" if relative else ""
+        if relative.count("/") >= MOST_LEVELS:
+            raise too_deep(self._where(relative))
         try:
             with os.scandir(self.path(relative)) as scan:
                 names = sorted(entry.name for entry in scan if entry.is_dir(follow_symlinks=False))

@@ -28,7 +28,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError, FileLostError, UnsupportedError
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.read_ahead import ReadAhead
-from mqstore.files.readonly import Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow
+from mqstore.files.readonly import MOST_LEVELS, Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow, too_deep
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
 
 __all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
@@ -295,6 +295,8 @@ class RemoteDirectory(ReadOnlyDirectory):
         return sorted(self._listed.get(relative, {}).values(), key=lambda entry: entry.name)
 
     def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
+        if relative.count("/") >= MOST_LEVELS:
+            raise too_deep(self._path(relative))
         for entry in self.entries(relative):
             below = f"{relative}/{entry.name}" if relative else entry.name
             if entry.is_directory:

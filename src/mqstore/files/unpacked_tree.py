@@ -6,7 +6,7 @@
     FIFO                   made: readers report it, as in a directory
 
 A link whose target is outside of the directory is refused by name, and so is a member below a link. What is written is bounded: by the
-free space of the file system, by `MOST_BYTES` (holes included) and by `MOST_MEMBERS`.
+free space of the file system, by `MOST_BYTES` (holes included), by `MOST_MEMBERS`, and in depth by `MOST_LEVELS`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from mqstore.files.readonly import MOST_LEVELS
+
 __all__ = ["MOST_BYTES", "MOST_MEMBERS", "NoSpaceError", "RefusedMemberError", "UnpackedTree"]
 
 MOST_BYTES = 1 << 40
-MOST_MEMBERS = 1_000_000
+MOST_MEMBERS = 200_000  # which take half a minute; a directory can have more
 MOST_LINKS = 40  # on the way to one target
 _BLOCK = 1 << 16
 _SPARE = 64 << 20  # what unpacking leaves free, for the rest of the machine
@@ -47,21 +49,28 @@ class UnpackedTree:
         self.written = 0
         self._space = max(0, shutil.disk_usage(root).free - _SPARE)
         self._links: dict[tuple[str, ...], tuple[str, str]] = {}
+        self._directories: set[tuple[str, ...]] = {()}
+
+    def expect(self, members: int) -> None:
+        """Refuse an archive that has too many members, where the number is known beforehand."""
+        if members > MOST_MEMBERS:
+            raise RefusedMemberError(f"it has more than {MOST_MEMBERS:,} members")
 
     def _take(self, name: str, size: int = 0) -> tuple[str, ...]:
         """Return the parts of a member's path; count it."""
         self.members += 1
         self.bytes += size
-        if self.members > MOST_MEMBERS:
-            raise RefusedMemberError(f"it has more than {MOST_MEMBERS:,} members")
+        self.expect(self.members)
         if self.bytes > MOST_BYTES:
             raise RefusedMemberError(f"its files have more than {MOST_BYTES >> 40} TiB together")
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
         if name.startswith("/") or ".." in parts:
             raise RefusedMemberError(f"member {_shown(name)} would leave the archive's directory")
+        if len(parts) > MOST_LEVELS:
+            raise RefusedMemberError(f"member {_shown(name)} is {len(parts):,} levels deep, more than {MOST_LEVELS}")
         if "\0" in name:
             raise RefusedMemberError(f"the name of member {_shown(name)} has a zero byte")
-        for length in range(1, len(parts)):
+        for length in range(1, len(parts) if self._links else 0):
             if parts[:length] in self._links:
                 link = "/".join(parts[:length])
                 raise RefusedMemberError(f"member {_shown(name)} is below {_shown(link)}, which is a link")
@@ -69,60 +78,79 @@ class UnpackedTree:
 
     def _place(self, name: str, parts: tuple[str, ...]) -> Path:
         """Return the path of a member that is not a directory, free to be made."""
-        self._links.pop(parts, None)
-        path = self.root.joinpath(*parts)
+        path = Path(self._path(name, parts))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
             raise _refusal(name, error) from None
         return path
+
+    def _path(self, name: str, parts: tuple[str, ...]) -> str:
+        """Return the path of a member that is not a directory, in a directory that exists."""
+        self._links.pop(parts, None)
+        if parts[:-1] not in self._directories:
+            self._make_directory(name, parts[:-1])
+        return f"{self.root}/{'/'.join(parts)}"
+
+    def _make_directory(self, name: str, parts: tuple[str, ...]) -> None:
+        try:
+            self.root.joinpath(*parts).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _refusal(name, error) from None
+        self._directories.add(parts)
+
+    def _create(self, name: str, parts: tuple[str, ...]) -> IO[bytes]:
+        """Create the file of a member in place of an earlier file."""
+        path = self._path(name, parts)
+        try:
+            return open(path, "xb", buffering=0)
+        except FileExistsError:
+            os.unlink(path)
+            return open(path, "xb", buffering=0)
 
     def directory(self, name: str) -> None:
         """Make a directory."""
         parts = self._take(name)
         if parts in self._links:
             raise RefusedMemberError(f"member {_shown(name)} is a link and a directory")
-        try:
-            self.root.joinpath(*parts).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _refusal(name, error) from None
+        self._make_directory(name, parts)
 
     def file(
         self, name: str, source: IO[bytes], size: int, mtime: float | None = None, extents: Iterable[tuple[int, int]] | None = None
     ) -> None:
         """Write a file; blocks of zeros become holes. extents: where the source is not zeros, as (offset, length); None: unknown."""
-        path = self._place(name, self._take(name, size))
+        parts = self._take(name, size)
         try:
-            with open(path, "xb", buffering=0) as out:
+            with self._create(name, parts) as out:
                 for at, length in [(0, size)] if extents is None else extents:
                     if extents is not None:
                         source.seek(at)
                     out.seek(at)
                     self._copy(source, out, length)
-                out.truncate(size)
+                if size:
+                    out.truncate(size)
+                if mtime is not None:
+                    # times that no file can have are left out
+                    with contextlib.suppress(OverflowError, ValueError, OSError):
+                        os.utime(out.fileno(), (mtime, mtime))
         except OSError as error:
             # a damaged archive raises errors without a number
             if error.errno is None:
                 raise
             raise _refusal(name, error) from None
-        if mtime is not None:
-            # times that no file can have are left out
-            with contextlib.suppress(OverflowError, ValueError, OSError):
-                os.utime(path, (mtime, mtime))
 
     def stream(self, name: str, source: IO[bytes]) -> Path:
         """Write a file whose size is not known beforehand, and return its path; blocks of zeros become holes."""
-        path = self._place(name, self._take(name))
+        parts = self._take(name)
         try:
-            with open(path, "xb", buffering=0) as out:
+            with self._create(name, parts) as out:
                 self._copy(source, out, MOST_BYTES)
                 out.truncate(out.tell())
         except OSError as error:
             if error.errno is None:  # from a decompressor
                 raise
             raise _refusal(name, error) from None
-        return path
+        return self.root.joinpath(*parts)
 
     def _copy(self, source: IO[bytes], out: IO[bytes], length: int) -> None:
         while length > 0 and (block := source.read(min(_BLOCK, length))):

@@ -25,6 +25,7 @@ from mqstore.carving.joining import Joined
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
+from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
@@ -186,7 +187,7 @@ def source_files(source: Path) -> list[SourceFile]:
             return [SourceFile(str(source.absolute()), source.name, image.size, os.stat(source).st_mtime_ns)]
     found = []
     is_store = (source / "commitlog").is_dir()
-    for parent, below, names in os.walk(source):
+    for parent, below, names in walk_tree(source):
         place = Path(parent)
         below[:] = sorted(each for each in below if not (is_store and place == source and each in DERIVED))
         for name in sorted(names):

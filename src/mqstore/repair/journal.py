@@ -45,7 +45,6 @@ JournalState = str
 DRAFT = ".mqstore-repair"
 PIECE = 8 << 20
 
-_NEW_FILE_MODE = 0o644
 _OWN_FILES = re.compile(r"manifest\.json|state|\.state\.mqstore-[0-9a-f]{8}|[0-9]{4,}\.(?:old|new)")
 
 
@@ -363,7 +362,8 @@ def _put(directory: DurableDirectory, journal: Journal, change: Recorded, blob: 
     with directory.open_new(draft) as writing:
         for at, piece in _pieces(journal, blob):
             writing.pwrite(at, piece)
-        os.fchmod(writing.fileno(), _NEW_FILE_MODE if change.mode is None else change.mode & MODES)
+        if change.mode is not None:
+            os.fchmod(writing.fileno(), change.mode & MODES)
         writing.sync()
     directory.rename(draft, change.file)
     directory.sync_directory(change.file.rpartition("/")[0])

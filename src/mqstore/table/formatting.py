@@ -10,10 +10,26 @@ import re
 import shlex
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from mqstore.errors import UsageError
 
-__all__ = ["MIN_BYTES_FOR_RATE", "clock", "command", "count", "moment", "pace", "parse_time", "printable", "queue_title", "shorten", "size"]
+__all__ = [
+    "MIN_BYTES_FOR_RATE",
+    "clock",
+    "command",
+    "count",
+    "moment",
+    "no_formula",
+    "pace",
+    "parse_time",
+    "printable",
+    "printable_csv",
+    "printable_json",
+    "queue_title",
+    "shorten",
+    "size",
+]
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,6 +42,9 @@ _DAYS = {"today": 0, "yesterday": 1}
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also full-width, which Excel takes for the same
+
+
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
@@ -34,6 +53,25 @@ def _escape(found: re.Match[str]) -> str:
 def printable(text: str) -> str:
     """Escape control characters, direction marks and lone surrogates."""
     return _UNPRINTABLE.sub(_escape, text)
+
+
+def printable_csv(text: str) -> str:
+    """Escape what `printable` escapes, but for the line ends and tabs of a CSV file."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in "\n\t" else _escape(found), text)
+
+
+def printable_json(text: str) -> str:
+    """Escape what `printable` escapes as JSON does, but for line ends; the values are the same."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
+def no_formula(cell: Any) -> Any:
+    """Put ' before a text that a spreadsheet would take for a formula.
+
+    >>> no_formula('=HYPERLINK("http://192.0.2.1")'), no_formula("@A1"), no_formula("orders"), no_formula(-1), no_formula("")
+    ('\\'=HYPERLINK("http://192.0.2.1")', "'@A1", 'orders', -1, '')
+    """
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def size(count_of_bytes: int) -> str:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.wire import Pair, asked, connected, received, running
 
 from mqstore.broker import Broker, Settings
+from mqstore.broker.access.accounts import Permission
 from mqstore.broker.access.control import AccessControl
 from mqstore.broker.access.requirements import ACCOUNT, ADMIN, RESOURCES, needed
 from mqstore.broker.protocol.codes import RequestCode
@@ -367,6 +368,99 @@ def test_the_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path: Path,
     assert "not a file that can be read" in last["why"]
     assert "shop's key" not in str(events.lines)
     assert "new shop key" not in str(events.lines)
+
+
+LIMITED = """accounts:
+- accessKey: operator
+  secretKey: the operator's key
+  admin: true
+  topicPerms:
+  - orders=SUB
+- accessKey: shopkeeper
+  secretKey: the shop's key
+  defaultTopicPerm: PUB|SUB
+  topicPerms:
+  - orders=PUB
+  - secrets=DENY
+- accessKey: billing-account
+  secretKey: the billing key
+"""
+
+
+class Reloads:
+    """A broker's access control, and the file that it reads."""
+
+    def __init__(self, broker: Broker, path: Path) -> None:
+        self.access = broker.context.component(AccessControl)
+        self.path = path
+
+    async def takes(self, text: str) -> bool:
+        """Write the file, and return whether its accounts are in force then."""
+        self.path.write_text(text)
+        return await self.access.reload()
+
+
+@asynccontextmanager
+async def reloads(path: Path) -> AsyncIterator[Reloads]:
+    file = path / "plain_acl.yml"
+    file.write_text(LIMITED)
+    async with running(path, settings=Settings(acl=str(file), acl_scan_interval=3_600_000)) as broker:
+        yield Reloads(broker, file)
+
+
+def test_no_part_of_a_file_takes_an_administrator_away_or_gives_a_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqstore.broker.access.control.SETTLE", 0)
+
+    async def run() -> None:
+        async with reloads(tmp_path) as tried:
+            whole = tried.access.rules
+            for length in range(len(LIMITED)):
+                taken = await tried.takes(LIMITED[:length])
+                rules, tried.access.rules = tried.access.rules, whole
+                assert rules.accounts["operator"] == whole.accounts["operator"], LIMITED[:length]
+                shop = rules.accounts.get("shopkeeper")
+                assert shop is None or not shop.allows("secrets", Permission.SUB)
+                assert not taken or LIMITED[:length].endswith("\n")
+
+    asyncio.run(run())
+
+
+def test_an_administrator_is_revoked_by_a_file_that_says_that_it_is_complete(tmp_path: Path, events: Events) -> None:
+    without = LIMITED.replace("- accessKey: operator", "- accessKey: successor")
+    no_table = LIMITED.replace("  topicPerms:\n  - orders=SUB\n", "")
+
+    async def run() -> None:
+        async with reloads(tmp_path) as tried:
+            for refused in (without, no_table, LIMITED.replace("admin: true", "admin: false"), without + "..", without + "# ...\n"):
+                assert not await tried.takes(refused)
+                assert tried.access.rules.accounts["operator"].permissions == {"orders": Permission.SUB}
+            assert await tried.takes(no_table + "...\n")
+            assert await tried.takes(without + "...")
+            assert "operator" not in tried.access.rules.accounts
+
+    asyncio.run(run())
+    first, second, third, *_ = [event["why"] for event in events.of("acl-file-broken")]
+    assert "the administrator operator would be missing; if that is intended, add a last line of three dots (...)" in first
+    assert "operator would get rights on orders, of which its entry is missing" in second
+    assert "the administrator operator would be missing" in third
+    assert [event["lost"] for event in events.of("acl-rights-lost")] == [
+        ["1 of the 1 topicPerms and groupPerms of operator"],
+        ["the account operator"],
+    ]
+
+
+def test_an_account_is_revoked_by_removing_it_and_the_log_names_it(tmp_path: Path, events: Events) -> None:
+    async def run() -> None:
+        async with reloads(tmp_path) as tried:
+            assert await tried.takes(LIMITED.partition("- accessKey: billing-account")[0])
+            assert set(tried.access.rules.accounts) == {"operator", "shopkeeper"}
+            assert await tried.takes(LIMITED.replace("  - orders=PUB\n", "").replace("defaultTopicPerm: PUB|SUB", "defaultTopicPerm: DENY"))
+
+    asyncio.run(run())
+    assert [event["lost"] for event in events.of("acl-rights-lost")] == [
+        ["the account billing-account"],
+        ["1 of the 2 topicPerms and groupPerms of shopkeeper"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import resource
+import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
@@ -230,7 +232,7 @@ def test_a_slow_handshake_and_a_silent_client_are_cut_off(files: Files, loop: st
 
 def test_handshakes_are_limited_and_served_clients_are_not_affected(files: Files, tmp_path: Path, closings: list[str]) -> None:
     async def work() -> None:
-        async with running(tmp_path, settings=settings(files, "enforcing", max_handshakes=5)) as broker:
+        async with running(tmp_path, settings=settings(files, "enforcing", max_handshakes=5, max_address_share=100)) as broker:
             pair = await secured(broker, files.authority.client_context())
             acceptor = broker._server
             assert isinstance(acceptor, TlsAcceptor)
@@ -251,12 +253,48 @@ def test_handshakes_are_limited_and_served_clients_are_not_affected(files: Files
             again[1].close()
 
     run(work)
-    assert closings[0] == "there are too many TLS handshakes"
+    assert closings[0] == "there are too many TLS handshakes: the limit of this broker is 5"
+
+
+def test_half_open_handshakes_of_one_address_keep_no_other_out(files: Files, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4000:
+        pytest.skip("1,500 connections need more file descriptors, in both processes at once")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    async def work() -> None:
+        async with running(tmp_path, settings=settings(files, "enforcing")) as broker:
+            start = hello(files.authority.client_context())[:50]
+            greedy = []
+            for number in range(1500):
+                stream = socket.socket()
+                stream.bind(("127.0.0.2", 0))
+                stream.connect((broker.host, broker.port))
+                stream.send(start)
+                greedy.append(stream)
+                if number % 50 == 0:
+                    await asyncio.sleep(0)
+            quotas = broker.context.shared.quotas
+            await until(lambda: quotas.handshakes.refused == 1000)
+            assert quotas.handshakes.of("127.0.0.2") == 500
+            began = asyncio.get_running_loop().time()
+            pair = await secured(broker, files.authority.client_context())
+            assert (await asked(pair, Frame(106, opaque=1))).code == 0
+            assert asyncio.get_running_loop().time() - began < 2
+            await until(lambda: quotas.handshakes.held == 0)  # each has 5 seconds
+            for stream in greedy:
+                stream.close()
+            pair[1].close()
+
+    try:
+        run(work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_connections_are_limited_whatever_their_state(files: Files, tmp_path: Path, closings: list[str]) -> None:
     async def work() -> None:
-        async with running(tmp_path, settings=settings(files, "permissive", max_connections=2)) as broker:
+        async with running(tmp_path, settings=settings(files, "permissive", max_connections=2, max_address_share=100)) as broker:
             pair = await secured(broker, files.authority.client_context())
             await until(lambda: len(broker.context.connections) == 1)
             _, silent = await connected(broker)
@@ -270,7 +308,7 @@ def test_connections_are_limited_whatever_their_state(files: Files, tmp_path: Pa
                 each.close()
 
     run(work)
-    assert closings == ["there are too many connections"]
+    assert closings == ["there are too many connections: the limit of this broker is 2"]
 
 
 def test_a_bad_frame_within_tls_closes_the_connection(files: Files, tmp_path: Path, closings: list[str]) -> None:

@@ -60,6 +60,9 @@ class Permission(IntFlag):
         return self & named == named if named else bool(self & (Permission.PUB | Permission.SUB))
 
 
+_ONE = (Permission.PUB, Permission.SUB)
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """An account. permissions: by topic, and by retry topic for groups. white: addresses whose requests are not checked further."""
@@ -105,6 +108,47 @@ class AccessRules:
     accounts: Mapping[str, Account]
     white: tuple[WhiteList, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def lost(self, later: AccessRules) -> list[str]:
+        """Return what later rules take away, each as a short text that names the account."""
+        found = []
+        for key, account in self.accounts.items():
+            after = later.accounts.get(key)
+            if after is None:
+                found.append(f"the account {shown(key)}")
+                continue
+            if account.admin and not after.admin:
+                found.append(f"the administrator's rights of {shown(key)}")
+            gone = account.permissions.keys() - after.permissions.keys()
+            if gone:
+                found.append(f"{len(gone)} of the {len(account.permissions)} topicPerms and groupPerms of {shown(key)}")
+        return found
+
+    def risked(self, later: AccessRules) -> list[str]:
+        """Return what later rules do to an administrator or give away because lines are missing, as a torn file would.
+
+        Missing lines can give rights: an administrator without a table may do everything, and where a table has no entry the default
+        holds.
+
+        >>> first = AccessRules({"operator": Account("operator", "a secret", admin=True, permissions={"orders": Permission.SUB})})
+        >>> first.risked(AccessRules({"operator": Account("operator", "a secret", admin=True)}))
+        ['operator would get rights on orders, of which its entry is missing']
+        >>> first.risked(AccessRules({}))
+        ['the administrator operator would be missing']
+        """
+        found = []
+        for key, account in self.accounts.items():
+            after = later.accounts.get(key)
+            if account.admin and (after is None or not after.admin):
+                found.append(f"the administrator {shown(key)} would be missing")
+            if after is None:
+                continue
+            gone = sorted(account.permissions.keys() - after.permissions.keys())
+            more = (right for right in gone if any(after.allows(right, p) and not account.allows(right, p) for p in _ONE))
+            right = next(more, None)
+            if right is not None:
+                found.append(f"{shown(key)} would get rights on {shown(right)}, of which its entry is missing")
+        return found
 
 
 def shown(text: str, limit: int = 64) -> str:

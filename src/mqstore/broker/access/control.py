@@ -11,7 +11,13 @@ Every request is checked, also those without a response and those to the name se
 What the answers may contain is in `answers`.
 
 The file is read every five seconds, as a broker does. A file that cannot be used changes nothing: the accounts of the last good one
-remain, and a log line says what to correct. Secret keys appear in no log line and no response.
+remain, and a log line says what to correct. Secret keys appear in no log line and no response. A file that ends too early may be YAML
+all the same:
+
+    its last line has no end                                       not used
+    an administrator is missing, or an account would get rights    not used unless its last line is `...`, the end of a YAML document
+    because entries are missing
+    an account, or a right, is missing                             used, and named in a log line
 
 Format: docs/formats/rocketmq-remoting.md, section 10. Source: Apache RocketMQ 4.9.3, PlainPermissionManager, AclFileWatchService.
 """
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["AccessControl", "check_accounts", "refusal"]
 
 SETTLE = 0.05  # seconds in which a changed file must not change again
+COMPLETE = b"\n..."  # how a file ends that says that it is complete
 LOGGED_PER_SECOND = 10  # refusals; the others are counted
 
 
@@ -147,14 +154,34 @@ class AccessControl(Component):
         self._digest = digest
         if raw is not None:
             try:
-                self.rules = await self.context.run(plain_acl.parse, raw, self.path)
+                rules = await self.context.run(plain_acl.parse, raw, self.path)
             except MqstoreError as error:
                 why = str(error)
             else:
-                self._report(self.rules)
-                return True
+                why = self._why_torn(raw, rules)
+                if not why:
+                    lost = self.rules.lost(rules)
+                    self.rules = rules
+                    self._report(rules)
+                    if lost:
+                        log("acl-rights-lost", logging.WARNING, file=self.path, lost=lost)
+                    return True
         log("acl-file-broken", logging.ERROR, file=self.path, why=f"{why}; the accounts of the last good file remain in force")
         return False
+
+    def _why_torn(self, raw: bytes, rules: AccessRules) -> str:
+        """Return why a changed file may not have been written to its end; empty if it can be used."""
+        if raw.rstrip().endswith(COMPLETE):
+            return ""
+        if not raw.endswith(b"\n"):
+            return f"the last line of {self.path} has no end, as if the file were not written completely; end it with a newline"
+        risked = self.rules.risked(rules)
+        if not risked:
+            return ""
+        return (
+            f"{self.path} may not have been written completely: {'; '.join(risked[:5])}; "
+            "if that is intended, add a last line of three dots (...), or restart the broker"
+        )
 
     def _read(self) -> tuple[bytes, bytes | None, str]:
         """Return (a digest of the file, its bytes, why it cannot be read)."""

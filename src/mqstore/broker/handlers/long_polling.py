@@ -6,7 +6,9 @@
     suspendTimeoutMillis elapsed              -> retried for the last time and answered in any case
     the connection is lost                    -> dropped
 
-A pull stays held while its filter rejects all new messages; each message is checked once.
+A pull stays held while its filter rejects all new messages; each message is checked once. A held pull keeps its compiled filter and what
+its response needs, not its frame. It is held for `Settings.max_hold_time` at most, whatever it asks for, and number and bytes of held
+pulls are bounded: over all clients, for each remote address, and for each connection.
 
 Protocol: docs/formats/rocketmq-remoting.md, section 3.3. Source: Apache RocketMQ 4.9.3, PullRequestHoldService.
 """
@@ -19,8 +21,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mqstore.broker.filter.pull_filter import PullFilter
+from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Component, Context
+from mqstore.broker.runtime.context import Component, Context, ResponseError
 from mqstore.rocketmq.query.pull import GetStatus
 
 __all__ = ["COMPONENTS", "HeldPull", "LongPolling"]
@@ -32,7 +35,10 @@ QueueKey = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A held pull. offset: the requested one. looked_at: the filter rejected everything before it. again: pulls again and responds."""
+    """A held pull. offset: the requested one. size: bytes of memory that it takes, as `held_size` gives them.
+
+    looked_at: the filter rejected everything before it. again: pulls again and responds.
+    """
 
     connection: Connection
     group: str
@@ -40,6 +46,7 @@ class HeldPull:
     queue_id: int
     offset: int
     filter: PullFilter
+    size: int
     again: Callable[[], None]
     looked_at: int = 0
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
@@ -75,9 +82,10 @@ class LongPolling(Component):
             self._forget(held)
 
     def hold(self, held: HeldPull, milliseconds: int) -> bool:
-        """Hold a pull. Returns False if too many are held, or if a message has arrived meanwhile."""
-        if self.count >= self.context.settings.max_held_pulls or not self.context.accepting:
+        """Hold a pull. Returns False if a message has arrived meanwhile. Raises ResponseError if too much is held."""
+        if not self.context.accepting:
             return False
+        self._take(held)
         held.looked_at = held.offset
         self._by_queue.setdefault(held.key, set()).add(held)
         self._by_connection.setdefault(held.connection, set()).add(held)
@@ -85,8 +93,24 @@ class LongPolling(Component):
         if self._has_news(held):
             self._forget(held)
             return False
-        held.timer = self.context.loop.call_later(max(milliseconds, 0) / 1000, self._expire, held)
+        longest = self.context.settings.max_hold_time
+        held.timer = self.context.loop.call_later(min(max(milliseconds, 0), longest) / 1000, self._expire, held)
         return True
+
+    def _take(self, held: HeldPull) -> None:
+        """Count a pull in the quotas of what is held. Raises ResponseError."""
+        quotas, connection = self.context.shared.quotas, held.connection
+        most = self.context.settings.max_client_held_pulls
+        if len(self._by_connection.get(connection, ())) >= most:
+            why = f"there are too many held pulls: the limit of one connection is {most:,}"
+        else:
+            why = quotas.held_pulls.take(connection.host)
+            if not why:
+                why = quotas.held_bytes.take(connection.host, held.size)
+                if why:
+                    quotas.held_pulls.give(connection.host)
+        if why:
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"broker busy, start flow control for a while: {why}")
 
     # waking
 
@@ -144,6 +168,8 @@ class LongPolling(Component):
         if waiting is None or held not in waiting:
             return
         self.count -= 1
+        self.context.shared.quotas.held_pulls.give(held.connection.host)
+        self.context.shared.quotas.held_bytes.give(held.connection.host, held.size)
         waiting.discard(held)
         if not waiting:
             del self._by_queue[held.key]

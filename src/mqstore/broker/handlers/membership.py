@@ -123,11 +123,25 @@ def _check_limits(context: Context, connection: Connection, told: Heartbeat) -> 
         remark = f"a client may be in maxClientGroups={settings.max_client_groups} groups (--config), this one would be in {joined + more}"
         raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
     limits.check("groups of clients that are connected", clients.memberships, more)
+    _check_address(context, connection, more)
     limits.check("subscriptions", clients.subscriptions, clients.new_subscriptions(told))
+    limits.check("bytes of subscriptions", clients.subscription_bytes, clients.new_subscription_bytes(told))
     if settings.auto_create_groups:
         new = {group.name for group in told.consumers if group.name not in context.store.groups}
         limits.check("groups", len(context.store.groups.names()), len(new))
         limits.check("topics", len(context.store.topics.names()), len(new))
+
+
+def _check_address(context: Context, connection: Connection, more: int) -> None:
+    """Refuse memberships of which the clients of one remote address would have more than their share. Raises ResponseError."""
+    clients, settings = context.component(Membership).clients, context.settings
+    share = settings.max_memberships * settings.max_address_share // 100
+    if not more or clients.memberships + more <= share:
+        return
+    of_address = sum(clients.groups_of(each) for each in context.connections if each.host == connection.host)
+    if of_address + more > share:
+        remark = f"clients at {connection.host} are in {of_address} groups, the limit of one address: raise maxAddressShare (--config)"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def unregister_client(context: Context, connection: Connection, request: Frame) -> Frame:

@@ -5,6 +5,7 @@
     rocketmq_consumer_*, rocketmq_group_*            by group and topic: offsets, lag, messages and bytes per second, age of the oldest
     rocketmq_brokeruntime_*                          the table of GET_BROKER_RUNTIME_INFO
     mqstore_broker_connections                       open connections
+    mqstore_broker_held, _held_limit, _refused       what clients hold, its limit, and how often more was refused (`runtime.quotas`)
 
 `rocketmq_client_*` are missing: the exporter asks the consumers themselves for those. `prometheus_client` (the extra `metrics`) writes
 the text and serves it at /metrics if `Settings.metrics` is set; see `metrics_listener`.
@@ -103,6 +104,9 @@ _BY_SERIES = {
 
 _HELP = {
     "mqstore_broker_connections": "Open client connections",
+    "mqstore_broker_held": "What clients hold, by quota",
+    "mqstore_broker_held_limit": "Limit of what clients may hold, by quota",
+    "mqstore_broker_refused": "How often clients were refused more than a quota since the start",
     "rocketmq_broker_tps": "Messages stored per second over the last minute",
     "rocketmq_broker_qps": "Messages delivered per second over the last minute",
     "rocketmq_producer_tps": "Messages stored per second and topic over the last minute",
@@ -178,6 +182,10 @@ def _all_samples(context: Context) -> list[Sample]:
 def samples(context: Context) -> Iterator[Sample]:
     """Yield all metrics as they are now."""
     yield Sample("mqstore_broker_connections", len(context.connections), {})
+    for name, quota in context.shared.quotas:
+        yield Sample("mqstore_broker_held", quota.held, {"quota": name})
+        yield Sample("mqstore_broker_held_limit", quota.most, {"quota": name})
+        yield Sample("mqstore_broker_refused", quota.refused, {"quota": name})
     yield from _of_counters(context)
     yield from _of_topics(context)
     yield from _of_groups(context)

@@ -20,6 +20,7 @@ Protocol: docs/formats/rocketmq-remoting.md, section 3.3. Source: Apache RocketM
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from mqstore.broker.access.answers import of_topic
 from mqstore.broker.filter.pull_filter import PullFilter
@@ -35,6 +36,7 @@ from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
+from mqstore.broker.runtime.quotas import held_size
 from mqstore.errors import UsageError
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
 
@@ -90,11 +92,13 @@ def pull(context: Context, connection: Connection, request: Frame) -> Frame | No
     return _pulled(context, connection, request, PullHeader.of(request), may_suspend=True)
 
 
-def _pulled(context: Context, connection: Connection, request: Frame, header: PullHeader, *, may_suspend: bool) -> Frame | None:
-    """Pull and return the response, or None if the pull is held."""
+def _pulled(
+    context: Context, connection: Connection, request: Frame, header: PullHeader, given: PullFilter | None = None, *, may_suspend: bool
+) -> Frame | None:
+    """Pull and return the response, or None if the pull is held. given: the filter in the request, if it is known already."""
     began = context.clock()
     _check_pull(context, connection, header)
-    wanted = _filter(context, request, header)
+    wanted = given or _filter(context, request, header)
     reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
     if reset is not None:
         return _moved(context, request, header, reset)
@@ -105,22 +109,36 @@ def _pulled(context: Context, connection: Connection, request: Frame, header: Pu
     if code is None:
         code = ResponseCode.PULL_NOT_FOUND if header.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     if code == ResponseCode.PULL_NOT_FOUND and may_suspend and header.sys_flag & MAY_SUSPEND:
-
-        def again() -> None:
-            try:
-                done = _pulled(context, connection, request, header, may_suspend=False)
-            except ResponseError as error:
-                done = make_response(request, error.code, error.remark, error.ext)
-            if done is not None and not request.is_oneway:
-                connection.send(done)
-
-        settings = context.settings
-        held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, wanted, again)
-        if context.component(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time):
+        if _held(context, connection, request, header, wanted):
             return None
         found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
         code = _CODES.get(found.status, code)
     return _pull_response(context, request, header, found, code, began)
+
+
+def _held(context: Context, connection: Connection, request: Frame, header: PullHeader, wanted: PullFilter) -> bool:
+    """Hold a pull, which keeps nothing of its frame but what the response needs. Returns False if there is a message already."""
+    with_filter = bool(header.sys_flag & HAS_SUBSCRIPTION)  # else the next pull takes what the group subscribes to then
+    if with_filter:
+        expression = headers.text_or(request, "subscription", "")
+    else:
+        subscription = context.component(Membership).clients.subscription(header.group, header.topic)
+        expression = "" if subscription is None else subscription.expression
+    size = held_size(expression)
+    again = partial(_pull_again, context, connection, request.without_content(), header, wanted if with_filter else None)
+    held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, wanted, size, again)
+    settings = context.settings
+    return context.component(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time)
+
+
+def _pull_again(context: Context, connection: Connection, request: Frame, header: PullHeader, given: PullFilter | None) -> None:
+    """Answer a pull that was held."""
+    try:
+        done = _pulled(context, connection, request, header, given, may_suspend=False)
+    except ResponseError as error:
+        done = make_response(request, error.code, error.remark, error.ext)
+    if done is not None and not request.is_oneway:
+        connection.send(done)
 
 
 def _pull_response(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
@@ -197,6 +215,8 @@ def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
     """Return the filter of the request's subscription, or of its group's heartbeats. Raises ResponseError."""
     if header.sys_flag & HAS_SUBSCRIPTION:
         expression, kind = headers.text_or(request, "subscription"), headers.text_or(request, "expressionType")
+        context.limits.expression(expression or "")
+        context.limits.name(kind or "", "filter")
         try:
             subscription = Subscription.of(header.topic, expression, version=header.version, expression_type=kind)
             wanted = PullFilter.of(subscription)

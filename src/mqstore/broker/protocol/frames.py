@@ -106,6 +106,17 @@ class Frame:
     parts: Sequence[bytes | memoryview] = ()  # further parts of the body after `body`; sent without joining them
 
     @property
+    def size(self) -> int:
+        """About how many bytes of memory the frame takes."""
+        fields = self.ext.items() if self.ext is not None else ()
+        return 512 + len(self.body) + sum(128 + len(name) + len(value) for name, value in fields)
+
+    def without_content(self) -> Frame:
+        """Return what a response needs to know of a request: everything but the fields and the body."""
+        known = self.language, self.version, self.serialization
+        return Frame(self.code, None, b"", None, self.flag, self.opaque, *known)
+
+    @property
     def is_response(self) -> bool:
         return bool(self.flag & RESPONSE)
 

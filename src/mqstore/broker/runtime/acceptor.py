@@ -3,8 +3,9 @@
     accept -> wait for the first byte, without consuming it -> 0x16: TLS handshake -> Connection
                                                              -> another: Connection, or closed if TLS is enforced
 
-The first byte must come, and a handshake must end, within `handshake_timeout`. There are at most `max_handshakes` at a time; clients
-that begin further ones are disconnected. Connections that wait for either count towards `max_connections`.
+The first byte must come, and a handshake must end, within `handshake_timeout`. There are at most `max_handshakes` at a time, of which
+one address may have a part; clients that begin further ones are disconnected. Connections that wait for the first byte count towards
+`max_connections`.
 
 The files are looked at every few seconds. When they have changed, the next handshakes use the new ones, unless these are not valid.
 
@@ -50,7 +51,7 @@ class TlsAcceptor:
         self._context = files.load()
         self._enforcing = enforcing
         self._loop = asyncio.get_running_loop()
-        self._silent: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}  # waiting for the first byte
+        self._silent: dict[socket.socket, tuple[str, str, asyncio.TimerHandle]] = {}  # waiting for the first byte: peer, host, timer
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: asyncio.TimerHandle | None = None
         self._renewing: asyncio.TimerHandle | None = None
@@ -111,16 +112,16 @@ class TlsAcceptor:
                 self._paused = self._loop.call_later(PAUSE, self._resume)
                 return
             client.setblocking(False)
-            settings = self._shared.settings
-            if self.pending + len(self._shared.connections) >= settings.max_connections:
-                self._refuse(client, _name(address), "there are too many connections")
+            host = str(address[0]) if isinstance(address, tuple) else ""
+            why = self._shared.quotas.connections.take(host)
+            if why:
+                self._refuse(client, _name(address), why)
                 continue
-            timer = self._loop.call_later(settings.handshake_timeout / 1000, self._give_up, client)
-            self._silent[client] = _name(address), timer
+            timer = self._loop.call_later(self._shared.settings.handshake_timeout / 1000, self._give_up, client)
+            self._silent[client] = _name(address), host, timer
             self._loop.add_reader(client, self._look, client)
 
     def _refuse(self, client: socket.socket, peer: str, why: str) -> None:
-        self._shared.refused += 1
         log("connection-closed", logging.WARNING, peer=peer, why=why)
         client.close()
 
@@ -128,15 +129,16 @@ class TlsAcceptor:
         self._paused = None
         self._loop.add_reader(self._listener, self._accept)
 
-    def _forget(self, client: socket.socket) -> str:
-        """Stop waiting for a client's first byte; return its address."""
+    def _forget(self, client: socket.socket) -> tuple[str, str]:
+        """Stop waiting for a client's first byte; return its address and host."""
         self._loop.remove_reader(client)
-        peer, timer = self._silent.pop(client)
+        peer, host, timer = self._silent.pop(client)
         timer.cancel()
-        return peer
+        self._shared.quotas.connections.give(host)
+        return peer, host
 
     def _give_up(self, client: socket.socket) -> None:
-        peer = self._forget(client)
+        peer, _ = self._forget(client)
         log("connection-closed", peer=peer, why="the client sent nothing")
         client.close()
 
@@ -148,23 +150,25 @@ class TlsAcceptor:
             return
         except OSError:
             first = b""
-        peer = self._forget(client)
+        peer, host = self._forget(client)
         if not first:
             client.close()
         elif first[0] == HANDSHAKE:
-            if len(self._tasks) >= self._shared.settings.max_handshakes:
-                self._refuse(client, peer, "there are too many TLS handshakes")
+            why = self._shared.quotas.handshakes.take(host)
+            if why:
+                self._refuse(client, peer, why)
             else:
-                self._spawn(client, peer, self._context)
+                self._spawn(client, peer, self._context).add_done_callback(lambda _: self._shared.quotas.handshakes.give(host))
         elif self._enforcing:
             self._refuse(client, peer, PLAIN)
         else:
             self._spawn(client, peer, None)
 
-    def _spawn(self, client: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
+    def _spawn(self, client: socket.socket, peer: str, context: ssl.SSLContext | None) -> asyncio.Task[None]:
         task = self._loop.create_task(self._connect(client, peer, context))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _connect(self, client: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
         """Hand a client over to a `Connection`, after its handshake."""

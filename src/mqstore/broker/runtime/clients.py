@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mqstore.broker.protocol.heartbeats import ConsumerGroupData, Heartbeat, Subscription
+from mqstore.broker.runtime.quotas import held_size
 
 __all__ = ["Clients", "ConsumerGroup", "Member"]
 
@@ -39,6 +40,11 @@ EXPIRES = 120_000
 
 C = TypeVar("C", bound=Hashable)
 G = TypeVar("G")
+
+
+def _size(subscriptions: Iterable[Subscription]) -> int:
+    """Return about how many bytes of memory subscriptions take."""
+    return sum(held_size(subscription.expression) for subscription in subscriptions)
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class ConsumerGroup(Generic[C]):
     consume_from_where: str
     members: dict[C, Member[C]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    size: int = 0  # bytes of memory that the subscriptions take
 
     @property
     def broadcasting(self) -> bool:
@@ -82,6 +89,7 @@ class ConsumerGroup(Generic[C]):
             held = self.subscriptions.get(topic)
             if held is None or subscription.version > held.version:
                 self.subscriptions[topic] = subscription
+        self.size = _size(self.subscriptions.values())
         return changed
 
 
@@ -94,6 +102,7 @@ class Clients(Generic[C]):
         self.producers: dict[str, dict[C, Member[C]]] = {}
         self.memberships = 0
         self.subscriptions = 0
+        self.subscription_bytes = 0
         self._groups_of: dict[C, int] = {}
 
     def groups_of(self, connection: C) -> int:
@@ -113,6 +122,13 @@ class Clients(Generic[C]):
         held = {name: len(group.subscriptions) for data in told.consumers if (group := self.consumers.get(name := data.name)) is not None}
         return sum(max(0, len(data.subscriptions) - held.get(data.name, 0)) for data in told.consumers)
 
+    def new_subscription_bytes(self, told: Heartbeat) -> int:
+        """Return by how many bytes of memory the subscriptions would grow by a heartbeat."""
+        if told.without_subscriptions:
+            return 0
+        held = {data.name: 0 if (group := self.consumers.get(data.name)) is None else group.size for data in told.consumers}
+        return sum(max(0, _size(data.subscriptions) - held[data.name]) for data in told.consumers)
+
     def heartbeat(self, connection: C, told: Heartbeat, language: str, version: int, now: int) -> list[str]:
         """Apply a heartbeat. Returns the consumer groups that changed: by a new member, or by a topic added or removed."""
         for name in told.producers:
@@ -121,9 +137,10 @@ class Clients(Generic[C]):
         for data in told.consumers:
             group = self._group(data)
             came = self._seen(group.members, connection, told.client_id, language, version, now)
-            before = len(group.subscriptions)
+            before, size = len(group.subscriptions), group.size
             moved = False if told.without_subscriptions else group.subscribe(data.subscriptions)
             self.subscriptions += len(group.subscriptions) - before
+            self.subscription_bytes += group.size - size
             if came or moved:
                 changed.append(data.name)
         return changed
@@ -169,6 +186,7 @@ class Clients(Generic[C]):
         left = self._leave(self.consumers, group.members, group.name, connection)
         if not group.members:
             self.subscriptions -= len(group.subscriptions)
+            self.subscription_bytes -= group.size
         return left
 
     def _leave(self, groups: dict[str, G], members: dict[C, Member[C]] | None, name: str, who: C) -> bool:

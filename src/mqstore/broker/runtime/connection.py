@@ -3,9 +3,10 @@
     incoming bytes      -> complete frames -> `on_request` for each request, in order; responses go to the caller of `call`
     outgoing responses  -> sent as soon as they are ready, in any order
 
-The cost of a client is bounded. If more than `write_high` bytes wait to be sent to a client, no more of its requests are read; above
-`write_limit`, or after two minutes without progress, the connection is aborted. It is closed on a malformed frame or a leading 0x16
-(TLS). Unfinished frames of all connections take at most `incoming_limit` bytes; a connection that exceeds it is closed.
+The cost of a client is bounded. If more than `write_high` bytes wait to be sent to a client, or its requests in flight are more than
+`max_in_flight` or `max_in_flight_bytes`, no more of its requests are read; above `write_limit` unsent bytes, or after two minutes
+without progress, the connection is aborted. It is closed on a malformed frame or a leading 0x16 (TLS). What all connections hold, and
+those of one address, is bounded, too: the number of them, unfinished frames, unsent bytes, and requests in flight (`runtime.quotas`).
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 1.1, 1.6 and 1.7.
 """
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 
 from mqstore.broker.protocol.frames import MAX_FRAME, ONEWAY, RESPONSE, Frame, FrameError, decode, encode
 from mqstore.broker.runtime.logs import log
+from mqstore.broker.runtime.quotas import Quotas
 from mqstore.tls import HANDSHAKE
 
 if TYPE_CHECKING:
@@ -28,12 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "SharedState"]
 
 MAX_JOINED = 64 << 10  # maximum bytes of responses that are joined
+UNCOUNTED = 4 << 10  # bytes of an unfinished frame that are accepted even if all others take too much memory
 
 
 class SharedState:
     """State shared by all connections of a broker.
 
-    opaques: for requests that the broker makes. incoming: bytes of unfinished frames.
+    opaques: for requests that the broker makes. quotas: what the connections hold.
     """
 
     def __init__(self, settings: Settings, number: int) -> None:
@@ -41,8 +44,12 @@ class SharedState:
         self.number = number
         self.connections: set[Connection] = set()
         self.opaques = itertools.count()
-        self.incoming = 0
-        self.refused = 0
+        self.quotas = Quotas(settings)
+
+    def recount_unsent(self) -> None:
+        """Count again what paused clients have not read: what they read in small pieces is not noticed."""
+        for connection in self.connections:
+            connection.count_unsent()
 
 
 class Connection(asyncio.Protocol):
@@ -57,6 +64,7 @@ class Connection(asyncio.Protocol):
         self.host = ""
         self.port = 0
         self.in_flight = 0
+        self.in_flight_bytes = 0
         self.active_at = 0.0
         self.closed = False
         self._on_request = on_request
@@ -64,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._counted_bytes = 0
+        self._counted_unsent = 0
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._transport: asyncio.Transport | None = None
         self._writing_paused = False
@@ -86,9 +95,9 @@ class Connection(asyncio.Protocol):
             self.host, self.port = str(name[0]), int(name[1])
             self.peer = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         self.active_at = self._loop.time()
-        if len(self.shared.connections) >= self.shared.settings.max_connections:
-            self.shared.refused += 1
-            self.close("there are too many connections", logging.WARNING)
+        why = self.shared.quotas.connections.take(self.host)
+        if why:
+            self.close(why, logging.WARNING)
             return
         self.shared.connections.add(self)
         high = self.shared.settings.write_high
@@ -96,12 +105,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()
+        self._writing_paused = False
+        self.count_unsent()
         for waiting in self._calls.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError(f"the connection to {self.peer} was lost"))
         self._calls.clear()
         if self in self.shared.connections:
             self.shared.connections.discard(self)
+            self.shared.quotas.connections.give(self.host)
             self._on_lost(self)
 
     def eof_received(self) -> bool:
@@ -119,6 +131,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self.count_unsent()
         self.active_at = self._loop.time()
         self._update_reading()
         self._loop.call_soon(self._pump)
@@ -127,7 +140,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_held_up(self) -> bool:
-        return self._writing_paused or self._draining or self.in_flight >= self.shared.settings.max_in_flight
+        settings = self.shared.settings
+        return (
+            self._writing_paused
+            or self._draining
+            or self.in_flight >= settings.max_in_flight
+            or self.in_flight_bytes >= settings.max_in_flight_bytes
+        )
 
     def _update_reading(self) -> None:
         """Pause or resume reading, as needed."""
@@ -183,28 +202,39 @@ class Connection(asyncio.Protocol):
 
     def _count_incoming(self) -> None:
         """Update the number of unfinished bytes over all connections."""
-        if len(self._buffer) == self._counted_bytes:
+        more = len(self._buffer) - self._counted_bytes
+        if not more:
             return
-        self.shared.incoming += len(self._buffer) - self._counted_bytes
+        if more < 0:
+            self.shared.quotas.incoming.give(self.host, -more)
+        elif why := self.shared.quotas.incoming.take(self.host, more):
+            if len(self._buffer) > UNCOUNTED:
+                self.close(why, logging.WARNING)
+            return
         self._counted_bytes = len(self._buffer)
-        if self.shared.incoming > self.shared.settings.incoming_limit and self._counted_bytes > 1 << 16:
-            self.close("unfinished frames of all connections take too much memory", logging.WARNING)
 
     def _resolve_call(self, response: Frame) -> None:
         waiting = self._calls.pop(response.opaque, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(response)
 
-    def request_started(self) -> None:
-        """Count a request in flight; `request_finished` must follow."""
+    def request_started(self, size: int) -> str:
+        """Count a request of size bytes in flight; `request_finished` must follow. Returns why it is refused, if so, and counts nothing."""
+        why = self.shared.quotas.working.take(self.host, size)
+        if why:
+            return why
         self.in_flight += 1
-        if self.in_flight == self.shared.settings.max_in_flight:
-            self._update_reading()
+        self.in_flight_bytes += size
+        self._update_reading()
+        return ""
 
-    def request_finished(self) -> None:
+    def request_finished(self, size: int) -> None:
         """End a request counted by `request_started`."""
+        was_held_up = self._is_held_up
         self.in_flight -= 1
-        if self.in_flight == self.shared.settings.max_in_flight - 1:
+        self.in_flight_bytes -= size
+        self.shared.quotas.working.give(self.host, size)
+        if was_held_up and not self._is_held_up:
             self._update_reading()
             self._loop.call_soon(self._pump)
 
@@ -250,8 +280,28 @@ class Connection(asyncio.Protocol):
             return
         self.active_at = self._loop.time()
         self._transport.write(raw)
-        if self._writing_paused and self._transport.get_write_buffer_size() > self.shared.settings.write_limit:
+        if not self._writing_paused:
+            return
+        if self._transport.get_write_buffer_size() > self.shared.settings.write_limit:
             self.close("the client does not read its responses", logging.WARNING, now=True)
+            return
+        why = self.count_unsent()
+        if why:
+            self.shared.recount_unsent()
+            why = self.count_unsent()
+        if why:
+            self.close(why, logging.WARNING, now=True)
+
+    def count_unsent(self) -> str:
+        """Update the number of unsent bytes over all connections whose clients are not reading. Returns why it is too large, if so."""
+        waiting = self._transport.get_write_buffer_size() if self._writing_paused and self._transport is not None else 0
+        more = waiting - self._counted_unsent
+        if more > 0 and (why := self.shared.quotas.unsent.take(self.host, more)):
+            return why
+        if more < 0:
+            self.shared.quotas.unsent.give(self.host, -more)
+        self._counted_unsent = waiting
+        return ""
 
     def notify(self, frame: Frame) -> None:
         """Send a oneway request."""
@@ -291,8 +341,8 @@ class Connection(asyncio.Protocol):
         self._update_reading()
 
     def close(self, why: str = "", level: int = logging.INFO, *, now: bool = False) -> None:
-        """Close the connection after sending pending data, or at once if now is true."""
-        if self.closed or self._transport is None:
+        """Close the connection after sending pending data, or at once if now is true, even if it is being closed."""
+        if self._transport is None or (self.closed and not now):
             return
         if why:
             log("connection-closed", level, peer=self.peer, why=why)
@@ -311,7 +361,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self._outbox = []
         self._outbox_bytes = 0
-        self.shared.incoming -= self._counted_bytes
+        self.shared.quotas.incoming.give(self.host, self._counted_bytes)
         self._counted_bytes = 0
         self._buffer = bytearray()
 

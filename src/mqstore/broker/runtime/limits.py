@@ -24,6 +24,7 @@ _SETTINGS = {
     "consumer offsets": "max_offsets",
     "groups of clients that are connected": "max_memberships",
     "subscriptions": "max_subscriptions",
+    "bytes of subscriptions": "max_subscription_bytes",
     "queue locks": "max_queue_locks",
     "values": "max_kv_values",
     "topics of other brokers": "max_registered_topics",
@@ -55,15 +56,23 @@ class Limits:
         self.name(told.client_id, "client")
         for producer in told.producers:
             self.name(producer, "producer group")
-        most = self._settings.max_expression_length
+        topics, most = sum(len(group.subscriptions) for group in told.consumers), self._settings.max_client_subscriptions
+        if topics > most:
+            remark = f"a heartbeat has {topics} subscriptions, more than maxClientSubscriptions={most} (--config)"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
         for group in told.consumers:
             self.name(group.name, "consumer group")
             for subscription in group.subscriptions:
                 self.name(subscription.topic, "topic")
                 self.name(subscription.expression_type, "filter")
-                if len(subscription.expression) > most:
-                    remark = f"an expression has {len(subscription.expression)} characters, more than maxExpressionLength={most} (--config)"
-                    raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
+                self.expression(subscription.expression)
+
+    def expression(self, text: str) -> None:
+        """Refuse an expression of a subscription that is too long."""
+        most = self._settings.max_expression_length
+        if len(text) > most:
+            remark = f"an expression has {len(text)} characters, more than maxExpressionLength={most} (--config)"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
     def properties(self, held: dict[str, str]) -> None:
         """Refuse too many attributes of a topic or group, or too long ones."""

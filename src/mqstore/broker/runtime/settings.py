@@ -29,12 +29,17 @@ class Settings:
     listening beyond loopback without accounts and without enforced TLS.
 
     handshake_timeout: of TLS, and of the first byte. max_handshakes: at a time; connections that begin further ones are closed.
-    max_connections: further ones are closed at once. max_in_flight: concurrent requests of one connection; further ones wait.
-    write_high: unsent bytes of one connection above which no more of its requests are read. write_limit: unsent bytes above which the
-    connection is aborted. incoming_limit: bytes of unfinished frames over all connections.
+    max_connections: further ones are closed at once; at most three quarters of the process's file descriptors. max_in_flight,
+    max_in_flight_bytes: concurrent requests of one connection; further ones wait. working_limit: bytes of those of all connections;
+    further ones are refused. write_high: unsent bytes of one connection above which no more of its requests are read. write_limit:
+    unsent bytes above which the connection is aborted; unsent_limit: over all connections above write_high. incoming_limit: bytes of
+    unfinished frames over all connections. max_held_pulls, held_limit: number and bytes of the pulls that are held;
+    max_client_held_pulls: of one connection. max_hold_time: how long a pull is held at most, whatever it asks for. max_address_share:
+    percent of each of these limits that the clients of one remote address may take (`runtime.quotas`).
 
     max_topics to max_attributes: what clients can make the broker hold (`runtime.limits`). max_memberships: groups of all connected
-    clients, each counted once per client; max_client_groups: of one client. Lengths in characters.
+    clients, each counted once per client; max_client_groups: of one client. max_client_subscriptions: topics in one heartbeat.
+    max_subscription_bytes: memory of all subscriptions. Lengths in characters.
     """
 
     cluster: str = "DefaultCluster"
@@ -75,14 +80,21 @@ class Settings:
     idle_timeout: int = 120_000
     call_timeout: int = 10_000
     stop_timeout: int = 10_000
-    handshake_timeout: int = 10_000
+    handshake_timeout: int = 5000
+    max_hold_time: int = 60_000
 
     max_connections: int = 50_000
     max_handshakes: int = 1000
+    max_address_share: int = 50
     max_in_flight: int = 10_000
+    max_in_flight_bytes: int = 32 << 20
+    working_limit: int = 256 << 20
     max_held_pulls: int = 100_000
+    max_client_held_pulls: int = 10_000
+    held_limit: int = 256 << 20
     write_high: int = 1 << 20
     write_limit: int = 64 << 20
+    unsent_limit: int = 512 << 20
     incoming_limit: int = 256 << 20
     workers: int = 4
 
@@ -91,7 +103,9 @@ class Settings:
     max_offsets: int = 500_000
     max_memberships: int = 200_000
     max_client_groups: int = 1000
+    max_client_subscriptions: int = 5000
     max_subscriptions: int = 100_000
+    max_subscription_bytes: int = 256 << 20
     max_queue_locks: int = 200_000
     max_kv_values: int = 10_000
     max_registered_topics: int = 200_000
@@ -117,12 +131,28 @@ class Settings:
 
 # what no client may change
 LIMITS = {
+    "maxConnections": "max_connections",
+    "maxTlsHandshakes": "max_handshakes",
+    "tlsHandshakeTimeout": "handshake_timeout",
+    "maxAddressShare": "max_address_share",
+    "maxInFlightRequests": "max_in_flight",
+    "maxInFlightBytesOfConnection": "max_in_flight_bytes",
+    "maxInFlightBytes": "working_limit",
+    "maxUnfinishedBytes": "incoming_limit",
+    "maxUnsentBytesOfConnection": "write_limit",
+    "maxUnsentBytes": "unsent_limit",
+    "maxHeldPulls": "max_held_pulls",
+    "maxHeldPullsOfConnection": "max_client_held_pulls",
+    "maxHeldBytes": "held_limit",
+    "maxHoldTime": "max_hold_time",
     "maxTopics": "max_topics",
     "maxGroups": "max_groups",
     "maxConsumerOffsets": "max_offsets",
     "maxMemberships": "max_memberships",
     "maxClientGroups": "max_client_groups",
+    "maxClientSubscriptions": "max_client_subscriptions",
     "maxSubscriptions": "max_subscriptions",
+    "maxSubscriptionBytes": "max_subscription_bytes",
     "maxQueueLocks": "max_queue_locks",
     "maxKvValues": "max_kv_values",
     "maxRegisteredTopics": "max_registered_topics",

@@ -5,7 +5,7 @@ class (`option_classes`), which is what the RocketMQ and the RabbitMQ back end o
 
     verb(app, example="topics /backup/store", rabbitmq=rabbitmq_queues.topics)(topics)
 
-`-o`, `--no-color`, `-q`, `-v`, `--progress`, `--wide` and `--columns` are added to each command, so that they are accepted before and
+`-o`, `--no-color`, `-q`, `-v`, `--progress`, `--wide`, `--columns` and `--escape-formulas` are added to each command, accepted before and
 after its name.
 """
 
@@ -104,6 +104,7 @@ VERBOSE_HELP = "Verbose: full lists, notes, and tracebacks."
 PROGRESS_HELP = "Report progress even if standard error is not a terminal."
 COLUMNS_HELP = "Only these columns of the tables, in this order, by their titles; of jsonl and csv, by the names of the fields."
 WIDE_HELP = "Print tables in full, also beyond the width of the terminal."
+FORMULAS_HELP = "csv: put ' before a text that a spreadsheet would take for a formula (=, +, -, @ at its beginning)."
 STORE_HELP = (
     "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
     "archive of it."
@@ -238,6 +239,11 @@ def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool,
             typer.Option("--wide", help=WIDE_HELP, rich_help_panel=_GLOBAL),
             False,
         ),
+        "escape_formulas_": (
+            bool,
+            typer.Option("--escape-formulas", help=FORMULAS_HELP, rich_help_panel=_GLOBAL),
+            False,
+        ),
     }
     if with_columns:
         chosen = typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, rich_help_panel=_GLOBAL, show_default=False)
@@ -291,7 +297,10 @@ def verb(
                 progress=given.pop("progress_"),
                 wide=given.pop("wide_"),
                 columns=column_names(given.pop("columns_", None), "--columns") or (),
+                escape_formulas=given.pop("escape_formulas_"),
             )
+            if chosen.escape_formulas and chosen.format is not Format.CSV:
+                raise UsageError("--escape-formulas is for cells of CSV; give it with -o csv")
             out = Output(chosen)
             reached = given.pop("fs_option_", None)
             if reached:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mqstore.cli.common.chosen_columns import ChosenColumns
 from mqstore.cli.common.grid import Column, Grid
 from mqstore.cli.common.progress import BYTES, Report, progress_bar
-from mqstore.table.formatting import printable
+from mqstore.table.formatting import no_formula, printable, printable_csv, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +58,7 @@ class CommonOptions:
     progress: bool = False
     wide: bool = False
     columns: tuple[str, ...] = ()
+    escape_formulas: bool = False
 
     def override(
         self,
@@ -69,6 +70,7 @@ class CommonOptions:
         progress: bool,
         wide: bool,
         columns: tuple[str, ...],
+        escape_formulas: bool,
     ) -> CommonOptions:
         """Return these settings with those given after the command's name."""
         return replace(
@@ -80,6 +82,7 @@ class CommonOptions:
             progress=self.progress or progress,
             wide=self.wide or wide,
             columns=columns or self.columns,
+            escape_formulas=self.escape_formulas or escape_formulas,
         )
 
 
@@ -132,7 +135,9 @@ class Output:
         return self.console.is_terminal and self.console.color_system is not None
 
     def write(self, text: str) -> None:
-        """Write text to standard output as UTF-8, whatever the locale."""
+        """Write text to standard output as UTF-8, whatever the locale. Only on a terminal is what is for a program made safe for it."""
+        if not self.is_text and sys.stdout.isatty():
+            text = printable_csv(text) if self.format is Format.CSV else printable_json(text)
         raw = text.encode("utf-8", "backslashreplace")
         stream = getattr(sys.stdout, "buffer", None)
         if stream is None:
@@ -242,7 +247,7 @@ class Output:
         total = 0
         for group in groups:
             for row in group:
-                writer.writerow(row)
+                writer.writerow([no_formula(cell) for cell in row] if self.settings.escape_formulas else row)
                 total += 1
                 if sheet.tell() >= BUFFER:
                     self._drain(sheet)

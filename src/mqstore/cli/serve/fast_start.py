@@ -11,10 +11,12 @@ left to the full parser.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -105,6 +107,7 @@ def run(options: ServeOptions) -> int:
     from mqstore.rocketmq.config.store_config import StoreConfig
 
     _log_to_stderr(options)
+    _raise_descriptor_limit()
     named: dict[str, str] = {}
     if options.config is not None:
         from mqstore.rocketmq.config import broker_config
@@ -189,6 +192,13 @@ def _print_ready(broker: Broker, options: ServeOptions) -> None:
         what = "name server and broker" if context.writable else "name server and broker, read-only"
         place = f"{options.store} as RocketMQ {context.profile.version} on {broker.address}"
         print(f"Serving {place} ({what}); Ctrl-C ends it.", flush=True)
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow as many file descriptors as the system does: each client takes one, and a shell often allows 1,024 only."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_to_stderr(options: ServeOptions) -> None:

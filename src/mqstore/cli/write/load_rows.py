@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mqstore.errors import CannotOpenError, UsageError
+from mqstore.files.readonly import walk_tree
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, rocketmq_schema
 from mqstore.table.formatting import shorten
 
@@ -88,7 +89,8 @@ def open_source(name: str, skip: int, form: BodyForm) -> Source:
         return Source("standard input", "line", 0, _json_rows(sys.stdin.buffer, skip, form))
     path = Path(name)
     if path.is_dir():
-        files = sorted(path.rglob("*.parquet"), key=lambda found: (found.name, found))
+        below = (Path(above, each) for above, _, names in walk_tree(path) for each in names if each.endswith(".parquet"))
+        files = sorted(below, key=lambda found: (found.name, found))
         if not files:
             raise UsageError(f"{path} contains no Parquet files; load accepts JSON lines and Parquet")
         return _parquet(name, files, path, skip)

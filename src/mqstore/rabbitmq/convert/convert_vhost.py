@@ -32,6 +32,7 @@ from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.durable_file import SECRET
 from mqstore.files.location import check_outside
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.convert.basic_messages import rewrite_store
@@ -66,6 +67,7 @@ MOST_ENTRIES = 1 << 20
 REFUSED_SHOWN = 5
 
 Beside = Callable[[Sequence["QueueReport"]], Mapping[str, bytes]]
+DEFINITIONS = "definitions.json"  # among those files; it may have passwords or their hashes
 Run = Callable[[Sequence[QueueTask], Callable[[QueueTask], QueueResult]], list[QueueResult]]
 
 
@@ -271,7 +273,7 @@ def write_stores(
             new.directory.remove_tree(ROWS)
             reports = tuple(result.report for result in every)
             for name, content in ({} if options.beside is None else options.beside(reports)).items():
-                new.directory.write_small(name, content)
+                new.directory.write_small(name, content, mode=SECRET if name == DEFINITIONS else None)
             new.publish()
         findings = (*unread_entries(directory), *_findings([vhost for vhost, _ in opened.values()], every))
         return ConvertReport(str(to), options.version, reports, copied, findings, _notes(reports), time.monotonic() - started)

@@ -13,6 +13,7 @@ from pathlib import Path
 from mqstore.errors import NotAStoreError, UsageError
 from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.open_files import can_tell, writers
+from mqstore.files.readonly import walk_tree
 
 __all__ = ["StoppedNode"]
 
@@ -52,7 +53,7 @@ class StoppedNode:
     def _state(self) -> bytes:
         """Return a digest of names, sizes and times."""
         digest = hashlib.sha256()
-        for above, directories, names in os.walk(self._data):
+        for above, directories, names in walk_tree(self._data):
             directories.sort()
             for name in sorted(names):
                 path = os.path.join(above, name)

@@ -1,7 +1,8 @@
 """From a dead node's data directory to all that a new node of another version needs: stores, definitions, and the steps in a safe order.
 
     OUT/msg_stores/         the classic queues, converted for the version
-    OUT/definitions.json    vhosts, exchanges, queues, bindings, policies, parameters, for `rabbitmqctl import_definitions`
+    OUT/definitions.json    vhosts, exchanges, queues, bindings, policies, parameters, for `rabbitmqctl import_definitions`; for its owner
+                            only: users have password hashes, and parameters may have URLs with passwords
     OUT/STEPS.md            the commands to type
 
 A node deletes each queue directory whose queue it does not know when it starts. Therefore each converted directory has its queue in
@@ -23,7 +24,7 @@ from typing import Any
 from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
-from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
+from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
 from mqstore.rabbitmq.convert.data_directory import StoppedNode
 from mqstore.rabbitmq.convert.rescue_steps import steps
 from mqstore.rabbitmq.definitions.document import definitions_document
@@ -112,7 +113,7 @@ def rescue(
         made.append(prepared)
         text = steps(broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, users=users)
         return {
-            "definitions.json": json.dumps(prepared.document, ensure_ascii=False, indent=1).encode() + b"\n",
+            DEFINITIONS: json.dumps(prepared.document, ensure_ascii=False, indent=1).encode() + b"\n",
             "STEPS.md": text.encode("utf-8", "surrogateescape"),
         }
 

@@ -76,6 +76,7 @@ def steps(
         "",
         "2. Import the definitions, and check that the node has all queues:",
         "",
+        f"       chown rabbitmq {out}/definitions.json || true    # rabbitmqctl reads it as this user; it is for its owner only",
         f"       rabbitmqctl import_definitions {out}/definitions.json",
     ]
     for vhost in document["vhosts"]:

@@ -65,6 +65,8 @@ RUN_BY = {
     ("who-may-connect.md", "sh certificates"): "tests/docs/test_who_may_connect.py::"
     "test_a_broker_and_a_client_accept_the_certificates_of_the_page",
     ("who-may-connect.md", "yaml accounts"): ACCESS,
+    ("who-may-connect.md", "yaml revoked"): "tests/docs/test_who_may_connect.py::"
+    "test_the_file_of_the_page_that_says_that_it_is_complete_revokes_an_administrator",
 }
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def test_the_examples_of_the_page_are_true(tmp_path: Path, monkeypatch: pytest.M
     outcome = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert outcome.attempted > 12
     assert outcome.failed == 0
+
+
+def test_the_file_of_the_page_that_says_that_it_is_complete_revokes_an_administrator(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(block("yaml accounts"), encoding="utf-8")
+    settings = Settings(acl=str(file), acl_scan_interval=20)
+    with RunningBroker(tmp_path / "store", settings=settings) as rocketmq:
+        operator = Client(rocketmq.address, credentials=("operator", "the operator's key"))
+        operator.create_topic("orders")
+        file.with_name("new").write_text(block("yaml revoked"), encoding="utf-8")
+        file.with_name("new").replace(file)
+        end = time.monotonic() + 10
+        with pytest.raises(ClientError, match="No acl config for operator"):
+            while time.monotonic() < end:
+                operator.create_topic("orders")
+        Client(rocketmq.address, credentials=("successor", "the successor's key")).create_topic("returns")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl command")

@@ -11,8 +11,8 @@ Every request is checked, also those without a response and those to the name se
 What the answers may contain is in `answers`.
 
 The file is read every five seconds, as a broker does. A file that cannot be used changes nothing: the accounts of the last good one
-remain, and a log line says what to correct. Secret keys appear in no log line and no response. A file that ends too early may be YAML
-all the same:
+remain, and a log line says what to correct. Secret keys appear in no log line and no response. A file that ends too early may still be
+valid YAML:
 
     its last line has no end                                       not used
     an administrator is missing, or an account would get rights    not used unless its last line is `...`, the end of a YAML document

@@ -22,7 +22,6 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.files.readonly import walk_tree
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, rocketmq_schema
 from mqstore.table.formatting import shorten
 
@@ -89,6 +88,8 @@ def open_source(name: str, skip: int, form: BodyForm) -> Source:
         return Source("standard input", "line", 0, _json_rows(sys.stdin.buffer, skip, form))
     path = Path(name)
     if path.is_dir():
+        from mqstore.files.readonly import walk_tree  # imports NumPy, which a help page does not need
+
         below = (Path(above, each) for above, _, names in walk_tree(path) for each in names if each.endswith(".parquet"))
         files = sorted(below, key=lambda found: (found.name, found))
         if not files:

@@ -231,7 +231,6 @@ class _Carver:
         assert self.base is not None
         origin, data = self.origin, self.data
         base = self.base + origin
-        limit = len(data)
         at = here
         while True:
             count, after, status = frames.walk(data, at, stop, base, True, self.positions)

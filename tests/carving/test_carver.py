@@ -93,6 +93,26 @@ def test_a_dledger_log_is_one_run_in_any_splits(split: int) -> None:
         assert comparable(joined.finish()) == comparable(whole)
 
 
+@pytest.mark.parametrize("window", [300, 1000, 3900, 4099])
+def test_a_dledger_log_is_one_run_wherever_a_window_ends(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next(path for path in files_of([case_named("5.5.0/g-dledger")], "dledger-n0/data"))
+    whole = carved(path, 1 << 40)
+    monkeypatch.setattr(carver, "WINDOW", window)
+    assert comparable(carved(path, 1 << 40)) == comparable(whole)
+    assert comparable(carved(path, 1000)) == comparable(whole)
+
+
+def test_a_message_longer_than_a_window_is_found_though_a_split_begins_in_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "disk.img"
+    path.write_bytes(b"not a message" * 20 + stored(1, b"x" * 9000) + stored(2, b"y"))
+    start = 13 * 20
+    whole = carved(path, 1 << 40)
+    assert whole.messages[FROM].tolist()[0] == start
+    monkeypatch.setattr(carver, "WINDOW", 4099)
+    for inside in range(60):
+        assert comparable(carved(path, start + inside)) == comparable(whole), inside
+
+
 def test_findings_account_for_every_byte_once(golden_image: Path) -> None:
     found = carved(golden_image, 300_000)
     ranges = [(gap.start, gap.stop) for gap in found.gaps]

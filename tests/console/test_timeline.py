@@ -64,6 +64,7 @@ def whole(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+@pytest.mark.real_sizes
 def test_the_page_of_a_store_with_millions_of_entries_reads_few_and_says_that_it_sampled(
     store: storekit.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,10 @@ from mqstore.files import read_ahead
 from mqstore.files.read_ahead import LEAST, PIECE, WINDOW, ReadAhead
 from mqstore.files.readonly import MappedFile
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sendfile to a file, and the page cache of Linux")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sendfile to a file, and the page cache of Linux"),
+    pytest.mark.real_sizes,
+]
 SIZE = 3 * WINDOW
 MOST_READAHEAD = 32 << 20  # bytes that a device of usual settings reads beyond a request
 

@@ -121,6 +121,7 @@ print(rows, peak() - before)
     assert sum(each.length or 0 for each in asked) < 2 * (150 << 20)
 
 
+@pytest.mark.real_sizes
 def test_no_record_costs_a_request(tmp_path: Path) -> None:
     case = case_named("4.9.3/b2-kill9-live")
     url = endpoint().uploaded(opened(case))

@@ -11,6 +11,8 @@ another one, such as a store file that was sent as a message, is not found a sec
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 
 from mqstore.carving.findings import FROM, MESSAGE_ROWS, TO, Found, Gap, Longs, Run
@@ -36,6 +38,8 @@ LARGEST_MESSAGE = 1 << 30
 AFTER = (1 << 20) + (1 << 16)  # bytes after the range that are read for messages that begin in it
 FRAME = 24  # bytes before the term of a RabbitMQ record
 ZEROS = bytes(1 << 20)
+ENTRY_MAGIC = 1
+_ENTRY = struct.Struct(">ii16xq12xi")  # the header of an entry of DLedger: magic, size, position, size of its body
 
 
 def carve_range(image: Image, start: int, stop: int) -> Found:
@@ -227,7 +231,6 @@ class _Carver:
         assert self.base is not None
         origin, data = self.origin, self.data
         base = self.base + origin
-        limit = len(data)
         at = here
         while True:
             count, after, status = frames.walk(data, at, stop, base, True, self.positions)
@@ -244,13 +247,32 @@ class _Carver:
                 break
         if at >= stop and origin + stop < self.stop:
             return None  # exactly at the end of the window
-        if at < stop and self.more and (limit - at < HEAD or int.from_bytes(data[at : at + 4].tobytes(), "big") > limit - at):
-            size = frame_size(self._read, origin + at, self.base + origin + at)
-            if size and self._readable(origin + at + size):
-                self._add(np.array([origin + at], np.int64), origin + at + size)
-                return None
+        if at < stop and self.more:
+            for header in (0, frames.ENTRY_HEADER_SIZE):  # a record, and one in an entry of DLedger
+                start = origin + at + header
+                end = start + self._size_across(at, header)
+                if start < end and self._readable(end):
+                    self._add(np.array([start], np.int64), end)
+                    return None
         self._end_run()
         return self.mark - origin
+
+    def _size_across(self, at: int, header: int) -> int:
+        """Return the size of the record that goes on after the window, and goes on with the run; 0 if there is none.
+
+        at: where in the window it begins, with the header of its entry if it has one.
+        """
+        assert self.base is not None
+        here, position = at + header, self.origin + at
+        left = len(self.data) - here
+        if position + header >= self.stop or (left >= HEAD and int.from_bytes(self.data[here : here + 4].tobytes(), "big") <= left):
+            return 0
+        size = frame_size(self._read, position + header, self.base + position + header)
+        if size and header:
+            raw = self._read(position, position + header)
+            stated = (ENTRY_MAGIC, header + size, self.base + position, size)
+            return size if len(raw) == header and _ENTRY.unpack(raw) == stated else 0
+        return size
 
     def _end_run(self) -> None:
         if self.base is not None and self.parts:
@@ -297,11 +319,13 @@ class _Carver:
         origin, size = self.origin, self.image.size
         at = origin + term
         ends = []
-        if term - low >= FRAME:
+        # a frame that begins before the range is only known by what it says; the message is joined with it afterwards
+        before = at if origin + low == self.found.start else term - low
+        if before >= FRAME:
             end = at - FRAME + 9 + int.from_bytes(self._read(at - FRAME, at - FRAME + 8), "big")
             if at < end <= min(size, at + LARGEST_MESSAGE) and self._read(end - 1, end) == b"\xff":
                 ends.append(end)
-        if term - low >= 8:
+        if before >= 8:
             end = at + int.from_bytes(self._read(at - 8, at - 4), "big")
             if at < end <= min(size, at + LARGEST_MESSAGE):
                 ends.append(end)

@@ -28,7 +28,7 @@ from mqstore.pipeline.source.views import views
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark_in_all
+pytestmark = [pytest.mark.spark_in_all, pytest.mark.real_sizes]
 
 Row = dict[str, Any]
 

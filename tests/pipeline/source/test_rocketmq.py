@@ -94,6 +94,7 @@ def test_a_selection_of_offsets_reads_only_the_splits_that_hold_them(tmp_path: P
     assert found == [put.offset for put in store.puts[101:120]]
 
 
+@pytest.mark.real_sizes
 def test_large_bodies_are_cut_into_batches_far_below_what_arrow_can_hold(tmp_path: Path) -> None:
     store = Store(tmp_path, file_size=64 << 20)
     for number in range(12):

@@ -102,6 +102,7 @@ def test_each_run_adds_the_new_range_and_nothing_else(table_format: str, partiti
     assert not (out / "_mqstore_append" / "pending.json").exists()
 
 
+@pytest.mark.real_sizes
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_partitioned_table_has_files_of_one_topic_and_day_which_readers_skip(table_format: str, store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -153,6 +154,7 @@ def test_duckdb_and_spark_read_what_was_appended(store: Path, tmp_path: Path, sp
     assert answers == answers[:1] * 4
 
 
+@pytest.mark.real_sizes
 def test_a_file_holds_as_much_log_as_requested(store: Path, tmp_path: Path) -> None:
     assert len(added(store, tmp_path / "one", "delta").files) == 1
     put(store, 3000)

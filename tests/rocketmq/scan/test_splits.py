@@ -122,6 +122,7 @@ def test_a_plan_covers_every_written_byte_once_and_leaves_out_files_made_ahead(t
         assert log_bytes(log, splits) == splits[-1].stop - 40960
 
 
+@pytest.mark.real_sizes
 def test_small_files_share_a_split_and_large_files_are_cut(tmp_path: Path) -> None:
     small = Store(tmp_path / "small", file_size=4096)
     for _ in range(40):

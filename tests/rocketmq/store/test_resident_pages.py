@@ -17,7 +17,10 @@ from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split, token_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not report resident pages")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not report resident pages"),
+    pytest.mark.real_sizes,  # pages are dropped whole, so those between two small batches stay
+]
 
 MESSAGES = 2000
 BODY = bytes(range(256)) * 128

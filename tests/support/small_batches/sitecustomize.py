@@ -23,7 +23,6 @@ from typing import Any, SupportsIndex
 
 # module without `mqstore.`: value of each constant. Mostly odd numbers, so that cuts fall anywhere among records and groups.
 LOWERED = {
-    "broker.filter.pull_filter": {"AT_ONCE": 3},
     "broker.runtime.acceptor": {"ACCEPTED_AT_ONCE": 1},
     "carving.carver": {"WINDOW": 4099},
     "carving.joining": {"BLOCK": 101},
@@ -128,6 +127,7 @@ _LIMIT = "a limit: what is larger is refused, left out or done in another way, a
 _FORMAT = "of a format"
 _UNIT = "a unit of the operating system"
 KEPT = {
+    "broker.filter.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
     "broker.filter.pull_filter.MOST_BYTES": _LIMIT,
     "broker.handlers.queries.MOST_ENTRIES": _LIMIT,
     "carving.carver.MESSAGES": "the room that the compiled carver asks for",

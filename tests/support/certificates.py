@@ -24,7 +24,9 @@ class Authority:
         self._name = _named(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
         constraints = x509.BasicConstraints(ca=True, path_length=None)
-        made = _builder(self._name, self._name, self._key).add_extension(constraints, critical=True).sign(self._key, hashes.SHA256())
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates and lists of revoked ones
+        builder = _builder(self._name, self._name, self._key, self._key).add_extension(constraints, critical=True)
+        made = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
         self.certificate = place / f"{name}.pem"
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
@@ -32,7 +34,7 @@ class Authority:
         """Make a certificate for 127.0.0.1 and its key; return their files."""
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        made = _builder(_named(name), self._name, key).add_extension(hosts, critical=False).sign(self._key, hashes.SHA256())
+        made = _builder(_named(name), self._name, key, self._key).add_extension(hosts, critical=False).sign(self._key, hashes.SHA256())
         certificate, private = self.place / f"{name}.pem", self.place / f"{name}.key"
         certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         form = serialization.PrivateFormat.PKCS8
@@ -68,5 +70,11 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    return x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), START, END)
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    """With the identifiers of both keys, which clients of Python 3.13 and later ask for."""
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), START, END)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False).add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+    )

@@ -13,7 +13,7 @@ from support.golden import FURTHER, OTHER_RABBITMQ, PLAIN, RABBITMQ, GoldenCase,
 
 from mqstore import pipeline
 from mqstore.places import open_rocketmq, open_store
-from mqstore.rabbitmq.store.find import FoundInQueues, find
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle

@@ -156,7 +156,7 @@ KEPT = {
     "rabbitmq.format.segment.MAX_ENTRIES": _FORMAT,
     "rabbitmq.format.vhost_config.DEFAULT_ENTRIES": _FORMAT,
     "rabbitmq.format.vhost_config.MAX_ENTRIES": _FORMAT,
-    "rabbitmq.store.find.ID_PART": _LIMIT,
+    "rabbitmq.find.ID_PART": _LIMIT,
     "rocketmq.append.appender.INNER_BATCH": _FORMAT,
     "rocketmq.live.consume_queue_ext_writer.END_ROOM": _FORMAT,
     "rocketmq.lookup.pruning.MAX_ENTRIES": _LIMIT,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
-from mqstore.places import open_store
 from mqstore.rabbitmq import QueueStore
-from mqstore.rabbitmq.store.find import FoundInQueues, find
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.stores import open_store
 from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle
 from mqstore.table.text import json_rows, rabbitmq_columns_for, rename_properties_json

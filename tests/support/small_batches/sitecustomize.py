@@ -53,7 +53,7 @@ LOWERED = {
     "pipeline.tail.append": {"FILE_BYTES": 4099},
     "pipeline.tail.delta": {"COMPACTED_BYTES": 4099},
     "pipeline.tail.follow": {"BATCH_BYTES": 4099},
-    "rabbitmq.convert.basic_messages": {"PIECE": 1009},
+    "rabbitmq.convert.convert_messages": {"PIECE": 1009},
     "rabbitmq.engine.live_message_store": {"MAX_BUFFERED": 1009},
     "rabbitmq.engine.live_queue": {"CHUNK": 3},
     "rabbitmq.engine.message_locations": {"BLOCK": 5},

@@ -35,9 +35,8 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.durable_file import SECRET
 from mqstore.files.location import check_outside
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.convert.basic_messages import rewrite_store
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
-from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
+from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store, rewrite_store
 from mqstore.rabbitmq.convert.convert_queue import (
     LOST,
     ROWS,
@@ -48,8 +47,8 @@ from mqstore.rabbitmq.convert.convert_queue import (
     convert_queue,
     needed_rows,
     open_vhost,
+    write_orphan_queue,
 )
-from mqstore.rabbitmq.convert.orphan_queue import write_orphan_queue
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
 from mqstore.rabbitmq.format.names import queue_directory

@@ -17,15 +17,18 @@ from numpy.typing import NDArray
 
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
-from mqstore.rabbitmq.repair.clean_stop_steps import corrected_terms, marker_steps, terms_steps
-from mqstore.rabbitmq.repair.config_step import config_steps
-from mqstore.rabbitmq.repair.index_v1_steps import index_v1_step
-from mqstore.rabbitmq.repair.index_v2_steps import index_v2_steps, lost_index_steps
+from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
 from mqstore.rabbitmq.repair.node_lock import NodeLock
-from mqstore.rabbitmq.repair.queue_content import QueueContent
-from mqstore.rabbitmq.repair.queue_step import QueueStep
-from mqstore.rabbitmq.repair.store_steps import left_over_steps, store_steps
-from mqstore.rabbitmq.repair.stray_steps import stray_steps
+from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep
+from mqstore.rabbitmq.repair.vhost_steps import (
+    config_steps,
+    corrected_terms,
+    left_over_steps,
+    marker_steps,
+    store_steps,
+    stray_steps,
+    terms_steps,
+)
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost

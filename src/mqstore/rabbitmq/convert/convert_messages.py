@@ -4,7 +4,7 @@ A file whose records are contiguous from its first to its last byte is copied un
 broker truncates and merges its files in place, so never link to a store that is still needed.) From other files, and from left-overs
 of a merge, only the needed records are written: a broker's scan would stop at the damage and lose the records after it.
 
-Messages rewritten for versions up to 3.13, which do not read the message containers of 4.x.
+Messages are rewritten for versions up to 3.13, which do not read the message containers of 4.x.
 
 Each container becomes a `basic_message` with the properties and the body that a consumer of AMQP 0-9-1 receives; a message that already is
 one keeps its bytes. Of AMQP 1.0 the index states the size of all sections, of a `basic_message` that of the body.

@@ -11,7 +11,7 @@ numbering and redelivered marks continue.
 
 A task consists of plain values and may run in any process; running it again writes the same bytes.
 
-One queue for all messages of a vhost that are in none: from parts of unknown queues, and messages without an index entry.
+One more queue has all messages of a vhost that are in none: from parts of unknown queues, and messages without an index entry.
 
 They are in the order of their parts, those without an index last, by file and position: approximately publish order. Sequence ids are
 reassigned. Nothing records whether such a message was already acknowledged; all are included.
@@ -42,15 +42,14 @@ from mqstore.rabbitmq.convert.convert_messages import Refusal, rewrite_entries
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues
+from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, read_queues
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store.orphans import orphan_rows
+from mqstore.rabbitmq.store.message_table import orphan_rows
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
 from mqstore.rabbitmq.store.start_rules import QueueStart
-from mqstore.rabbitmq.store.unread_entries import REQUIRED
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = [

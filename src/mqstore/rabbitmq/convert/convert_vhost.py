@@ -50,11 +50,10 @@ from mqstore.rabbitmq.convert.convert_queue import (
     write_orphan_queue,
 )
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
+from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, find_vhosts, unread_entries
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
-from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.spelling import did_you_mean, no_vhost
 from mqstore.threads import TaskThreads

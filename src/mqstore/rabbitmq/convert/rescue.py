@@ -10,7 +10,7 @@ A node deletes each queue directory whose queue it does not know when it starts.
 its name is not known or not UTF-8, is reported, and is the only thing that would be lost. Arguments and policies that the new version does
 not know are left out. Quorum queues and streams are named, and are not carried over.
 
-The data directory that a rescue reads: whether it is one, and whether a node is writing to it.
+`StoppedNode` is the data directory that a rescue reads: whether it is one, and whether a node is writing to it.
 
 A node that runs on the directory has files of it open for writing, which /proc shows for processes on this machine. Any other writer, on
 another machine for example, is noticed by what has changed while the directory was read.

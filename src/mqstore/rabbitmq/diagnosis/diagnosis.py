@@ -28,8 +28,7 @@ from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.diagnosis.version_evidence import are_containers, flags_of_4
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
-from mqstore.rabbitmq.store.defined_queues import unread_parts
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.listing import queue_rows, unread_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
 from mqstore.table.columns import QueueSelection

@@ -21,7 +21,7 @@ bytes, when the queue is idle, and at the end of a dirty start.
 This order is stricter than the broker's, which discards the unwritten part of the journal. A crash then leaves pairs of journal and
 segment that its own start cannot read: a delivery of an acknowledged message, or of one in a deleted segment.
 
-Start of a writable version 1 queue: read journal and segments, repair them, and flush everything to segments.
+A start reads journal and segments, repairs them, and flushes everything to segments:
 
     1. the journal is replayed over the segments (section 7.2), one sequence id at a time
     2. invalid entries are dropped: an embedded message that is transient or has another id, a transient entry, an entry whose

@@ -9,7 +9,7 @@ would embed are appended to `<k>.qs` in publish order. A segment whose last mess
 
 The broker never syncs these files while it runs; here a confirmed message is on disk.
 
-Start of a writable version 2 queue: every entry of every `.qi` is checked, and invalid ones get status 0.
+At a start every entry of every `.qi` is checked, and invalid ones get status 0.
 
     header invalid                        the `.qi` and its `.qs` are deleted
     transient, or an unknown location      dropped

@@ -13,7 +13,7 @@ broker and this engine recover every record; at worst a record is in two files.
 
 Reference counts are not on disk: a start counts the live index entries that name an id.
 
-Start of a writable message store: count references from the queues, find records by scanning the files.
+A start counts references from the queues, and finds records by scanning the files:
 
     1. every live, persistent entry of a queue that does not embed its message counts one reference to its id
     2. `<k>.rdq` are scanned by number; a record is valid if its id is referenced and has no place yet; within one file the last copy counts

@@ -2,7 +2,7 @@
 
 `start_vhost` makes one; `write_side_files` leaves what a clean stop leaves.
 
-Start of a writable vhost: directories, side files of the last stop, queues, message store, in the broker's order.
+A start takes, in the broker's order: directories, side files of the last stop, queues, message store.
 
     0. the vhost's directory is locked against other users of this engine. A broker ignores this lock, so none must be running
     1. the terms of a clean stop are read from `recovery.dets`; then that file, `clean.dot` and the `.ets` files are deleted
@@ -13,7 +13,7 @@ Start of a writable vhost: directories, side files of the last stop, queues, mes
 
 A broker deletes the directories of unknown queues; this engine keeps all of them, even those without a name.
 
-The side files of a clean stop, as a broker leaves them.
+The side files of a clean stop are as a broker leaves them:
 
     recovery.dets         for each queue its numbers, counts and reference
     clean.dot             the references of all queues; if recovery.dets has the same ones, the two tables are trusted

@@ -20,14 +20,12 @@ from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory
-from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
+from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, looks_like_rabbitmq, mapped_bytes, unread_entries
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
 from mqstore.rabbitmq.store.message_store import MessageStore
-from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.orphans import orphan_rows
+from mqstore.rabbitmq.store.message_table import MessageRows, orphan_rows
 from mqstore.rabbitmq.store.queue import EntryTable, Queue
-from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
 from mqstore.store import StorePlace

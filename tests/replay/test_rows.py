@@ -16,8 +16,7 @@ import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
 from mqstore.places import open_rocketmq
-from mqstore.rabbitmq.message.edited_properties import properties_from_json
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
+from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_json
 from mqstore.replay.journal import Journal
 from mqstore.replay.queue_rows import queue_rows
 from mqstore.table.text import columns_for, python_rows

@@ -154,7 +154,6 @@ KEPT = {
     "rabbitmq.format.names.MAX_FILE_BYTES": _LIMIT,
     "rabbitmq.format.segment.MAX_ENTRIES": _FORMAT,
     "rabbitmq.format.vhost_config.DEFAULT_ENTRIES": _FORMAT,
-    "rabbitmq.format.vhost_config.MAX_ENTRIES": _FORMAT,
     "rabbitmq.find.ID_PART": _LIMIT,
     "rocketmq.append.appender.INNER_BATCH": _FORMAT,
     "rocketmq.live.consume_queue_ext_writer.END_ROOM": _FORMAT,

@@ -31,8 +31,7 @@ from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
 from mqstore.rabbitmq.engine.running_vhost import RunningVhost, start_vhost, write_side_files
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file
-from mqstore.rabbitmq.message.message_template import PERSISTENT, MessageTemplate
-from mqstore.rabbitmq.message.message_term import MessageTerm, properties_to_bin, read_message
+from mqstore.rabbitmq.message.message_term import PERSISTENT, MessageTemplate, MessageTerm, properties_to_bin, read_message
 
 __all__ = ["Counts", "Delivery", "QueueStore"]
 

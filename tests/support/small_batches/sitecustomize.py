@@ -62,7 +62,7 @@ LOWERED = {
     "rabbitmq.format.message_file": {"_BLOCK": 3},
     "rabbitmq.format.queue_writer": {"PIECE": 1009},
     "rabbitmq.salvage.amqp_sender": {"WINDOW": 3, "WINDOW_BYTES": 1009, "BATCH": 2},
-    "rabbitmq.salvage.carved_rows": {
+    "rabbitmq.salvage.carved_messages": {
         "FILE_BYTES": 2003,
         "BATCH_ROWS": 3,
         "BATCH_BYTES": 2003,

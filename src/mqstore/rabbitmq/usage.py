@@ -167,19 +167,19 @@ def _queue_usage(
     """Return the queues of a vhost. live: receives the marks of the rows that they need."""
     sums: dict[str, list[int]] = {}
     for queue in vhost.queues:
-        found = sums.setdefault(queue.name, [0, 0, 0, 0])
-        found[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
+        counted = sums.setdefault(queue.name, [0, 0, 0, 0])
+        counted[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
         for table in queue.entry_tables():
             entries = table.entries[(table.entries["state"] & ACKED) == 0]
             shared = entries["place"] == IN_STORE
-            found[0] += len(entries)
-            found[1] += int(entries["size"][~shared].sum())
-            found[2] += int(entries["size"][shared].sum())
-            wanted = entries[shared]
+            counted[0] += len(entries)
+            counted[1] += int(entries["size"][~shared].sum())
+            counted[2] += int(entries["size"][shared].sum())
+            left = entries[shared]
             for each, needed in zip(stores, live, strict=True):
-                rows = each.find(wanted["hi"], wanted["lo"])
+                rows = each.find(left["hi"], left["lo"])
                 needed[rows[rows >= 0]] = True
-                wanted = wanted[rows < 0]
+                left = left[rows < 0]
         advance()
     return [
         QueueUsage(vhost.name, name, messages, embedded + shared, embedded, shared, index)
@@ -191,12 +191,12 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
     rows = np.arange(len(store))
     number, _, length = store.locations(rows)
     total = length + OVERHEAD
-    found = []
+    files = []
     for k, file in enumerate(store.files):
         mine = number == k
         needed = mine & live
         lost = sum(item.length for item in store.findings if item.file == file.name and item.kind in _NOT_READ)
-        found.append(
+        files.append(
             FileUsage(
                 file.name,
                 vhost.name,
@@ -207,4 +207,4 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
                 min(lost, file.size),
             )
         )
-    return found
+    return files

@@ -262,29 +262,29 @@ class _QueueConverter:
 
     def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
         """Yield messages to write, with the buffers that their `place` refers to."""
-        for found in self.queue.entry_tables():
-            self.findings += found.findings
-            rows, entries = select_messages(found, self.vhost, self.left_out)
+        for table in self.queue.entry_tables():
+            self.findings += table.findings
+            rows, entries = select_messages(table, self.vhost, self.left_out)
             dropped = self._expired(entries)
             rows, entries = rows[dropped:], entries[dropped:]
             if not len(entries):
                 continue
-            count = self.queue.index_v2.count if found.version == 2 else self.queue.index.count
+            count = self.queue.index_v2.count if table.version == 2 else self.queue.index.count
             self._last = max(self._last, int(entries["seq"].max()))
             self._boundary = max(self._boundary, (self._last // count + 1) * count)
-            marked = entries["seq"][found.redelivered[rows]]
+            marked = entries["seq"][table.redelivered[rows]]
             self._delivered = max(self._delivered, int(marked.max(initial=-1)) + 1)
             self.redelivered += len(marked)
             self._carried.update(marked.tolist())
-            written = buffers(found)
+            written = buffers(table)
             if self.basic:
-                basic = rewrite_entries(found, rows, entries, self.vhost, self.queue.vhost or self.vhost.name)
+                basic = rewrite_entries(table, rows, entries, self.vhost, self.queue.vhost or self.vhost.name)
                 entries, written = basic.entries, (basic.data,)
                 self.rewritten += basic.count
                 self.refused += basic.refused
             self.messages += len(entries)
             self.bytes += int(entries["size"].sum())
-            self.beyond += int((~found.kept[rows]).sum())
+            self.beyond += int((~table.kept[rows]).sum())
             shared = entries[entries["place"] == IN_STORE]
             if len(shared):
                 self.rows.append(self.vhost.persistent.find(shared["hi"], shared["lo"]))
@@ -328,41 +328,41 @@ class _QueueConverter:
         )
 
 
-def buffers(found: EntryTable) -> tuple[Bytes, ...]:
+def buffers(table: EntryTable) -> tuple[Bytes, ...]:
     """Return the bytes of embedded messages and queue stores, by the `place` of an entry."""
-    return tuple(np.empty(0, np.uint8) if data is None else data for _, data in found.sources[:IN_STORE])
+    return tuple(np.empty(0, np.uint8) if data is None else data for _, data in table.sources[:IN_STORE])
 
 
-def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
+def select_messages(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
     """Return the rows of a segment that are carried over, and their entries as they are written. Adds to left_out."""
-    state = found.entries["state"]
+    state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
-    repeated = live & (found.known == DUPLICATE)
-    persistent = found.kept | ((found.entries["flags"] & PERSISTENT) != 0)
+    repeated = live & (table.known == DUPLICATE)
+    persistent = table.kept | ((table.entries["flags"] & PERSISTENT) != 0)
     left_out[REPEATED] += int(repeated.sum())
     live &= ~repeated
     left_out[TRANSIENT] += int((live & ~persistent).sum())
     rows = np.flatnonzero(live & persistent)
-    there = found.source[rows] >= 0
+    there = table.source[rows] >= 0
     left_out[MISSING] += int((~there).sum())
     rows = rows[there]
-    transient = np.array([name.startswith(f"{vhost.transient.place}/") for name, _ in found.sources], np.bool_)
-    misplaced = transient[found.source[rows]]
+    transient = np.array([name.startswith(f"{vhost.transient.place}/") for name, _ in table.sources], np.bool_)
+    misplaced = transient[table.source[rows]]
     left_out[MISPLACED] += int(misplaced.sum())
     rows = rows[~misplaced]
-    entries = found.entries[rows].copy()
-    entries["at"], entries["length"] = found.at[rows], found.length[rows]
-    valid = valid_messages(found, rows, entries, vhost)
+    entries = table.entries[rows].copy()
+    entries["at"], entries["length"] = table.at[rows], table.length[rows]
+    valid = valid_messages(table, rows, entries, vhost)
     left_out[UNREADABLE] += int((~valid).sum())
     return rows[valid], entries[valid]
 
 
-def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
+def valid_messages(table: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
     """Return whether the bytes of each are a persistent message with the entry's id. Fills in missing ids."""
     valid = np.zeros(len(rows), np.bool_)
-    source = found.source[rows]
+    source = table.source[rows]
     for number in np.unique(source).tolist():
-        name, data = found.sources[number]
+        name, data = table.sources[number]
         mine = np.flatnonzero(source == number)
         if data is None:
             try:
@@ -375,13 +375,13 @@ def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[n
         hi, lo = (np.ascontiguousarray(entries[field][mine]) for field in ("hi", "lo"))
         shape = np.zeros(len(mine), np.uint8)
         terms.shapes(data, at, length, hi, lo, shape)
-        wanted = terms.MESSAGE | terms.SAME_ID
-        good = (shape & wanted == wanted) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
+        sound = terms.MESSAGE | terms.SAME_ID
+        good = (shape & sound == sound) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
         for k in np.flatnonzero(shape & terms.PACKED).tolist():
             good[k] = _id_of(data, int(at[k]), int(length[k])) == _halves(int(hi[k]), int(lo[k]))
         valid[mine] = good
     # a version 2 entry with a wrong checksum: its bytes are not trusted
-    return np.asarray(valid & (found.known[rows] != DAMAGED))
+    return np.asarray(valid & (table.known[rows] != DAMAGED))
 
 
 def _ids(data: Bytes, at: NDArray[np.int64], length: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -442,32 +442,32 @@ def write_orphan_queue(
 def _orphan_pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
     for part in parts:
         queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), QueueStart(None, False))
-        for found in queue.entry_tables():
-            _, entries = select_messages(found, vhost, left_out)
+        for table in queue.entry_tables():
+            _, entries = select_messages(table, vhost, left_out)
             if len(entries):
-                yield entries, buffers(found)
+                yield entries, buffers(table)
     for rows in orphan_rows(vhost):
-        found = rows.table
-        chosen = np.flatnonzero((found.known == UNINDEXED) & (found.location != TRANSIENT_STORE))
-        entries = found.entries[chosen].copy()
-        entries["at"], entries["length"] = found.at[chosen], found.length[chosen]
-        entries["place"] = np.where(found.location[chosen] == PERSISTENT_STORE, IN_STORE, 0)
-        valid = valid_messages(found, chosen, entries, vhost)
+        table = rows.table
+        chosen = np.flatnonzero((table.known == UNINDEXED) & (table.location != TRANSIENT_STORE))
+        entries = table.entries[chosen].copy()
+        entries["at"], entries["length"] = table.at[chosen], table.length[chosen]
+        entries["place"] = np.where(table.location[chosen] == PERSISTENT_STORE, IN_STORE, 0)
+        valid = valid_messages(table, chosen, entries, vhost)
         chosen, entries = chosen[valid], entries[valid]
         if len(entries):
-            entries["size"] = _sizes(found, chosen, vhost)
-            yield entries, buffers(found)
+            entries["size"] = _sizes(table, chosen, vhost)
+            yield entries, buffers(table)
 
 
-def _sizes(found: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
+def _sizes(table: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
     """Return the sizes of the bodies of valid messages."""
     sizes = np.zeros(len(rows), np.int64)
-    for number in np.unique(found.source[rows]).tolist():
-        name, data = found.sources[number]
+    for number in np.unique(table.source[rows]).tolist():
+        name, data = table.sources[number]
         if data is None:
             data = vhost.root.map(name).data
-        mine = np.flatnonzero(found.source[rows] == number)
-        at, length = found.at[rows[mine]], found.length[rows[mine]]
+        mine = np.flatnonzero(table.source[rows] == number)
+        at, length = table.at[rows[mine]], table.length[rows[mine]]
         fields = np.zeros((len(mine), message_terms.FIELD_COUNT), np.int64)
         message_terms.fields(data, at, length, fields)
         sizes[mine] = fields[:, message_terms.BODY_LENGTH]

@@ -262,8 +262,8 @@ class StoppedNode:
         self._before = self._state()
 
     def _check_closed(self) -> None:
-        if found := writers(self._data):
-            first = found[0]
+        if processes := writers(self._data):
+            first = processes[0]
             raise UsageError(
                 f"{self._data} is in use: process {first.process} ({first.name}) has {first.file} open for writing; stop the node first"
             )

@@ -272,9 +272,9 @@ def _rescue(locations: MessageLocations, mapped: MappedFile, rescued: dict[bytes
     missed_only: the file's other records have been looked at.
     """
     data = mapped.data
-    found = message_file.careful_scan(data, list(mapped.data_extents()))
-    missed = ~np.isin(found.at, message_file.strict_scan(data).at) if missed_only else np.ones(len(found.at), np.bool_)
-    for at, total in zip(found.at[missed].tolist(), found.total[missed].tolist(), strict=True):
+    scan = message_file.careful_scan(data, list(mapped.data_extents()))
+    missed = ~np.isin(scan.at, message_file.strict_scan(data).at) if missed_only else np.ones(len(scan.at), np.bool_)
+    for at, total in zip(scan.at[missed].tolist(), scan.total[missed].tolist(), strict=True):
         message_id = data[at + 8 : at + 24].tobytes()
         known = locations.get(message_id)
         if known is not None and not known.total:

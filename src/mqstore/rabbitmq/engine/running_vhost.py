@@ -97,16 +97,16 @@ class RunningVhost:
 
     def named(self) -> Iterator[tuple[str, int | None, int]]:
         """Yield (name, highest priority level or None, version) of each queue whose `.queue_name` names it."""
-        found: dict[bytes, tuple[int | None, int]] = {}
+        queues: dict[bytes, tuple[int | None, int]] = {}
         for directory, queue in self.queues.items():
             content = self.reading.read(f"{queue.index.place}/.queue_name", 4097)
             split = None if content is None else parse_queue_name_file(content, directory)
             if split is None:
                 continue
             name, level = split_priority(split.name)
-            before = found.get(name, (None, 0))[0]
-            found[name] = (None if level is None else max(level, before or 0)), queue.index.version
-        for name, (level, version) in sorted(found.items()):
+            before = queues.get(name, (None, 0))[0]
+            queues[name] = (None if level is None else max(level, before or 0)), queue.index.version
+        for name, (level, version) in sorted(queues.items()):
             yield name.decode("utf-8", "surrogateescape"), level, version
 
     def new_index(self, directory: str, version: int) -> LiveIndexV1 | LiveIndexV2:
@@ -219,7 +219,7 @@ def _end_of_entries(index: LiveIndexV1 | LiveIndexV2) -> int:
 def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> dict[str, QueueTerms]:
     """Return the terms by queue directory, and remove the side files durably."""
     content = reading.read(f"{place}/{RECOVERY}")
-    found = {} if content is None else read_terms(read_objects(content))
+    terms = {} if content is None else read_terms(read_objects(content))
     removed = False
     for name in (RECOVERY, *(f"msg_store_persistent/{each}" for each in SIDE_FILES)):
         if reading.exists(f"{place}/{name}"):
@@ -228,7 +228,7 @@ def take_terms(directory: DurableDirectory, reading: ReadOnlyDirectory, place: s
     if removed:
         directory.sync_directory(place)
         directory.sync_directory(f"{place}/msg_store_persistent")
-    return found
+    return terms
 
 
 def write_side_files(started: RunningVhost) -> None:

@@ -253,19 +253,19 @@ def properties_from_record(record: tuple[Term, ...]) -> Properties:
     """Return the properties that {'P_basic', content_type, …} sets. Raises PropertiesError."""
     if len(record) != 1 + len(NAMES) or record[0] != "P_basic":
         raise PropertiesError(f"decoded properties are a P_basic record of {len(NAMES)} fields, not {record!r:.60}")
-    found: Properties = {}
+    properties: Properties = {}
     for name, value in zip(NAMES, record[1:], strict=True):
         if isinstance(value, Atom) and value == "undefined":
             continue
         if name == "headers":
-            found[name] = _record_fields(value, True, MAX_DEPTH)
+            properties[name] = _record_fields(value, True, MAX_DEPTH)
         elif name in _NUMBERS:
-            found[name] = _in_range(name, value, _NUMBERS[name])
+            properties[name] = _in_range(name, value, _NUMBERS[name])
         elif type(value) is bytes:
-            found[name] = value
+            properties[name] = value
         else:
             raise PropertiesError(f"{name} of decoded properties is a binary, not {value!r:.60}")
-    return found
+    return properties
 
 
 def _in_range(name: str, value: Term, shape: struct.Struct) -> int:
@@ -281,15 +281,15 @@ def _record_fields(fields: Term, named: bool, depth: int) -> Fields:
         raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
     if type(fields) is not list:
         raise PropertiesError(f"headers are a list, not {fields!r:.60}")
-    found: Fields = []
+    result: Fields = []
     for field in fields:
         if type(field) is not tuple or len(field) != 2 + named or not isinstance(field[-2], Atom) or field[-2] not in OCTETS:
             raise PropertiesError(f"a decoded header is {{Name, Type, Value}} (in an array {{Type, Value}}), not {field!r:.60}")
         if named and type(field[0]) is not bytes:
             raise PropertiesError(f"the name of a decoded header is a binary, not {field[0]!r:.60}")
         kind = str(field[-2])
-        found.append([*field[:-2], kind, _record_value(kind, field[-1], depth)])
-    return found
+        result.append([*field[:-2], kind, _record_value(kind, field[-1], depth)])
+    return result
 
 
 def _record_value(kind: str, value: Term, depth: int) -> Any:
@@ -357,20 +357,20 @@ def properties_from_json(value: object) -> Properties:
     """Return properties in memory. Raises PropertiesError for what they cannot be."""
     if not isinstance(value, dict):
         raise PropertiesError(f"properties must be an object, not {_short(value)}")
-    found: Properties = {}
+    properties: Properties = {}
     for name, each in value.items():
         if each is None:
             continue
         if name == "headers":
-            found[name] = _fields_from_json(each, True, MAX_DEPTH)
+            properties[name] = _fields_from_json(each, True, MAX_DEPTH)
         elif name in _WHOLE_NUMBERS:
             if type(each) is not int:
                 raise PropertiesError(f"{name} must be a whole number, not {_short(each)}")
-            found[name] = each
+            properties[name] = each
         else:
-            found[name] = _octets_from_json(name, each)
-    properties_to_bin(found)  # whatever a field cannot hold
-    return found
+            properties[name] = _octets_from_json(name, each)
+    properties_to_bin(properties)  # whatever a field cannot hold
+    return properties
 
 
 def _octets_from_json(name: str, value: object) -> bytes:
@@ -392,13 +392,13 @@ def _fields_from_json(value: object, named: bool, depth: int) -> list[list[Any]]
         return [[name.encode("utf-8", "replace"), *_guessed(name, each, depth)] for name, each in value.items()]
     if not isinstance(value, list):
         raise PropertiesError(f"headers must be a list of [name, type, value], or an object, not {_short(value)}")
-    found = []
+    fields = []
     for field in value:
         if not isinstance(field, list) or len(field) != 2 + named or not isinstance(field[-2], str):
             raise PropertiesError(f"a header is [name, type, value] (in an array [type, value]), not {_short(field)}")
         name = [_octets_from_json("the name of a header", field[0])] if named else []
-        found.append([*name, field[-2], _value_from_json(field[-2], field[-1], depth)])
-    return found
+        fields.append([*name, field[-2], _value_from_json(field[-2], field[-1], depth)])
+    return fields
 
 
 def _value_from_json(kind: str, value: Any, depth: int) -> Any:

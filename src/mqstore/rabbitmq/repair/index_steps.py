@@ -58,12 +58,12 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
     for version, number in queue.segments():
         if version != 1:
             continue
-        found = queue.entry_table(version, number)
-        mine = content.take(number, found, vhost)
-        crashes += found.crashes
-        faults = [item for item in found.findings if item.kind in _DAMAGE and item.file == index.segment_file(number)]
+        table = queue.entry_table(version, number)
+        mine = content.take(number, table, vhost)
+        crashes += table.crashes
+        faults = [item for item in table.findings if item.kind in _DAMAGE and item.file == index.segment_file(number)]
         damaged += faults
-        if found.crashes or faults or mine.gained.any() or mine.returned or len(mine.fatal):
+        if table.crashes or faults or mine.gained.any() or mine.returned or len(mine.fatal):
             bad.add(number)
     in_journal = [item for item in index.journal.findings if item.kind in _DAMAGE]
     if not bad and not in_journal:
@@ -125,14 +125,14 @@ def _otherwise(queue: Queue, content: QueueContent, crashes: list[str]) -> str:
 
 def _segment_maker(queue: Queue, vhost: Vhost, number: int) -> Callable[[], bytes]:
     def make() -> bytes:
-        found = queue.entry_table(1, number)
-        content = segment_content(found, vhost, dict.fromkeys(QueueContent().left_out, 0))
+        table = queue.entry_table(1, number)
+        content = segment_content(table, vhost, dict.fromkeys(QueueContent().left_out, 0))
         base = number * queue.index.count
         parts = []
         for row, entry in zip(content.rows[::-1].tolist(), content.entries[::-1], strict=True):
             embedded = b""
             if entry["place"] != IN_STORE:
-                data = found.sources[int(found.source[row])][1]
+                data = table.sources[int(table.source[row])][1]
                 assert data is not None
                 embedded = data[int(entry["at"]) : int(entry["at"]) + int(entry["length"])].tobytes()
             message_id = int(entry["hi"]).to_bytes(8, "big", signed=True) + int(entry["lo"]).to_bytes(8, "big", signed=True)
@@ -220,8 +220,8 @@ class _File:
         yield from self._frames(content)
         lost = self._without_store()
         yield from self._cleared_without_store(lost)
-        found = self.queue.entry_table(2, self.number).entries if len(mine.fatal) else mine.entries
-        places = sorted({int(found["record"][row]) for row in mine.fatal} - set(lost))
+        entries = self.queue.entry_table(2, self.number).entries if len(mine.fatal) else mine.entries
+        places = sorted({int(entries["record"][row]) for row in mine.fatal} - set(lost))
         if places:
             changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
             why = f"the bytes of {count(len(places), 'message')} are not a message: the entries are cleared"
@@ -233,8 +233,8 @@ class _File:
         rows = self.index.rows
         if not self.queue.index_v2.lacks_store(self.number):
             return []
-        found = np.flatnonzero((rows["status"] == 1) & (rows["location"] == QUEUE_STORE))
-        return [HEADER_SIZE + row * ENTRY_SIZE for row in found.tolist()]
+        lost = np.flatnonzero((rows["status"] == 1) & (rows["location"] == QUEUE_STORE))
+        return [HEADER_SIZE + row * ENTRY_SIZE for row in lost.tolist()]
 
     def _cleared_without_store(self, places: list[int]) -> Iterator[QueueStep]:
         if places:
@@ -247,8 +247,8 @@ class _File:
     def _header(self, messages: int) -> Iterator[QueueStep]:
         width = self.queue.index_v2.count
         for name, data, store in ((self.name, self.data, False), (self.store_name, self.stored, True)):
-            wanted = index_v2.header(self.number * width, width, store=store)
-            if len(data) < HEADER_SIZE or data[:21].tobytes() == wanted[:21]:
+            header = index_v2.header(self.number * width, width, store=store)
+            if len(data) < HEADER_SIZE or data[:21].tobytes() == header[:21]:
                 continue
             lost = not store and not self.index.valid_header
             otherwise = (
@@ -257,7 +257,7 @@ class _File:
                 else "it does not look at it; other programs refuse the file"
             )
             why = "the header is not one of version 2 for a file of this number: it is written again"
-            yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, wanted))
+            yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, header))
 
     def _torn(self, content: QueueContent) -> Iterator[QueueStep]:
         if not self.index.partial:

@@ -89,7 +89,7 @@ def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None
 
 def _store_rows(queue: Queue, vhost: Vhost) -> Iterator[NDArray[np.int64]]:
     """Yield the rows of the persistent store that the entries of a queue need."""
-    for found in queue.entry_tables():
-        shared = found.entries[found.kept & (found.entries["place"] == IN_STORE)]
+    for table in queue.entry_tables():
+        shared = table.entries[table.kept & (table.entries["place"] == IN_STORE)]
         rows = vhost.persistent.find(shared["hi"], shared["lo"])
         yield rows[rows >= 0]

@@ -61,7 +61,7 @@ def recovery_file(vhost: str) -> str:
 
 def completed(directory: ReadOnlyDirectory, steps: Sequence[QueueStep]) -> list[QueueStep]:
     """Return the steps, the last of each vhost with the changes of its `clean.dot` and `recovery.dets`."""
-    found = list(steps)
+    result = list(steps)
     for vhost in dict.fromkeys(step.vhost for step in steps if step.possible):
         mine = [number for number, step in enumerate(steps) if step.vhost == vhost and step.possible]
         changes: list[Change] = []
@@ -71,9 +71,9 @@ def completed(directory: ReadOnlyDirectory, steps: Sequence[QueueStep]) -> list[
         terms = {name: noted for number in mine for name, noted in steps[number].terms.items()}
         if terms or any(steps[number].rewrites for number in mine):
             changes.append(Change("put", recovery_file(vhost), content=_recovery(directory, vhost, terms)))
-        last = found[mine[-1]]
-        found[mine[-1]] = replace(last, changes=(*changes, *last.changes))
-    return found
+        last = result[mine[-1]]
+        result[mine[-1]] = replace(last, changes=(*changes, *last.changes))
+    return result
 
 
 def _recovery(directory: ReadOnlyDirectory, vhost: str, terms: Mapping[str, QueueTerms]) -> bytes:
@@ -119,15 +119,15 @@ class QueueContent:
     unseen: list[NDArray[np.int64]] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEFT_OUT, 0))
 
-    def take(self, number: int, found: EntryTable, vhost: Vhost) -> SegmentContent:
+    def take(self, number: int, table: EntryTable, vhost: Vhost) -> SegmentContent:
         """Add one segment."""
-        content = segment_content(found, vhost, self.left_out)
+        content = segment_content(table, vhost, self.left_out)
         entries = content.entries
         self.messages += len(entries)
         self.size += int(entries["size"].sum())
         self.last = max(self.last, int(entries["seq"].max(initial=-1)))
         self.kept[number] = self.kept.get(number, 0) + len(entries)
-        state = found.entries["state"]
+        state = table.entries["state"]
         self.live[number] = self.live.get(number, 0) + int(((state & (PUBLISHED | ACKED)) == PUBLISHED).sum())
         self.gained += int(content.gained.sum())
         self.returned += content.returned
@@ -149,34 +149,34 @@ class QueueContent:
         return f"nothing that is readable; lost before: {', '.join(parts)}" if parts else ""
 
 
-def segment_content(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> SegmentContent:
+def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> SegmentContent:
     """Return the messages of one segment. Adds to left_out."""
-    rows, entries = select_messages(found, vhost, left_out)
-    state = found.entries["state"]
+    rows, entries = select_messages(table, vhost, left_out)
+    state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
-    rest = np.setdiff1d(np.flatnonzero(found.kept & live & ((found.entries["flags"] & PERSISTENT) != 0)), rows)
-    readable = np.array([_is_message(found, int(row), vhost) for row in rest], np.bool_)
+    rest = np.setdiff1d(np.flatnonzero(table.kept & live & ((table.entries["flags"] & PERSISTENT) != 0)), rows)
+    readable = np.array([_is_message(table, int(row), vhost) for row in rest], np.bool_)
     if readable.any():
         more = rest[readable]
-        added = found.entries[more].copy()
-        added["at"], added["length"] = found.at[more], found.length[more]
+        added = table.entries[more].copy()
+        added["at"], added["length"] = table.at[more], table.length[more]
         order = np.argsort(np.concatenate([entries["seq"], added["seq"]]), kind="stable")
         rows, entries = np.concatenate([rows, more])[order], np.concatenate([entries, added])[order]
     shared = np.flatnonzero(entries["place"] == IN_STORE)
     at = vhost.persistent.find(entries["hi"][shared], entries["lo"][shared])
     missed = (at >= 0) & ~vhost.persistent.seen(at)
-    gained = ~found.kept[rows]
+    gained = ~table.kept[rows]
     gained[shared[missed]] = False
-    returned = int((found.kept & ~live).sum())
+    returned = int((table.kept & ~live).sum())
     return SegmentContent(rows, entries, gained, at[missed], returned, rest[~readable] if len(rest) else rest)
 
 
-def _is_message(found: EntryTable, row: int, vhost: Vhost) -> bool:
+def _is_message(table: EntryTable, row: int, vhost: Vhost) -> bool:
     """Return whether the bytes of a row are a message, of whatever id."""
-    if found.source[row] < 0:
+    if table.source[row] < 0:
         return False
-    name, data = found.sources[int(found.source[row])]
-    at, length = int(found.at[row]), int(found.length[row])
+    name, data = table.sources[int(table.source[row])]
+    at, length = int(table.at[row]), int(table.length[row])
     try:
         data = vhost.root.map(name).data if data is None else data
         read_message(data[at : at + length].tobytes())

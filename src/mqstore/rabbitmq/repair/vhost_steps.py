@@ -76,24 +76,24 @@ _LOCATION, _SUMMARY = Atom("msg_location"), Atom("file_summary")
 
 def config_steps(vhost: Vhost) -> Iterator[QueueStep]:
     """Yield the step for the file, if there is anything wrong with it. vhost: read carefully."""
-    name, found = vhost.config_file, vhost.inferred_count
+    name, inferred = vhost.config_file, vhost.inferred_count
     damaged = vhost.config_there and any(item.file == name for item in vhost.config_findings)
-    if found is None and not damaged:
+    if inferred is None and not damaged:
         return
     if vhost.config_crash is not None:
         otherwise = "after an unclean stop it does not start"
     else:
         otherwise = f"it takes {ENTRIES_WITHOUT_CONFIG}: numbers of messages are wrong, and acknowledged messages come back"
     why = "it does not state the number of entries of a segment" if damaged else "it is missing"
-    if found is None:
+    if inferred is None:
         why += ", and the segments do not show it: `mqstore salvage` saves the messages"
         yield QueueStep("config", name, 0, 0, why, otherwise, "", (), vhost.place.place)
         return
-    if found.entries == ENTRIES_WITHOUT_CONFIG and vhost.config_crash is None:
+    if inferred.entries == ENTRIES_WITHOUT_CONFIG and vhost.config_crash is None:
         otherwise = "it takes the same number"
-    shown = "the segments show that it is" if found.proved else "every sequence id is low, so that it may be"
-    change = Change("put", name, content=config_file(found.entries))
-    yield QueueStep("config", name, 0, 0, f"{why}: {shown} {found.entries}", otherwise, "", (change,), vhost.place.place)
+    shown = "the segments show that it is" if inferred.proved else "every sequence id is low, so that it may be"
+    change = Change("put", name, content=config_file(inferred.entries))
+    yield QueueStep("config", name, 0, 0, f"{why}: {shown} {inferred.entries}", otherwise, "", (change,), vhost.place.place)
 
 
 def stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterator[QueueStep]:
@@ -101,9 +101,9 @@ def stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterator
     for queue in own_entries(directory, vhost.below("queues")):
         place = vhost.below(f"queues/{queue.name}")
         for entry in own_entries(directory, place) if queue.is_directory else ():
-            found = _IN_QUEUE.match(entry.name)
-            if found is not None and (not found[1] or entry.is_directory):
-                yield _take_out(directory, vhost, f"{place}/{entry.name}", entry, found[2])
+            named_file = _IN_QUEUE.match(entry.name)
+            if named_file is not None and (not named_file[1] or entry.is_directory):
+                yield _take_out(directory, vhost, f"{place}/{entry.name}", entry, named_file[2])
     place = vhost.below("msg_store_persistent")
     for entry in own_entries(directory, place):
         named = _IN_STORE.fullmatch(entry.name)
@@ -149,8 +149,8 @@ def store_steps(vhost: Vhost, unseen: NDArray[np.int64]) -> Iterator[QueueStep]:
     missed = np.unique(unseen)
     for file in _left_over(vhost):  # of these, the node finds what its scan of the renamed file finds
         scan = message_file.strict_scan(vhost.root.map(file.name).data)
-        found = {file.name: frozenset(scan.at.tolist())}
-        missed = np.array([row for row in missed.tolist() if not _is_in(vhost, row, found)], np.int64)
+        seen = {file.name: frozenset(scan.at.tolist())}
+        missed = np.array([row for row in missed.tolist() if not _is_in(vhost, row, seen)], np.int64)
     if not len(missed):
         return
     number = max((file.number for file in store.files), default=-1) + 1
@@ -174,9 +174,9 @@ def store_steps(vhost: Vhost, unseen: NDArray[np.int64]) -> Iterator[QueueStep]:
     yield QueueStep("records", changes[0].file, 0, 0, why, otherwise, "", tuple(changes), vhost.place.place)
 
 
-def _is_in(vhost: Vhost, row: int, found: dict[str, frozenset[int]]) -> bool:
+def _is_in(vhost: Vhost, row: int, records: dict[str, frozenset[int]]) -> bool:
     place = vhost.persistent.position(row)
-    return place.record in found.get(place.file, ())
+    return place.record in records.get(place.file, ())
 
 
 def _new_file(vhost: Vhost, number: int, rows: list[int]) -> Change:

@@ -96,12 +96,12 @@ class MessagePosition(NamedTuple):
 
 def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
     """Return the message files of a store by number, a left-over after the file it belongs to."""
-    found = []
+    files = []
     for entry in own_entries(directory, place):
         stem, _, ending = entry.name.rpartition(".")
         if entry.is_file and ending in ("rdq", "rdt") and stem.isascii() and stem.isdigit() and len(stem) <= 18:
-            found.append(StoreFile(f"{place}/{entry.name}", int(stem), entry.size, ending == "rdt"))
-    return sorted(found, key=lambda file: (file.number, file.leftover))
+            files.append(StoreFile(f"{place}/{entry.name}", int(stem), entry.size, ending == "rdt"))
+    return sorted(files, key=lambda file: (file.number, file.leftover))
 
 
 class MessageStore:
@@ -281,12 +281,12 @@ class MessageStore:
 
     def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each id the row of its message, or -1."""
-        found = np.full(len(hi), -1, np.int64)
+        rows = np.full(len(hi), -1, np.int64)
         if not len(hi) or not self.files:
-            return found  # without a scan of the files
+            return rows  # without a scan of the files
         table = self._table
-        message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
-        return found
+        message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), rows)
+        return rows
 
     def seen(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each row of `find` whether the broker finds that id; False for -1."""
@@ -403,9 +403,9 @@ class MessageIds(NamedTuple):
 
     def contain(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each id whether it is one of these."""
-        found = np.empty(len(hi), np.int64)
-        message_store.find_ids(self.hi, self.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
-        return found >= 0
+        rows = np.empty(len(hi), np.int64)
+        message_store.find_ids(self.hi, self.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), rows)
+        return rows >= 0
 
 
 class FoundRecord(NamedTuple):
@@ -417,15 +417,15 @@ class FoundRecord(NamedTuple):
     quality: int
 
 
-def search_records(data: Bytes, gaps: Iterable[tuple[int, int, list[tuple[int, int]]]], wanted: MessageIds) -> list[FoundRecord]:
+def search_records(data: Bytes, gaps: Iterable[tuple[int, int, list[tuple[int, int]]]], ids: MessageIds) -> list[FoundRecord]:
     """Return the messages with these ids whose terms are in the gaps of a file, by position. gaps: as `message_file.gaps` gives them."""
-    found: dict[int, FoundRecord] = {}
+    records: dict[int, FoundRecord] = {}
     for _, end, parts in gaps:
         for low, high in parts:
             if data[low:high].any():
-                for record in (*_by_term(data, low, high, wanted), *_by_head(data, low, high, end, wanted)):
-                    found.setdefault(record.at, record)
-    return [found[at] for at in sorted(found)]
+                for record in (*_by_term(data, low, high, ids), *_by_head(data, low, high, end, ids)):
+                    records.setdefault(record.at, record)
+    return [records[at] for at in sorted(records)]
 
 
 def _record(data: Bytes, start: int, end: int, message_id: bytes, quality: int) -> FoundRecord:
@@ -433,7 +433,7 @@ def _record(data: Bytes, start: int, end: int, message_id: bytes, quality: int) 
     return FoundRecord(start - HEADER, end - start + HEADER + 1, message_id, quality | (message_store.MARKED if marked else 0))
 
 
-def _by_term(data: Bytes, low: int, high: int, wanted: MessageIds) -> Iterator[FoundRecord]:
+def _by_term(data: Bytes, low: int, high: int, ids: MessageIds) -> Iterator[FoundRecord]:
     at, end = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     position = max(low, HEADER)
     while position < high:
@@ -443,7 +443,7 @@ def _by_term(data: Bytes, low: int, high: int, wanted: MessageIds) -> Iterator[F
                 message_id = read_message(data[start:stop].tobytes()).id
             except EtfError:
                 continue
-            if len(message_id) == 16 and wanted.contain(*_halves(message_id))[0]:
+            if len(message_id) == 16 and ids.contain(*_halves(message_id))[0]:
                 yield _record(data, start, stop, message_id, message_store.PROVED)
         if not tried:
             return
@@ -454,7 +454,7 @@ def _halves(message_id: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return halves[:1], halves[1:]
 
 
-def _by_head(data: Bytes, low: int, high: int, limit: int, wanted: MessageIds) -> Iterator[FoundRecord]:
+def _by_head(data: Bytes, low: int, high: int, limit: int, ids: MessageIds) -> Iterator[FoundRecord]:
     """Yield the terms after a wanted id; each ends before limit."""
     left = _EFFORT * (limit - low)
     position = 0
@@ -462,7 +462,7 @@ def _by_head(data: Bytes, low: int, high: int, limit: int, wanted: MessageIds) -
         places = np.flatnonzero(data[start : min(start + _WINDOW, high)] == _TERM) + start
         hi, lo = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
         message_store.record_ids(data, places - HEADER, hi, lo)
-        for place in places[wanted.contain(hi, lo)].tolist():
+        for place in places[ids.contain(hi, lo)].tolist():
             if place < position:
                 continue
             end = terms.end(data, place, limit)

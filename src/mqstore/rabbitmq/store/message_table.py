@@ -117,10 +117,10 @@ def _ids(rows: MessageRows, messages: StoredTerms | None) -> list[str | None]:
     pairs = np.empty((len(rows), 2), ">i8")
     pairs[:, 0], pairs[:, 1] = hi, lo
     raw = pairs.tobytes().hex()
-    found: list[str | None] = [raw[k : k + 32] for k in range(0, len(raw), 32)]
+    ids: list[str | None] = [raw[k : k + 32] for k in range(0, len(raw), 32)]
     for row in np.flatnonzero((hi == 0) & (lo == 0)).tolist():
-        found[row] = None
-    return found
+        ids[row] = None
+    return ids
 
 
 def verdicts(rows: MessageRows, messages: StoredTerms) -> list[str]:
@@ -214,8 +214,8 @@ def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
             at, size = queue.index_v2.orphans(number)
             if len(at):
                 name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
-                found = _entry_table(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
-                yield _rows(vhost, found, queue)
+                table = _entry_table(((name, data),), np.zeros(len(at), np.int32), at + ENTRY_HEADER, size, at, QUEUE_STORE)
+                yield _rows(vhost, table, queue)
     for store, other, location in (
         (vhost.persistent, vhost.transient, PERSISTENT_STORE),
         (vhost.transient, vhost.persistent, TRANSIENT_STORE),
@@ -226,10 +226,10 @@ def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
         for start in range(0, len(left), _BLOCK):
             part = left[start : start + _BLOCK]
             source, at, length = store.locations(part)
-            found = _entry_table(sources, source, at, length, at - 24, location)
-            found.known[store.copies[part]] = DUPLICATE
-            found.entries["hi"], found.entries["lo"] = store.halves(part)
-            yield _rows(vhost, found)
+            table = _entry_table(sources, source, at, length, at - 24, location)
+            table.known[store.copies[part]] = DUPLICATE
+            table.entries["hi"], table.entries["lo"] = store.halves(part)
+            yield _rows(vhost, table)
 
 
 def _referenced(vhost: Vhost, store: MessageStore, other: MessageStore) -> NDArray[np.bool_]:
@@ -241,13 +241,13 @@ def _referenced(vhost: Vhost, store: MessageStore, other: MessageStore) -> NDArr
     result, elsewhere = np.zeros((2, len(store)), np.bool_)
     files = {file.name for file in store.files}
     for queue in vhost.queues:
-        for found in queue.entry_tables():
-            shared = np.flatnonzero(found.entries["place"] == IN_STORE)
-            rows = store.find(found.entries["hi"][shared], found.entries["lo"][shared])
+        for table in queue.entry_tables():
+            shared = np.flatnonzero(table.entries["place"] == IN_STORE)
+            rows = store.find(table.entries["hi"][shared], table.entries["lo"][shared])
             shared, rows = shared[rows >= 0], rows[rows >= 0]
-            here = np.array([name in files for name, _ in found.sources], np.bool_)[found.source[shared]]
-            result[rows[here]] = True
-            elsewhere[rows[~here]] = True
+            own = np.array([name in files for name, _ in table.sources], np.bool_)[table.source[shared]]
+            result[rows[own]] = True
+            elsewhere[rows[~own]] = True
     for row in np.flatnonzero(elsewhere & ~result).tolist():
         result[row] = store.message(row) == other.message(int(other.find(*store.halves(np.array([row])))[0]))
     return store.spread(result)

@@ -93,11 +93,11 @@ class RabbitMQStore(Shown):
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """The vhosts, by name; those without a name by directory."""
-        found = [
+        vhosts = [
             Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, careful=self.careful)
             for place in find_vhosts(self.directory)
         ]
-        return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
+        return sorted(vhosts, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -150,8 +150,8 @@ class RabbitMQStore(Shown):
 
     def queue(self, vhost: str, queue: str) -> list[Queue]:
         """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""
-        found = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
-        if not found:
+        directories = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
+        if not directories:
             for defined in self.definitions.queues:
                 if (defined.vhost.decode("utf-8", "replace"), defined.name.decode("utf-8", "replace")) == (vhost, queue):
                     what = (
@@ -165,7 +165,7 @@ class RabbitMQStore(Shown):
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")
-        return found
+        return directories
 
     def vhost_of(self, vhost: str | None, queue: str) -> str:
         """Return the vhost of a queue: the one given, or the only one that has such a queue. Raises NotFoundError, UsageError."""
@@ -183,8 +183,8 @@ class RabbitMQStore(Shown):
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
         """Yield the index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
         for each in self.queue(vhost, queue):
-            for found in each.entry_tables():
-                yield each, found
+            for table in each.entry_tables():
+                yield each, table
 
     # the message table
 
@@ -255,14 +255,14 @@ class RabbitMQStore(Shown):
             if (queue.vhost, queue.name) != before:
                 before, position = (queue.vhost, queue.name), 0
             refused = bool(vhost.refusals or queue.crashes)
-            for found, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
-                yield from _split_rows(found)
+            for rows, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
+                yield from _split_rows(rows)
                 position = following
 
     def orphan_rows(self, vhost: Vhost) -> Iterator[MessageRows]:
         """Yield the rows of the messages of one vhost that are in no queue."""
-        for found in orphan_rows(vhost, self.now):
-            yield from _split_rows(found)
+        for rows in orphan_rows(vhost, self.now):
+            yield from _split_rows(rows)
 
 
 def _directory_rows(
@@ -272,21 +272,21 @@ def _directory_rows(
 
     position: the `pos` of the first. refused: the broker would not start it.
     """
-    for found in queue.entry_tables():
+    for table in queue.entry_tables():
         if refused:
-            found.refuse()
-        pos = np.where(found.kept, position + np.cumsum(found.kept) - 1, -1)
-        position += int(found.kept.sum())
+            table.refuse()
+        pos = np.where(table.kept, position + np.cumsum(table.kept) - 1, -1)
+        position += int(table.kept.sum())
         keep = np.ones(len(pos), np.bool_)
         if not selection.everything:
-            keep = found.fate != ACKNOWLEDGED
+            keep = table.fate != ACKNOWLEDGED
         if selection.from_seq is not None:
-            keep &= found.entries["seq"] >= selection.from_seq
+            keep &= table.entries["seq"] >= selection.from_seq
         if selection.to_seq is not None:
-            keep &= found.entries["seq"] < selection.to_seq
+            keep &= table.entries["seq"] < selection.to_seq
         if selection.recovered is not None:
-            keep &= found.kept == selection.recovered
-        rows = MessageRows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
+            keep &= table.kept == selection.recovered
+        rows = MessageRows(queue.vhost, queue.name, queue.priority_level, table, pos, now)
         yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 
 

@@ -191,12 +191,12 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
     rows = np.arange(len(store))
     number, _, length = store.locations(rows)
     total = length + OVERHEAD
-    files = []
+    found = []
     for k, file in enumerate(store.files):
         mine = number == k
         needed = mine & live
         lost = sum(item.length for item in store.findings if item.file == file.name and item.kind in _NOT_READ)
-        files.append(
+        found.append(
             FileUsage(
                 file.name,
                 vhost.name,
@@ -207,4 +207,4 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
                 min(lost, file.size),
             )
         )
-    return files
+    return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
     work = _Rows()
     done = 0
     for rows in store.rows(QueueSelection(everything=True)):
-        work.take(rows, partial(mapped_bytes, store.directory))
+        work.take(rows, lambda name: mapped_bytes(store.directory, name))
         done += len(rows)
         if progress is not None:
             progress(done, 0)

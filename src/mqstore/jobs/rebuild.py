@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
-from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
+from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.kept_queues import queues_without_messages
 from mqstore.jobs.last_file_copy import LastFileCopy
 from mqstore.jobs.rebuild_database import (
@@ -70,7 +70,6 @@ _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", 
 MAX_NOTED = 20
 IN_DRIVER = 2_000_000  # up to this many keys, indexing here is faster than starting a Spark task
 
-_UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
 
 Queue = tuple[str, int]
 
@@ -495,8 +494,6 @@ class _RebuildRun:
 
     def _coverage(self) -> Coverage:
         unread = [
-            SkippedRange(item.file, item.offset, item.length, str(item.kind))
-            for item in merge_adjacent(self.damage)
-            if item.kind in _UNREAD
+            SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind.unread
         ]
         return Coverage((*unread, *self.skipped))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
 
 __all__ = ["print_report", "register"]
-
-_LOST = frozenset(
-    {
-        "bad-frame",
-        "bad-lengths",
-        "bad-offset",
-        "bad-checksum",
-        "bad-property-checksum",
-        "bad-compression",
-        "bad-properties",
-        "bad-text",
-        "zeroed",
-        "missing-file",
-    }
-)
 
 
 def verify(out: Output, store: Store, options: VerifyOptions) -> int:
@@ -82,11 +67,12 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
         _print_losses(out, report.damage)
 
 
-def _print_losses(out: Output, damage: Iterable[Damage]) -> None:
-    kinds = {str(item.kind) for item in damage}
-    if kinds & _LOST:
+def _print_losses(out: Output, damage: Sequence[Damage]) -> None:
+    from mqstore.findings import Kind
+
+    if any(item.kind.lost and "consumequeue" not in item.file.partition("/")[0] for item in damage):
         out.line("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
-    if "torn-record" in kinds:
+    if any(item.kind is Kind.TORN_RECORD for item in damage):
         out.line("A torn last record is left by a crash; the broker truncates it at startup.")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Subject
 from mqstore.rabbitmq.format import segment
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.repair.queue_content import QueueContent, segment_content
@@ -27,8 +27,6 @@ from mqstore.repair.change import Change
 from mqstore.table.formatting import count
 
 __all__ = ["index_v1_step"]
-
-_DAMAGE = frozenset({Kind.BAD_SEGMENT, Kind.BAD_JOURNAL, Kind.TORN_RECORD})
 
 
 def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueStep | None:
@@ -43,11 +41,11 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
         found = queue.entry_table(version, number)
         mine = content.take(number, found, vhost)
         crashes += found.crashes
-        faults = [item for item in found.findings if item.kind in _DAMAGE and item.file == index.segment_file(number)]
+        faults = [item for item in found.findings if item.kind.subject is Subject.BYTES and item.file == index.segment_file(number)]
         damaged += faults
         if found.crashes or faults or mine.gained.any() or mine.returned or len(mine.fatal):
             bad.add(number)
-    in_journal = [item for item in index.journal.findings if item.kind in _DAMAGE]
+    in_journal = [item for item in index.journal.findings if item.kind.subject is Subject.BYTES]
     if not bad and not in_journal:
         return None
     end = index.journal.end

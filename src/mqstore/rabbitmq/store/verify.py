@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
 from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DAMAGED, PLAIN
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-# kinds of findings of an index that are about single messages
-_OF_ENTRIES = frozenset({Kind.MISSING_BODY, Kind.BAD_TERM, Kind.BAD_QUEUE_FILE})
 # fates of which a queue has one finding for all messages
 _WHOLE_QUEUES = (
     (fate.HIDDEN, Kind.BROKER_LOSES, "they are after damage that the broker does not read past"),
@@ -56,7 +54,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
         notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
-        damage += (item if item.kind in _OF_ENTRIES else replace(item, messages=0) for item in vhost.findings)
+        damage += (item if item.kind.subject is Subject.MESSAGE else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
     damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)

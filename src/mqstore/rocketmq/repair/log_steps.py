@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Kind, Subject
 from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.diagnosis.log_site import RenamedLogFile
@@ -45,7 +45,6 @@ FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
 SMALLEST = len(encode(Record(FILLER_TOPIC, b"")))
 MAGICS = (MAGIC_V1, MAGIC_V2)
-GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.TORN_RECORD})
 LARGEST_RECORD = 64 << 20
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
@@ -76,7 +75,7 @@ def log_steps(log: CommitLog, damage: list[Damage], timestamp: int, on_restored:
             yield from _missing_files(log, item)
         elif file is not None and item.kind is Kind.BAD_CHECKSUM:
             yield _checksum(log, file, item)
-        elif file is not None and item.kind in GAPS:
+        elif file is not None and item.kind.subject is Subject.BYTES:
             yield from _gap(log, file, item, timestamp, on_restored)
 
 

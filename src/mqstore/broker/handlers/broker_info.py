@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import is_system_topic
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
@@ -35,10 +34,11 @@ from mqstore.errors import UsageError
 from mqstore.rocketmq.config import store_config
 from mqstore.rocketmq.config.config_writer import DataVersion
 from mqstore.rocketmq.config.topic_table import system_topics
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
-from mqstore.rocketmq.format.half_message import CHECK_TIMES, GIVEN_UP_TOPIC, HALF_TOPIC
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
+from mqstore.rocketmq.format.half_message import CHECK_TIMES
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
 from mqstore.rocketmq.live.retention import disk_ratio
 
 __all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]

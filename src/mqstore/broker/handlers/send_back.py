@@ -22,10 +22,11 @@ from mqstore.broker.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
-from mqstore.rocketmq.append.send_path import dead_letter_topic, retry_topic, sent_back
+from mqstore.rocketmq.append.send_path import sent_back
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
+from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
 __all__ = ["HANDLERS"]
 

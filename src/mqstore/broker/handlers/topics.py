@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import TopicsAndGroups, is_system_topic, topic_problem
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups, topic_problem
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
@@ -27,6 +27,7 @@ from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
+from mqstore.rocketmq.format.system_topics import is_system_topic
 
 __all__ = ["HANDLERS", "changed_attributes"]
 

@@ -25,9 +25,10 @@ from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import NotFoundError, RefusedError
-from mqstore.rocketmq.format.half_message import HALF_TOPIC, IMMUNITY
+from mqstore.rocketmq.format.half_message import IMMUNITY
 from mqstore.rocketmq.format.message import PutResult, PutStatus
 from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC
 
 __all__ = ["COMPONENTS", "HANDLERS", "CheckBack", "check_request"]
 

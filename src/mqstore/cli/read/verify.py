@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +13,7 @@ from mqstore.cli.common.reports import print_damage, ran_on, show_verification
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.findings import Damage, Report
+    from mqstore.findings import Report
 
 __all__ = ["print_report", "register"]
 
@@ -64,15 +63,16 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
         out.line(f"Ran with {ran_on(report)}.", style="dim")
     if report.damage:
         out.line()
-        _print_losses(out, report.damage)
+        _print_losses(out, report)
 
 
-def _print_losses(out: Output, damage: Sequence[Damage]) -> None:
+def _print_losses(out: Output, report: Report) -> None:
     from mqstore.findings import Kind
 
-    if any(item.kind.lost and "consumequeue" not in item.file.partition("/")[0] for item in damage):
+    lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost)
+    if report.family == "rocketmq" and any("consumequeue" not in place for place in lost):
         out.line("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
-    if any(item.kind is Kind.TORN_RECORD for item in damage):
+    if any(item.kind is Kind.TORN_RECORD for item in report.damage):
         out.line("A torn last record is left by a crash; the broker truncates it at startup.")
 
 

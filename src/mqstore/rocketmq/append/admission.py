@@ -18,6 +18,7 @@ from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Inner, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.record import TRANSACTION_MASK
+from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 from mqstore.rocketmq.format.topic_name import usable_topic
 
 __all__ = ["CRC_PROPERTY_SIZE", "PROPERTIES_LIMIT", "Admission", "host_bytes", "illegal", "joined_properties"]
@@ -28,7 +29,6 @@ MAX_TOPICS = 100_000
 MAX_HOSTS = 4096
 TOPIC_LIMIT = 127  # bytes of a topic in a version 1 record
 WIRE_HEADER = 22  # bytes of each message of a batch on the wire, besides body and properties
-RETRY_PREFIX = "%RETRY%"
 
 
 @lru_cache(MAX_HOSTS)

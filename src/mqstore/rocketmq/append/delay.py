@@ -30,13 +30,13 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.base_queue_image import Rows
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
-from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message, PutResult
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 __all__ = ["DelayService", "DueMessage", "asks_for_timer", "delay_level", "delayed", "deliverable"]
 

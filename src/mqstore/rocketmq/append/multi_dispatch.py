@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 from mqstore.rocketmq.format import java_map
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.system_topics import is_left_out_of_light_queues
 
 __all__ = ["applies", "queue_key", "with_queue_offsets"]
 
@@ -40,7 +41,7 @@ def applies(topic: str, properties: bytes, version: str, *, multi_dispatch: bool
         return False
     if version == "4.9.3":
         return multi_dispatch
-    return lmq and not (topic.startswith(("%RETRY%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX")
+    return lmq and not is_left_out_of_light_queues(topic)
 
 
 def queue_key(name: str, queue_id: int, *, lmq: bool) -> str:

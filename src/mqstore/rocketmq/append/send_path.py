@@ -38,21 +38,12 @@ from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap, parsed
 from mqstore.rocketmq.format.message import Message, MessageBatch
+from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
-__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "dead_letter_topic", "retry_topic", "sent_back", "unique_id_time"]
+__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "sent_back", "unique_id_time"]
 
 _TAIL = struct.Struct(">HIIH")
 _EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # names whose values `as_sent` reads
-
-
-def retry_topic(group: str) -> str:
-    """Return the topic in which messages of a consumer group wait for another attempt."""
-    return f"%RETRY%{group}"
-
-
-def dead_letter_topic(group: str) -> str:
-    """Return the topic for messages of a consumer group whose attempts all failed."""
-    return f"%DLQ%{group}"
 
 
 def _month(now: int, zone: datetime.tzinfo) -> datetime.datetime:

@@ -42,6 +42,18 @@ from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bea
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.config.topic_config import GROUPS, TOPICS, TopicConfig
 from mqstore.rocketmq.config.topic_config import topic as topic_of
+from mqstore.rocketmq.format.system_topics import (
+    BENCHMARK_TOPIC,
+    CHECK_GROUP,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    reply_topic,
+)
 
 __all__ = ["BUILT_IN_GROUPS", "SubscriptionGroupConfig", "SubscriptionGroups", "TopicConfig", "Topics", "built_in_groups", "system_topics"]
 
@@ -72,15 +84,15 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
         return TopicConfig(name, perm=perm, read_queues=queues, write_queues=queues)
 
     common = (
-        made("SELF_TEST_TOPIC"),
-        made("TBW102", 8, 7),
-        made("BenchmarkTest", 1024),
+        made(SELF_TEST_TOPIC),
+        made(TEMPLATE_TOPIC, 8, 7),
+        made(BENCHMARK_TOPIC, 1024),
         made(cluster, 16, 7),
         made(broker, 1, 7),
-        made("OFFSET_MOVED_EVENT"),
-        made("SCHEDULE_TOPIC_XXXX", 18),
-        made(f"{cluster}_REPLY_TOPIC"),
-        made("RMQ_SYS_TRANS_HALF_TOPIC"),
+        made(OFFSET_MOVED_TOPIC),
+        made(SCHEDULE_TOPIC, 18),
+        made(reply_topic(cluster)),
+        made(HALF_TOPIC),
     )
     if version == "4.9.3":
         return common
@@ -88,14 +100,14 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
         *common,
         made(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
         made(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
-        made("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
-        made("rmq_sys_wheel_timer"),
+        made(OP_TOPIC),
+        made(TIMER_TOPIC),
     )
 
 
 def built_in_groups(version: str) -> tuple[str, ...]:
     """Return the groups that a broker creates itself."""
-    return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, "CID_RMQ_SYS_TRANS")
+    return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, CHECK_GROUP)
 
 
 @dataclass(frozen=True, slots=True)

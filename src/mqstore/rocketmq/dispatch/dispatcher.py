@@ -34,6 +34,7 @@ from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC, is_left_out_of_light_queues
 
 __all__ = [
     "DEFAULT_DELAYS",
@@ -50,7 +51,6 @@ __all__ = [
 
 Longs = NDArray[np.int64]
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LMQ_PREFIX = "%LMQ%"
 TAGS_KEY = "T#"  # before the tags of a record, where they are indexed like a key
@@ -135,7 +135,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     """Return the further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
     if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return ()
-    if rules.is_v5 and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+    if rules.is_v5 and (is_left_out_of_light_queues(message.topic)):
         return ()
     names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
     offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))

@@ -26,12 +26,10 @@ from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["GIVEN_UP_TOPIC", "HALF_TOPIC", "OP_TOPIC", "committed", "given_up", "half", "op_message", "renewed", "settled_by"]
+__all__ = ["committed", "given_up", "half", "op_message", "renewed", "settled_by"]
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"

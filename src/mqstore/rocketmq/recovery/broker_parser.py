@@ -35,7 +35,6 @@ from mqstore.files import Bytes
 from mqstore.kernels.common.crc32 import crc32, crc_of_spans
 from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
@@ -49,6 +48,7 @@ from mqstore.rocketmq.format.record import (
     SYS_FLAG_AT,
     decode_properties,
 )
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
 __all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
 

@@ -118,8 +118,9 @@ class RabbitMQ(RabbitMQStore):
         progress: called with (rows checked, 0), because the total is not known in advance.
         """
         from mqstore.rabbitmq.diagnosis.diagnosis import advise
+        from mqstore.rabbitmq.verify import verify
 
-        report = super().verify(progress)
+        report = verify(self, progress)
         return replace(report, advice=advise(self, report))
 
     def usage(self, *, progress: Progress | None = None) -> UsageReport:

@@ -31,6 +31,7 @@ from mqstore.rabbitmq.repair.queue_step import QueueStep
 from mqstore.rabbitmq.store.defined_queues import unread_parts
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.verify import verify
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import command, count
 
@@ -127,7 +128,7 @@ class _Work:
                 self._take_queue(row)
             self._check_containers()
         redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
-        report = self._careful.verify(progress)
+        report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
         self.evidence += [Evidence("note", ".", note) for note in report.notes]

@@ -6,7 +6,7 @@ message is requested. The directory is never changed. Damaged contents do not ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
-from mqstore.findings import Damage, Report
+from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory
@@ -187,24 +187,6 @@ class RabbitMQStore(Shown):
         for each in self.queue(vhost, queue):
             for found in each.entry_tables():
                 yield each, found
-
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Check indexes, message files and every stored message, always carefully.
-
-        progress: called with (rows checked, 0), because the total is not known in advance.
-        """
-        from mqstore.rabbitmq.store.verify import verify
-
-        store = self.carefully()
-        return verify(store, store._rows_with_progress(progress), store._data_of)
-
-    def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[MessageRows]:
-        done = 0
-        for rows in self.rows(QueueSelection(everything=True)):
-            yield rows
-            done += len(rows)
-            if progress is not None:
-                progress(done, 0)
 
     # the message table
 

@@ -15,7 +15,8 @@
     rmq_sys_…                     further ones of 5.x
     %RETRY%GROUP, %DLQ%GROUP      messages of a group that wait for another attempt, and those whose attempts all failed
 
-`TopicValidator` of a broker has the set of system topics and that of topics that take no messages from clients; the rest is what the topics hold.
+`TopicValidator` of a broker has the set of system topics and that of topics that take no messages from clients. What accounts may do,
+and what is sent again, follows from what the topics hold.
 
     >>> is_system_topic("rmq_sys_x", "C", "B"), is_system_topic("C_REPLY_TOPIC", "C", "B"), is_system_topic("orders", "C", "B")
     (True, True, False)

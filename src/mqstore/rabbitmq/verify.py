@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
+from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DAMAGED, PLAIN
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
-
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.store import RabbitMQStore
-    from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["verify"]
 
@@ -36,16 +35,24 @@ _WHOLE_QUEUES = (
 )
 
 
-def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
-    """Check a store. rows: all its index entries; data_of: the bytes of a file."""
+def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Check indexes, message files and every stored message, always carefully.
+
+    progress: called with (rows checked, 0), because the total is not known in advance.
+    """
+    store = store.carefully()
     checked = CheckCounts()
     for vhost in store.vhosts:
         for _, entry in store.directory.walk(vhost.place.place):
             checked.files += 1
             checked.bytes += entry.size
     work = _Rows()
-    for found in rows:
-        work.take(found, data_of)
+    done = 0
+    for rows in store.rows(QueueSelection(everything=True)):
+        work.take(rows, lambda name: mapped_bytes(store.directory, name))
+        done += len(rows)
+        if progress is not None:
+            progress(done, 0)
     checked.queue_entries, checked.messages = work.entries, work.messages
     damage = work.findings()
     damage += store.unread

@@ -74,10 +74,10 @@ def test_only_topics_of_users_are_sent_unless_others_are_named(tmp_path: Path) -
     with MessageStore.open(tmp_path / "store") as store:
         for topic in ("orders", *internal):
             assert store.put(Message(topic, b"body")).stored
-    done = run_cli("replay", tmp_path / "store", "--to", tmp_path / "all", "-o", "json")
+    done = run_cli("replay", tmp_path / "store", "--to", tmp_path / "all", "--create", "-o", "json")
     assert done.document["left_out"] == {f"of the internal topic {topic}": 1 for topic in internal}
     assert {row["topic"] for row in rows_of(tmp_path / "all")} == {"orders"}
-    named = run_cli("replay", tmp_path / "store", "--topic", internal[0], "--to", tmp_path / "named", "-o", "json")
+    named = run_cli("replay", tmp_path / "store", "--topic", internal[0], "--to", tmp_path / "named", "--create", "-o", "json")
     assert (named.document["sent"], named.document["left_out"]) == (1, {})
 
 

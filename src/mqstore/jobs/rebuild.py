@@ -45,7 +45,7 @@ from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, bui
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
 from mqstore.rocketmq.format.consume_queue import ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
     PLAIN,
@@ -483,12 +483,11 @@ class _RebuildRun:
                 parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
 
     def _write_checkpoint(self, ends: Sequence[IndexEnd]) -> None:
-        five = self.profile.is_v5
         point = Checkpoint(
             physic=self.last_store_timestamp,
             logics=self.last_store_timestamp,
             index=ends[-1].end_timestamp if ends else 0,
-            confirm_physical_offset=max(0, self.last_offset) if five else 0,
+            confirm_physical_offset=max(0, self.last_offset) if version_rules(self.profile.version).confirms_offset else 0,
         )
         self.target.directory.write_small("checkpoint", encode(point))
 

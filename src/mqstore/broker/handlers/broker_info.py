@@ -110,7 +110,7 @@ def _distribution(times: list[int]) -> str:
 def runtime_table(context: Context) -> dict[str, str]:
     """Return the table of request 28. Reads the store and the file system, so call it in a thread."""
     found = _of_broker(context) | _of_store(context)
-    if context.profile.is_v5:
+    if context.profile.tells_timers:
         found |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
         found |= dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0") | {"brokerActive": "true"}
     return dict(sorted(found.items()))
@@ -200,7 +200,7 @@ async def runtime_info(context: Context, connection: Connection, request: Frame)
 def broker_config(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 26: return the settings, one `name=value` per line."""
     configuration = context.component(Configuration)
-    version = json.dumps(configuration.version.value(context.profile.is_v5), separators=(",", ":"))
+    version = json.dumps(configuration.version.value(context.profile.rules.writes_every_field), separators=(",", ":"))
     return make_response(request, ext={"version": version}, body=properties_text(configuration.values()).encode())
 
 

@@ -172,7 +172,7 @@ def topic_route(context: Context, connection: Connection, request: Frame) -> Fra
     topic = headers.text(request, "topic")
     server = context.component(NameServer)
     order = server.values.get(ORDER, {}).get(topic) if server.settings.get("orderMessageEnable") == "true" else None
-    found = route(topic, server.having(topic), order=order, is_v5=context.profile.is_v5)
+    found = route(topic, server.having(topic), order=order, acting_master=context.profile.tells_acting_master)
     if found is None:
         return make_response(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
     return make_response(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
@@ -180,7 +180,7 @@ def topic_route(context: Context, connection: Connection, request: Frame) -> Fra
 
 def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
     brokers = context.component(NameServer).brokers()
-    return make_response(request, body=bodies.encode(cluster_info(brokers, is_v5=context.profile.is_v5)))
+    return make_response(request, body=bodies.encode(cluster_info(brokers, acting_master=context.profile.tells_acting_master)))
 
 
 def _topic_names(brokers: list[BrokerEntry]) -> list[str]:

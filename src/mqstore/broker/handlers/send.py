@@ -123,7 +123,7 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
     """Store a message of an existing topic."""
     queue_id = header.queue_id
     if queue_id >= max(config.write_queues, config.read_queues):
-        described_as = described(config, is_v5=context.profile.is_v5)
+        described_as = described(config, attributes=context.profile.has_topic_attributes)
         remark = f"request queueId[{queue_id}] is illegal, {described_as} Producer: {connection.peer}"
         raise ResponseError(context.profile.parameter_code, remark)
     if queue_id < 0:
@@ -169,7 +169,9 @@ async def _dead_letter(context: Context, request: Frame, message: Message, group
     if tables.make(topic, 1):
         await tables.save()
     dead = message.replaced(
-        topic=topic, queue_id=0, properties=reencode(message.encoded_properties(""), {"DELAY": "0"}, context.profile.version)
+        topic=topic,
+        queue_id=0,
+        properties=reencode(message.encoded_properties(context.profile.version), {"DELAY": "0"}, context.profile.version),
     )
     done = store_it(context, request, dead, batch=False)
     return done if isinstance(done, Frame) else await done
@@ -232,7 +234,7 @@ def put_answer(context: Context, request: Frame, message: Message, put: PutResul
         "msgId": put.msg_id,
         "queueOffset": str(put.queue_offset),
     }
-    if profile.is_v5 and request.code != RequestCode.SEND_BATCH_MESSAGE:
+    if profile.tells_transaction_id and request.code != RequestCode.SEND_BATCH_MESSAGE:
         unique = message.property_map().get("UNIQ_KEY")
         if unique:
             ext["transactionId"] = unique
@@ -245,7 +247,9 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     code = _CODES.get(put.status, ResponseCode.SYSTEM_ERROR)
     if code == ResponseCode.MESSAGE_ILLEGAL:
         most = context.store.config.max_message_size
-        limits = f"{most}B, msg properties length limit 32KB." if context.profile.is_v5 else "128k, msg properties length limit 32k."
+        limits = (
+            f"{most}B, msg properties length limit 32KB." if context.profile.tells_size_limit else "128k, msg properties length limit 32k."
+        )
         remark = f"the message is illegal, maybe msg body or properties length not matched. msg body length limit {limits}"
         too_large = len(message.body) > most or put.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
         return code, remark if too_large or not put.detail else f"{remark} {put.detail}"
@@ -263,17 +267,17 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     return code, "UNKNOWN_ERROR"
 
 
-def described(config: TopicConfig, *, is_v5: bool = False) -> str:
+def described(config: TopicConfig, *, attributes: bool = False) -> str:
     """Format a topic's configuration as the broker does.
 
     >>> described(TopicConfig("orders", perm=6, read_queues=4, write_queues=4))[:72]
     'TopicConfig [topicName=orders, readQueueNums=4, writeQueueNums=4, perm=R'
     """
     perm = ("R" if config.perm & 4 else "-") + ("W" if config.perm & 2 else "-") + ("X" if config.perm & INHERIT else "-")
-    attributes = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if is_v5 else ""
+    further = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if attributes else ""
     return (
         f"TopicConfig [topicName={config.name}, readQueueNums={config.read_queues}, writeQueueNums={config.write_queues}, perm={perm}, "
-        f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, order={'true' if config.order else 'false'}{attributes}]"
+        f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, order={'true' if config.order else 'false'}{further}]"
     )
 
 

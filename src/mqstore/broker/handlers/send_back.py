@@ -60,7 +60,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
     origin = decode_properties(found.properties).get("RETRY_TOPIC") or found.topic
     if message.topic == dead_letter_topic(name):
         new |= tables.make(message.topic, 1)
-        if context.profile.is_v5:
+        if context.profile.marks_dead_letters:
             marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
             message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
     return _put_message(context, request, message, (name, origin), new=new)

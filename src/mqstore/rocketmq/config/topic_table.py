@@ -42,6 +42,7 @@ from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bea
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.config.topic_config import GROUPS, TOPICS, TopicConfig
 from mqstore.rocketmq.config.topic_config import topic as topic_of
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import (
     BENCHMARK_TOPIC,
     CHECK_GROUP,
@@ -94,7 +95,7 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
         made(reply_topic(cluster)),
         made(HALF_TOPIC),
     )
-    if version == "4.9.3":
+    if not version_rules(version).makes_further_topics:
         return common
     return (
         *common,
@@ -107,7 +108,7 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
 
 def built_in_groups(version: str) -> tuple[str, ...]:
     """Return the groups that a broker creates itself."""
-    return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, CHECK_GROUP)
+    return (*BUILT_IN_GROUPS, CHECK_GROUP) if version_rules(version).makes_further_topics else BUILT_IN_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class _ConfigTable:
     def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.findings: tuple[Damage, ...] = ()
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
@@ -212,13 +213,13 @@ class _ConfigTable:
         self._read.pop(name, None)
 
     def _as_written(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        if self._is_v5:
+        if self._rules.writes_every_field:
             return bean({**self._added, **held})
         return bean({name: value for name, value in held.items() if name not in self._added or value != self._added[name]})
 
     def _document(self) -> dict[str, Any]:
         beans = {name: self._as_written(held) for name, held in self._beans.items()}
-        return {**self._others, "dataVersion": self._data_version.value(self._is_v5), self._name: beans}
+        return {**self._others, "dataVersion": self._data_version.value(self._rules.writes_every_field), self._name: beans}
 
     def text(self) -> str:
         """Return the text of the file in the dialect of the version."""
@@ -314,7 +315,7 @@ class SubscriptionGroups(_ConfigTable):
 
     def _document(self) -> dict[str, Any]:
         document = super()._document()
-        if self._is_v5:
+        if self._rules.writes_every_field:
             document.setdefault("forbiddenTable", {})
         elif not document.get("forbiddenTable"):
             document.pop("forbiddenTable", None)

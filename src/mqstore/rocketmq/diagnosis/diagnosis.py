@@ -34,7 +34,7 @@ from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
-from mqstore.rocketmq.format.profile import Profile, profile
+from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -206,7 +206,7 @@ class _Work:
         lmq = self.store.config.enable_lmq
         if lmq is None:
             lmq = self.store.directory.exists("config/lmqConsumerOffset.json")
-        for config in loaded_configs(self.store.directory, is_v5=self.rules != "4.9.3", lmq=lmq):
+        for config in loaded_configs(self.store.directory, further=version_rules(self.rules).has_further_files, lmq=lmq):
             self.configs.append(config)
             fault = config.fault or "the file is missing"
             if config.outcome == "fails":
@@ -228,7 +228,7 @@ class _Work:
         self._check_queue_types()
         for place in directories_in_index(store) if store.config.message_index_enable is not False else ():
             sentence = f"{place} is a directory, and the broker takes it for an index file"
-            if self.rules == "4.9.3":
+            if version_rules(self.rules).starts_with_directory_in_index:
                 self.harmless = False
                 self.evidence.append(Evidence("keys-lost", place, f"{sentence}: it does not load the index files after it"))
             else:
@@ -280,7 +280,7 @@ class _Work:
 
     def _check_queue_types(self) -> None:
         """5.x compares the directory of a queue with the configured type of its topic."""
-        if self.rules == "4.9.3":
+        if not version_rules(self.rules).has_batch_queues:
             return
         batch = {*self.store.topics.batch_topics, *self.store.config.batch_topics}
         known = self.store.directory.exists("config/topics.json") or bool(self.store.config.batch_topics)

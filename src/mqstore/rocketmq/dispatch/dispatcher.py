@@ -79,13 +79,13 @@ class DispatchRules:
 
     delays: milliseconds per delay level; empty if the broker does not know them (4.9 during an unclean recovery).
     multi_dispatch, lmq: the broker's enableMultiDispatch and enableLmq. batch_topics: topics whose queue.type is BatchCQ.
-    index_tags: whether the index has the tags of a record, too, as `topic#T#tags` (since 5.4.0).
+    only_light_queues: as in `VersionRules`. index_tags: whether the index has the tags of a record, too, as `topic#T#tags`.
     """
 
     delays: tuple[int, ...] = field(default_factory=parse_delays)
     multi_dispatch: bool = False
     lmq: bool = False
-    is_v5: bool = False
+    only_light_queues: bool = False
     batch_topics: frozenset[str] = frozenset()
     index_tags: bool = False
 
@@ -135,7 +135,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     """Return the further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
     if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return ()
-    if rules.is_v5 and (is_left_out_of_light_queues(message.topic)):
+    if rules.only_light_queues and is_left_out_of_light_queues(message.topic):
         return ()
     names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
     offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
@@ -144,7 +144,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     found = []
     for name, text in zip(names, offsets, strict=True):
         offset = _int_or_none(text)
-        if offset is None or (rules.is_v5 and "/" in name):
+        if offset is None or (rules.only_light_queues and "/" in name):
             continue
         queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
         found.append((name, queue_id, offset))

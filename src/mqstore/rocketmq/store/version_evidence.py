@@ -17,7 +17,7 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.profile import Profile, profile
 
-__all__ = ["Evidence", "evidence", "is_v5"]
+__all__ = ["Evidence", "evidence", "written_by_5"]
 
 _V5_ONLY = (
     "abort.bak",
@@ -73,7 +73,7 @@ def evidence(store: Signs) -> Evidence:
     return Evidence(profile("5.3.3"), why)
 
 
-def is_v5(store: Signs) -> bool:
+def written_by_5(store: Signs) -> bool:
     """Return whether anything in a store is written by 5.x only."""
     return next(_v5(store), None) is not None
 
@@ -88,11 +88,11 @@ def _v5(store: Signs) -> Iterator[str]:
             yield f"there is {place}, which 5.x makes"
     if store.queue_database is not None or store.offset_database is not None:
         yield "queues or offsets are in RocksDB, which 5.x can do"
-    if store.topics.is_v5 or store.offset_table.is_v5:
+    if store.topics.of_5 or store.offset_table.of_5:
         yield "the configuration has properties that 5.x writes"
     if _abort_has_content(store):
         yield "the file abort has contents, which 5.x writes"
-    if _newest_file_is_v5(store):
+    if _newest_file_is_of_5(store):
         yield "the first record of the newest log file has a form that 5.x writes"
     if store.indexes_tags:
         yield "the index has entries of tags, which 5.4.0 and later write"
@@ -105,7 +105,7 @@ def _abort_has_content(store: Signs) -> bool:
         return False  # that it exists is all that counts for a broker
 
 
-def _newest_file_is_v5(store: Signs) -> bool:
+def _newest_file_is_of_5(store: Signs) -> bool:
     """Return whether the first record of the newest written log file has version 2, or properties that end as 5.3 writes them.
 
     4.3 to 4.7 end them in the same way. Beside a checkpoint, a 5.x broker has left further signs, so that without any it was one of these.

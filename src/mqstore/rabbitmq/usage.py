@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Kind
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE
 from mqstore.rabbitmq.format.message_file import OVERHEAD
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["FileUsage", "QueueUsage", "UsageReport", "usage"]
-
-_NOT_READ = frozenset({Kind.BAD_STORE_RECORD, Kind.UNREADABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +192,7 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
     for k, file in enumerate(store.files):
         mine = number == k
         needed = mine & live
-        lost = sum(item.length for item in store.findings if item.file == file.name and item.kind in _NOT_READ)
+        lost = sum(item.length for item in store.findings if item.file == file.name and item.kind.unread)
         found.append(
             FileUsage(
                 file.name,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
@@ -27,8 +27,6 @@ from mqstore.table.formatting import count
 
 __all__ = ["verify"]
 
-# kinds of findings of an index that are about single messages
-_OF_ENTRIES = frozenset({Kind.MISSING_BODY, Kind.BAD_TERM, Kind.BAD_QUEUE_FILE})
 # fates of which a queue has one finding for all messages
 _WHOLE_QUEUES = (
     (fate.HIDDEN, Kind.BROKER_LOSES, "they are after damage that the broker does not read past"),
@@ -63,7 +61,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
         notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
-        damage += (item if item.kind in _OF_ENTRIES else replace(item, messages=0) for item in vhost.findings)
+        damage += (item if item.kind.subject is Subject.MESSAGE else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
     damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)

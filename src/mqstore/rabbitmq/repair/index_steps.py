@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Subject
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import index_v2, queue_store, segment
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
@@ -45,7 +45,6 @@ from mqstore.table.formatting import count
 
 __all__ = ["index_v1_step", "index_v2_steps", "lost_index_steps"]
 
-_DAMAGE = frozenset({Kind.BAD_SEGMENT, Kind.BAD_JOURNAL, Kind.TORN_RECORD})
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
 
 
@@ -61,11 +60,11 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
         table = queue.entry_table(version, number)
         mine = content.take(number, table, vhost)
         crashes += table.crashes
-        faults = [item for item in table.findings if item.kind in _DAMAGE and item.file == index.segment_file(number)]
+        faults = [item for item in table.findings if item.kind.subject is Subject.BYTES and item.file == index.segment_file(number)]
         damaged += faults
         if table.crashes or faults or mine.gained.any() or mine.returned or len(mine.fatal):
             bad.add(number)
-    in_journal = [item for item in index.journal.findings if item.kind in _DAMAGE]
+    in_journal = [item for item in index.journal.findings if item.kind.subject is Subject.BYTES]
     if not bad and not in_journal:
         return None
     end = index.journal.end

@@ -16,11 +16,47 @@ from mqstore.shown import Shown
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
 
-__all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Report", "SkippedRange", "Verdict"]
+__all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Reaction", "Remedy", "Report", "SkippedRange", "Subject", "Verdict"]
+
+
+class Subject(StrEnum):
+    """What a finding is about."""
+
+    BYTES = "bytes"  # bytes that are not a record, where one must be
+    RECORD = "record"  # what is inside a record whose lengths hold
+    FILE = "file"  # a file as a whole, or the part of it that is not there: what it holds is not read
+    QUEUE_ENTRY = "queue entry"  # one entry of a consume queue
+    QUEUE = "queue"  # what lies between the entries of a consume queue
+    INDEX = "index"  # an index file of RocketMQ
+    MESSAGE = "message"  # an entry of a RabbitMQ queue, with the message that it announces
+    NODE = "node"  # a queue or vhost of RabbitMQ
+    OTHER = "other"  # configuration, databases, timers, what does not belong in a store
+
+
+class Reaction(StrEnum):
+    """What a broker makes of it at its start. Where it depends on the place, the worst."""
+
+    REFUSES = "refuses"  # it does not start, or not this queue or vhost
+    STOPS = "stops"  # it reads nothing after it
+    DROPS = "drops"  # it goes on without what this stands for: the messages lost by that are counted
+    SERVES = "serves"  # it serves it as it is, and clients notice
+    MENDS = "mends"  # it puts it right by itself, and loses nothing that was promised
+    PASSES = "passes"  # it goes on, and clients notice nothing
+    UNKNOWN = "unknown"
+
+
+class Remedy(StrEnum):
+    """What helps, whatever else is in the store."""
+
+    REPAIR = "repair"
+    REBUILD = "rebuild"
+    SALVAGE = "salvage"
+    BACKUP = "backup"  # no command: only a replica or a backup has what is lost
+    BROKER = "broker"  # none is needed: a broker mends it
 
 
 class Kind(StrEnum):
-    """Kinds of damage. The comment on each is its permanent meaning."""
+    """Kinds of damage. The comment on each is its permanent meaning; what follows from it is in the table below, kind by kind."""
 
     # commit log
     BAD_FRAME = "bad-frame"  # bytes where a record should start are not a valid record
@@ -67,6 +103,79 @@ class Kind(StrEnum):
     BAD_TIMER = "bad-timer"  # a slot of the timer wheel, a unit of the timer log or a timer in RocksDB that contradicts another, or the log
     BAD_TRANSACTION = "bad-transaction"  # a pair of a half message in RocksDB that contradicts the log
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
+
+    @property
+    def subject(self) -> Subject:
+        """What it is about."""
+        return _TRAITS[self][0]
+
+    @property
+    def lost(self) -> bool:
+        """Whether bytes of messages are lost with it."""
+        return _TRAITS[self][1]
+
+    @property
+    def reaction(self) -> Reaction:
+        """What a broker makes of it at its start."""
+        return _TRAITS[self][2]
+
+    @property
+    def remedy(self) -> Remedy:
+        """What helps, whatever else is in the store."""
+        return _TRAITS[self][3]
+
+    @property
+    def unread(self) -> bool:
+        """Whether nothing can be read from the range: an answer is incomplete there."""
+        return self.subject in (Subject.BYTES, Subject.FILE)
+
+    @property
+    def noticed(self) -> bool:
+        """Whether clients of a broker that starts on the store notice it."""
+        return self.reaction in (Reaction.REFUSES, Reaction.STOPS, Reaction.SERVES)
+
+
+_TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
+    Kind.BAD_FRAME: (Subject.BYTES, True, Reaction.STOPS, Remedy.REBUILD),
+    Kind.BAD_LENGTHS: (Subject.BYTES, True, Reaction.STOPS, Remedy.REBUILD),
+    Kind.BAD_OFFSET: (Subject.BYTES, True, Reaction.SERVES, Remedy.REBUILD),
+    Kind.BAD_CHECKSUM: (Subject.RECORD, True, Reaction.STOPS, Remedy.REPAIR),
+    Kind.BAD_PROPERTY_CHECKSUM: (Subject.RECORD, True, Reaction.SERVES, Remedy.BACKUP),
+    Kind.BAD_COMPRESSION: (Subject.RECORD, True, Reaction.SERVES, Remedy.BACKUP),
+    Kind.BAD_PROPERTIES: (Subject.RECORD, True, Reaction.SERVES, Remedy.BACKUP),
+    Kind.BAD_TEXT: (Subject.RECORD, True, Reaction.SERVES, Remedy.BACKUP),
+    Kind.TORN_RECORD: (Subject.BYTES, False, Reaction.MENDS, Remedy.BROKER),
+    Kind.ZEROED: (Subject.BYTES, True, Reaction.STOPS, Remedy.REBUILD),
+    Kind.MISSING_FILE: (Subject.FILE, True, Reaction.STOPS, Remedy.REBUILD),
+    Kind.WRONG_SIZE: (Subject.FILE, False, Reaction.REFUSES, Remedy.REPAIR),
+    Kind.STRAY_FILE: (Subject.OTHER, False, Reaction.PASSES, Remedy.REPAIR),
+    Kind.UNREADABLE: (Subject.FILE, False, Reaction.UNKNOWN, Remedy.BACKUP),
+    Kind.BAD_QUEUE_ENTRY: (Subject.QUEUE_ENTRY, False, Reaction.DROPS, Remedy.REBUILD),
+    Kind.QUEUE_ENTRY_MISMATCH: (Subject.QUEUE_ENTRY, False, Reaction.SERVES, Remedy.REBUILD),
+    Kind.QUEUE_GAP: (Subject.QUEUE, False, Reaction.DROPS, Remedy.REPAIR),
+    Kind.QUEUE_ORDER: (Subject.QUEUE, False, Reaction.PASSES, Remedy.REBUILD),
+    Kind.MISSING_QUEUE_ENTRY: (Subject.QUEUE, False, Reaction.DROPS, Remedy.REBUILD),
+    Kind.BAD_INDEX_HEADER: (Subject.INDEX, False, Reaction.SERVES, Remedy.REBUILD),
+    Kind.BAD_INDEX_ENTRY: (Subject.INDEX, False, Reaction.SERVES, Remedy.REBUILD),
+    Kind.BAD_INDEX_CHAIN: (Subject.INDEX, False, Reaction.SERVES, Remedy.REBUILD),
+    Kind.MISSING_INDEX_ENTRY: (Subject.INDEX, False, Reaction.SERVES, Remedy.REBUILD),
+    Kind.BAD_JOURNAL: (Subject.BYTES, True, Reaction.STOPS, Remedy.REPAIR),
+    Kind.BAD_SEGMENT: (Subject.BYTES, True, Reaction.REFUSES, Remedy.REPAIR),
+    Kind.BAD_QUEUE_FILE: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.REPAIR),
+    Kind.BAD_QUEUE_NAME: (Subject.NODE, False, Reaction.DROPS, Remedy.SALVAGE),
+    Kind.REPEATED_ENTRY: (Subject.NODE, False, Reaction.DROPS, Remedy.BACKUP),
+    Kind.BROKER_CRASH: (Subject.NODE, False, Reaction.REFUSES, Remedy.REPAIR),
+    Kind.BROKER_LOSES: (Subject.NODE, False, Reaction.DROPS, Remedy.REPAIR),
+    Kind.BAD_TERM: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.BACKUP),
+    Kind.BAD_STORE_RECORD: (Subject.BYTES, True, Reaction.STOPS, Remedy.REPAIR),
+    Kind.MISSING_BODY: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.BACKUP),
+    Kind.BAD_SIDE_FILE: (Subject.OTHER, False, Reaction.MENDS, Remedy.BROKER),
+    Kind.BAD_CONFIG: (Subject.OTHER, False, Reaction.DROPS, Remedy.REPAIR),
+    Kind.BAD_DATABASE: (Subject.OTHER, False, Reaction.DROPS, Remedy.REBUILD),
+    Kind.BAD_TIMER: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),
+    Kind.BAD_TRANSACTION: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),
+    Kind.BAD_CHECKPOINT: (Subject.OTHER, False, Reaction.MENDS, Remedy.REPAIR),
+}
 
 
 class Verdict(StrEnum):

@@ -69,7 +69,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def five(served: BrokerThread) -> bool:
-    return served.broker.context.profile.is_v5
+    return served.broker.context.profile.version == "5.3.3"
 
 
 @pytest.fixture

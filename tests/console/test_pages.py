@@ -15,7 +15,7 @@ from support import stores as storekit
 from support.console import Visitor, counted, golden, links, tables, visiting, words
 
 from mqstore.console.damage_map import WIDTH, DamageMap, Extent
-from mqstore.console.trace import TRACE_TOPIC
+from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.table import formatting
 
 pytestmark = pytest.mark.versions
@@ -45,7 +45,7 @@ def rows(*argv: object) -> list[dict[str, object]]:
 
 def test_the_first_page_shows_each_store_and_what_cannot_be_opened(visitor: Visitor) -> None:
     text = words(visitor.get("/"))
-    assert text.count("RocketMQ 4.9") == 3
+    assert text.count("RocketMQ 4.x") == 3
     assert "RocketMQ 5.x" in text
     assert text.count("RabbitMQ classic queues") == 2
     assert "the broker was killed or is running" in text.replace("The file", "the file")

@@ -22,6 +22,7 @@ import mqstore
 from mqstore.errors import MqstoreError
 from mqstore.findings import Report
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.verify import verify
 from mqstore.table.columns import QueueSelection
 
 COLUMNS = (
@@ -52,7 +53,7 @@ def read(root: Path) -> tuple[list[Row], Report, RabbitMQStore]:
     if not isinstance(store, RabbitMQStore):
         raise WrongFamilyError(f"{root} is taken for a store of RocketMQ")
     rows = [row for batch in store.to_batches(COLUMNS, EVERYTHING) for row in batch.to_pylist()]
-    return rows, store.verify(), store
+    return rows, verify(store), store
 
 
 def content(row: Row) -> Content:

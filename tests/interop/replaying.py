@@ -20,7 +20,7 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import encode_properties
 from mqstore.rocketmq.format.tag_filter import TagFilter
 
@@ -87,7 +87,7 @@ def property_text(operation: Operation, version: str) -> bytes:
             values[name] = operation[field]
     if "delay_level" in operation:
         values["DELAY"] = str(operation["delay_level"])
-    return encode_properties(dict(JavaMap.of(values).items()), trailing=profile(version).is_v5)
+    return encode_properties(dict(JavaMap.of(values).items()), trailing=version_rules(version).ends_with_separator)
 
 
 def message(operation: Operation, version: str, clock: Clock) -> Message:

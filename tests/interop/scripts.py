@@ -93,7 +93,7 @@ def _size(text: str) -> int:
 class _Generator:
     def __init__(self, seed: int, version: str) -> None:
         self.random = random.Random(f"{version} {seed}")
-        self.five = profile(version).is_v5
+        self.five = profile(version).rules != "4.9.3"
         self.reproduced = version in ("4.9.3", "5.3.3")
         self.old = version == "4.7.1"
         self.ends = profile(version).ends_properties

@@ -22,8 +22,7 @@ from mqstore.jobs.fragments import FragmentCounts
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.pipeline.spark.runner import SparkRunner
-from mqstore.rabbitmq.salvage.carved_messages import write_carved
-from mqstore.rabbitmq.salvage.carved_rows import KIND
+from mqstore.rabbitmq.salvage.carved_messages import KIND, write_carved
 from mqstore.rabbitmq.salvage.salvaging import messages_of
 
 pytestmark = pytest.mark.spark_in_all
@@ -51,8 +50,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make batches, fragments and the message files of a store small: copies of a message lie in several of each."""
-    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_rows.BATCH_ROWS", 60)
-    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_rows.FILE_BYTES", 70_000)
+    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_messages.BATCH_ROWS", 60)
+    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_messages.FILE_BYTES", 70_000)
     monkeypatch.setattr(job, "FRAGMENT_RECORDS", 120)
 
 

@@ -12,9 +12,10 @@ import pytest
 from support.golden import FURTHER, OTHER_RABBITMQ, PLAIN, RABBITMQ, GoldenCase, case_id, expected, has, opened, opened_node
 
 from mqstore import pipeline
-from mqstore.places import open_rocketmq, open_store
-from mqstore.rabbitmq.store.find import FoundInQueues, find
+from mqstore.places import open_rocketmq
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.stores import open_store
 from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle
 from mqstore.table.text import columns_for, python_rows

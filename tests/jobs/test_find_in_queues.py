@@ -11,7 +11,7 @@ from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_n
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.jobs.find_in_queues import FindInQueuesReport, find_in_queues
-from mqstore.rabbitmq.store.find import FoundInQueues, find
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle

@@ -42,7 +42,7 @@ def start(image: Path, place: Path, suffix: str) -> int:
     try:
         from mqstore.cli.main import run
         from mqstore.jobs import carve, carved_rabbitmq_rows, carved_rows
-        from mqstore.rabbitmq.salvage import carved_rows as rabbitmq_rows
+        from mqstore.rabbitmq.salvage import carved_messages as rabbitmq_rows
 
         carve.SPLIT = SPLIT
         carve.carve.__kwdefaults__["split"] = SPLIT

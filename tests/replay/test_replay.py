@@ -69,6 +69,18 @@ def test_every_message_arrives_once_in_order_with_its_ids_and_times(tmp_path: Pa
     assert sum(done.document["left_out"].values()) == len(rows_of(opened(LOG))) - done.document["sent"]
 
 
+def test_only_topics_of_users_are_sent_unless_others_are_named(tmp_path: Path) -> None:
+    internal = ("DefaultCluster_REPLY_TOPIC", "SELF_TEST_TOPIC", "RMQ_SYS_TRACE_TOPIC", "BenchmarkTest")
+    with MessageStore.open(tmp_path / "store") as store:
+        for topic in ("orders", *internal):
+            assert store.put(Message(topic, b"body")).stored
+    done = run_cli("replay", tmp_path / "store", "--to", tmp_path / "all", "--create", "-o", "json")
+    assert done.document["left_out"] == {f"of the internal topic {topic}": 1 for topic in internal}
+    assert {row["topic"] for row in rows_of(tmp_path / "all")} == {"orders"}
+    named = run_cli("replay", tmp_path / "store", "--topic", internal[0], "--to", tmp_path / "named", "--create", "-o", "json")
+    assert (named.document["sent"], named.document["left_out"]) == (1, {})
+
+
 def test_a_store_takes_the_same_messages(tmp_path: Path) -> None:
     assert run_cli("replay", opened(LOG), "--create", "--to", tmp_path / "store").status == 0
     assert by_origin(rows_of(tmp_path / "store")) == in_order(rows_of(opened(LOG)))

@@ -16,8 +16,7 @@ import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
 from mqstore.places import open_rocketmq
-from mqstore.rabbitmq.message.edited_properties import properties_from_json
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
+from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_json
 from mqstore.replay.journal import Journal
 from mqstore.replay.queue_rows import queue_rows
 from mqstore.table.text import columns_for, python_rows
@@ -216,8 +215,8 @@ def test_rows_of_rabbitmq_in_parquet_are_the_messages_of_the_store(columns: str,
     """As columns, as `export` writes them, and with JSON in `properties`, as `salvage` does: both give what the store itself gives."""
     import pyarrow as pa
 
-    from mqstore.places import open_store
     from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.stores import open_store
     from mqstore.table.columns import RABBITMQ_COLUMNS
     from mqstore.table.text import rename_properties_json
 

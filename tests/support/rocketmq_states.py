@@ -24,7 +24,7 @@ def _a_queue(store: Path) -> Path:
     return max(queues, key=lambda path: len(list(path.iterdir())))
 
 
-def _record_starts(raw: bytes) -> list[int]:
+def record_starts(raw: bytes) -> list[int]:
     starts, at = [], 0
     while at + 8 <= len(raw):
         size, magic = struct.unpack_from(">iI", raw, at)
@@ -44,9 +44,19 @@ def torn_tail(store: Path) -> None:
     abort(store)
     path = _log_files(store)[-1]
     raw = bytearray(path.read_bytes())
-    last = _record_starts(raw)[-1]
+    last = record_starts(raw)[-1]
     (size,) = struct.unpack_from(">i", raw, last)
     raw[last + size // 2 : last + size] = bytes(size - size // 2)
+    path.write_bytes(raw)
+
+
+def offset_flip(store: Path) -> None:
+    """Change the physical offset that two records in the middle of the last written log file have of themselves."""
+    path = _log_files(store)[-1]
+    raw = bytearray(path.read_bytes())
+    starts = record_starts(raw)
+    for number in (len(starts) // 2, len(starts) // 2 + 1):
+        raw[starts[number] + 29] ^= 1
     path.write_bytes(raw)
 
 
@@ -54,7 +64,7 @@ def body_flip(store: Path) -> None:
     """Flip a bit of a body in the middle of the last written log file."""
     path = _log_files(store)[-1]
     raw = bytearray(path.read_bytes())
-    starts = _record_starts(raw)
+    starts = record_starts(raw)
     raw[starts[len(starts) // 2] + 88] ^= 1  # the first byte of the body, as both hosts are IPv4
     path.write_bytes(raw)
 
@@ -97,7 +107,7 @@ def stray_file_of_full_size(store: Path) -> None:
 
 def short_log_file(store: Path) -> None:
     path = _log_files(store)[-1]
-    starts = _record_starts(path.read_bytes())
+    starts = record_starts(path.read_bytes())
     with path.open("r+b") as file:
         file.truncate(starts[-1] + 10)
 
@@ -193,6 +203,7 @@ STATES: dict[str, State] = {
     for state in (
         abort,
         torn_tail,
+        offset_flip,
         body_flip,
         body_flip_after_a_kill,
         zeroed_page,

@@ -49,6 +49,7 @@ from mqstore.files.location import refuse_address
 from mqstore.files.locking import bind_to_process
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_config import TopicConfig
+from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC, TRACE_TOPIC
 from mqstore.tls import TlsFiles, TlsMode, tls_mode
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ __all__ = [
 ]
 
 _DEFAULTS = StoreConfig()
-TEMPLATE, TRACE_TOPIC = "TBW102", "RMQ_SYS_TRACE_TOPIC"
 _SWEEP = 5.0  # seconds between checks for idle connections
 
 
@@ -404,8 +404,8 @@ def add_broker_topics_and_groups(store: ServedStore, settings: Settings) -> None
     topics = store.topics
     before = set(topics.names())
     topics.add_system_topics(cluster=settings.cluster, broker=settings.broker_name)
-    if not settings.auto_create_topics and TEMPLATE not in before:
-        topics.delete(TEMPLATE)
+    if not settings.auto_create_topics and TEMPLATE_TOPIC not in before:
+        topics.delete(TEMPLATE_TOPIC)
     if settings.trace_topic and TRACE_TOPIC not in before:
         topics.put(TopicConfig(TRACE_TOPIC, read_queues=1, write_queues=1))
     store.groups.add_built_in()

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TRACE_TOPIC", "Step", "steps"]
+__all__ = ["Step", "steps"]
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 _TYPES = {"0": "", "1": "half message", "2": "committed", "3": "delayed"}
 _CODES = {"0": "", "1": "timed out", "2": "exception", "3": "returned null", "4": "failed"}

@@ -28,7 +28,7 @@ from mqstore.files.image import Image
 from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
-from mqstore.rabbitmq.salvage.carved_rows import FoundMessages
+from mqstore.rabbitmq.salvage.carved_messages import FoundMessages
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
 from mqstore.rocketmq.salvage.carving import Piece, Stretch

@@ -20,7 +20,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, write_fragments
 from mqstore.jobs.runner import Runner
-from mqstore.rabbitmq.salvage.carved_rows import FoundMessages, batch_ends, duplicates, rows_of, terms_of
+from mqstore.rabbitmq.salvage.carved_messages import FoundMessages, batch_ends, duplicates, rows_of, terms_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
 from mqstore.table.file import Complete, RowCounts
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json

@@ -1,4 +1,4 @@
-"""Find in a RabbitMQ store: groups of queues searched in threads or on Spark; the hits are those of `rabbitmq.store.find`, in its order."""
+"""Find in a RabbitMQ store: groups of queues searched in threads or on Spark; the hits are those of `rabbitmq.find`, in its order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.rabbitmq.store import find as search
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store import task_groups
-from mqstore.rabbitmq.store.find import FoundInQueues
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import QueueSelection
@@ -142,7 +141,7 @@ def _open_and_search(task: _Task) -> _Found:
 def _search(store: RabbitMQStore, task: _Task) -> _Found:
     found = _Found()
     pieces = task_groups.group_rows(store, task.group, QueueSelection(everything=True))
-    hits = search.find(store, Needle(task.text), found.counts, body=task.body, pieces=pieces)
+    hits = find(store, Needle(task.text), found.counts, body=task.body, pieces=pieces)
     found.rows = list(islice(hits, task.limit))
     for _ in hits:  # counted, not kept
         pass

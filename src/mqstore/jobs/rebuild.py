@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.location import check_outside, local_store, local_target
-from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacent
+from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.kept_queues import queues_without_messages
 from mqstore.jobs.last_file_copy import LastFileCopy
 from mqstore.jobs.rebuild_database import (
@@ -45,7 +45,7 @@ from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, bui
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
 from mqstore.rocketmq.format.consume_queue import ENTRY, ENTRY_SIZE
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
     PLAIN,
@@ -70,7 +70,6 @@ _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", 
 MAX_NOTED = 20
 IN_DRIVER = 2_000_000  # up to this many keys, indexing here is faster than starting a Spark task
 
-_UNREAD = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE})
 
 Queue = tuple[str, int]
 
@@ -484,19 +483,16 @@ class _RebuildRun:
                 parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
 
     def _write_checkpoint(self, ends: Sequence[IndexEnd]) -> None:
-        five = self.profile.is_v5
         point = Checkpoint(
             physic=self.last_store_timestamp,
             logics=self.last_store_timestamp,
             index=ends[-1].end_timestamp if ends else 0,
-            confirm_physical_offset=max(0, self.last_offset) if five else 0,
+            confirm_physical_offset=max(0, self.last_offset) if version_rules(self.profile.version).confirms_offset else 0,
         )
         self.target.directory.write_small("checkpoint", encode(point))
 
     def _coverage(self) -> Coverage:
         unread = [
-            SkippedRange(item.file, item.offset, item.length, str(item.kind))
-            for item in merge_adjacent(self.damage)
-            if item.kind in _UNREAD
+            SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind.unread
         ]
         return Coverage((*unread, *self.skipped))

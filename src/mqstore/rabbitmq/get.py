@@ -62,7 +62,7 @@ def get(
     if sum(way is not None for way in (id, at, seq)) != 1:
         raise UsageError(WAYS)
     if id is not None:
-        found, what = list(_rows_with_id(store, id)), f"id {id}"
+        hits, what = list(_rows_with_id(store, id)), f"id {id}"
     else:
         if queue is None:
             raise UsageError("--at and --seq need a queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
@@ -71,33 +71,33 @@ def get(
             vhosts=frozenset({of}), queues=frozenset({queue}), from_seq=seq, to_seq=None if seq is None else seq + 1,
             recovered=True if at is not None else None, everything=seq is not None,
         )  # fmt: skip
-        found = list(_rows_at(store, chosen, at, priority))
+        hits = list(_rows_at(store, chosen, at, priority))
         what = f"sequence id {seq}" if at is None else f"position {at}"
         what += f" in queue {queue!r} of vhost {of!r}"
-    if not found:
+    if not hits:
         raise NotFoundError(f"no message with {what} is in this store; `mqstore messages --all` lists those that are")
-    if len(found) == 1:
-        return Message(found[0])
-    others = ", ".join(f"{row['vhost']}: {queue_title(row['queue'] or 'in no queue', row['priority_level'])}" for row in found[1:9])
-    return Message(found[0], (f"{count(len(found), 'place')} hold this message; the first is shown, the others are {others}",))
+    if len(hits) == 1:
+        return Message(hits[0])
+    others = ", ".join(f"{row['vhost']}: {queue_title(row['queue'] or 'in no queue', row['priority_level'])}" for row in hits[1:9])
+    return Message(hits[0], (f"{count(len(hits), 'place')} hold this message; the first is shown, the others are {others}",))
 
 
 def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
     """Yield the rows with a message id, live ones first."""
     try:
-        wanted = bytes.fromhex(message_id.strip())
+        octets = bytes.fromhex(message_id.strip())
     except ValueError:
-        wanted = b""
-    if len(wanted) != 16:
+        octets = b""
+    if len(octets) != 16:
         raise UsageError(f"{message_id!r} is not a message id: in RabbitMQ stores they have 32 hexadecimal digits, see `mqstore messages`")
-    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (wanted[:8], wanted[8:]))
-    found = []
+    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (octets[:8], octets[8:]))
+    hits = []
     for rows in store.rows(QueueSelection(everything=True)):
         entries = rows.table.entries
         # an entry of a version 2 queue does not hold the id of a message in the queue's own store
         keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
-        found += [row for row in _decoded(store, rows, keep) if row["msg_id"] == wanted.hex()]
-    yield from sorted(found, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
+        hits += [row for row in _decoded(store, rows, keep) if row["msg_id"] == octets.hex()]
+    yield from sorted(hits, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
 
 
 def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, priority: int | None) -> Iterator[dict[str, Any]]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.rabbitmq.diagnosis.diagnosis import advise
 from mqstore.rabbitmq.diagnosis.version_evidence import evidence
-from mqstore.rabbitmq.store.defined_queues import empty_queues, unread_parts
-from mqstore.rabbitmq.store.listing import totals, vhost_rows
+from mqstore.rabbitmq.store.listing import empty_queues, totals, unread_parts, vhost_rows
 from mqstore.store import StorePart
 
 if TYPE_CHECKING:

@@ -24,12 +24,13 @@ from mqstore.replay.connection import LOST, TOO_LARGE, ClientError, RemotingConn
 from mqstore.replay.outgoing import FROM, ReplayMessage
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
 T = TypeVar("T")
 
 __all__ = ["DISPATCHED", "Producer", "RefusedError", "WriteQueue"]
 
-TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
+TEMPLATE_QUEUES = 4
 SUBSCRIPTION_IN_REQUEST = 4
 NOT_FOUND = -3  # code of a search that was given up
 GROUP = "mqstore-replay"
@@ -99,7 +100,7 @@ class Producer:
         """
         known = self._routes.get(topic)
         if known is None:
-            known = self._route(topic, topic) or self._route(TEMPLATE, topic)
+            known = self._route(topic, topic) or self._route(TEMPLATE_TOPIC, topic)
             if not known:
                 raise TargetError(
                     f"{self.address} has no writable queue of topic {topic!r} and does not create topics; "
@@ -311,7 +312,14 @@ def _request(message: ReplayMessage, queue: WriteQueue) -> tuple[dict[str, objec
         body, sys_flag = zlib.compress(body, 5), record.COMPRESSED
     text = Message(message.topic, b"", properties=message.rocketmq_properties()).encoded_properties("4.9.3").decode("utf-8", "replace")
     born = message.born_timestamp if message.born_timestamp is not None else time.time_ns() // 1_000_000
-    header: dict[str, object] = {"a": GROUP, "b": message.topic, "c": TEMPLATE, "d": TEMPLATE_QUEUES, "e": queue.queue_id, "f": sys_flag}
+    header: dict[str, object] = {
+        "a": GROUP,
+        "b": message.topic,
+        "c": TEMPLATE_TOPIC,
+        "d": TEMPLATE_QUEUES,
+        "e": queue.queue_id,
+        "f": sys_flag,
+    }
     header |= {"g": born, "h": message.flag, "i": text, "j": message.reconsume_times, "k": False, "m": False}
     return header, body
 

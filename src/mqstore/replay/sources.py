@@ -21,6 +21,7 @@ from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.replay.outgoing import ReplayMessage, born_of
+from mqstore.rocketmq.format.system_topics import is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import QueueSelection, Selection
@@ -46,10 +47,6 @@ COLUMNS = (
 )
 COMPRESSED = 1
 HIGHEST_LEVEL, LEVEL_BITS = 255, 56
-_INTERNAL = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"}
-)
-_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ def rocketmq_messages(
     for batch in store.view().batches(COLUMNS, selection, milliseconds=True):
         for row in batch.to_pylist():
             topic = row["topic"]
-            if topic not in named and (topic in _INTERNAL or topic.startswith(_PREFIXES)):
+            if topic not in named and is_internal(topic):
                 skipped[f"of the internal topic {topic}"] += 1
             elif row["verdict"] not in verdicts:
                 skipped[row["verdict"]] += 1
@@ -97,7 +94,7 @@ def rocketmq_messages(
 def _of_row(row: dict[str, Any], store: str) -> ReplayMessage:
     properties = dict(row["properties"] or ())
     topic, queue_id = row["topic"], row["queue_id"]
-    own = (topic in _INTERNAL or topic.startswith(_PREFIXES)) and "REAL_TOPIC" in properties
+    own = is_internal(topic) and "REAL_TOPIC" in properties
     if own:
         number = properties.get("REAL_QID", "")
         topic, queue_id = properties["REAL_TOPIC"], int(number) if number.isascii() and number.isdigit() else 0

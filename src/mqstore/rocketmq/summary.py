@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.rocketmq.diagnosis.diagnosis import advise
+from mqstore.rocketmq.format.profile import VERSIONS
 from mqstore.store import StorePart
 
 if TYPE_CHECKING:
@@ -323,7 +324,6 @@ def _refusals(store: RocketMQStore) -> Iterator[tuple[str, str]]:
     """Yield (version, reason) for each version whose broker would not start on the directory."""
     from mqstore.errors import RefusedError
     from mqstore.rocketmq.recovery.broker_recovery import Recovery
-    from mqstore.rocketmq.store.store import VERSIONS
 
     for version in VERSIONS if store.dledger is None and not store.log_only else ():
         try:

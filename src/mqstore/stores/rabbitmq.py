@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mqstore.jobs.report import ExportReport
     from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
     from mqstore.rabbitmq.get import Message
-    from mqstore.rabbitmq.store.usage import UsageReport
     from mqstore.rabbitmq.summary import RabbitMQSummary
+    from mqstore.rabbitmq.usage import UsageReport
     from mqstore.store import Progress, Store
 
     _: type[Store]
@@ -118,13 +118,14 @@ class RabbitMQ(RabbitMQStore):
         progress: called with (rows checked, 0), because the total is not known in advance.
         """
         from mqstore.rabbitmq.diagnosis.diagnosis import advise
+        from mqstore.rabbitmq.verify import verify
 
-        report = super().verify(progress)
+        report = verify(self, progress)
         return replace(report, advice=advise(self, report))
 
     def usage(self, *, progress: Progress | None = None) -> UsageReport:
         """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues)."""
-        from mqstore.rabbitmq.store.usage import usage
+        from mqstore.rabbitmq.usage import usage
 
         return usage(self, progress)
 

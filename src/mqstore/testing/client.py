@@ -26,10 +26,11 @@ from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
 from mqstore.rocketmq.format.record import decode as decode_record
+from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
 __all__ = ["Client", "ClientError", "ReceivedMessage", "SendReceipt"]
 
-TEMPLATE, TEMPLATE_QUEUES = "TBW102", 4
+TEMPLATE_QUEUES = 4
 SUBSCRIPTION_IN_REQUEST = 4
 BATCH = 32
 PAUSE = 0.005  # seconds between pulls of a topic without new messages
@@ -93,7 +94,7 @@ class Client(RemotingConnection):
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
         """Create a topic, or change its number of queues."""
-        fields = {"topic": topic, "defaultTopic": TEMPLATE, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
+        fields = {"topic": topic, "defaultTopic": TEMPLATE_TOPIC, "readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
         self.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False})
 
     def queues(self, topic: str) -> int:
@@ -125,7 +126,15 @@ class Client(RemotingConnection):
         added = {"UNIQ_KEY": unique, "WAIT": "true"} | ({"DELAY": str(delay)} if delay else {})
         message = Message(topic, b"", keys=keys, tags=tags, properties={**(properties or {}), **added})
         queue = next(self._turn) % (self.queues(topic) or TEMPLATE_QUEUES) if queue_id is None else queue_id
-        header = {"a": self.group, "b": topic, "c": TEMPLATE, "d": TEMPLATE_QUEUES, "e": queue, "f": 0, "g": time.time_ns() // 1_000_000}
+        header = {
+            "a": self.group,
+            "b": topic,
+            "c": TEMPLATE_TOPIC,
+            "d": TEMPLATE_QUEUES,
+            "e": queue,
+            "f": 0,
+            "g": time.time_ns() // 1_000_000,
+        }
         header |= {"h": 0, "i": message.encoded_properties("4.9.3").decode(), "j": 0, "k": False, "m": False}
         answered = self.call(RequestCode.SEND_MESSAGE_V2, header, body.encode() if isinstance(body, str) else body)
         fields = answered.ext or {}

@@ -14,7 +14,7 @@ from broker.access.test_control import SHOP, guarded, heartbeat, put, signed
 from support.broker import BrokerThread
 from support.wire import asked
 
-from mqstore.broker.access.accounts import RETRY, AccessRules, Account, Permission
+from mqstore.broker.access.accounts import AccessRules, Account, Permission
 from mqstore.broker.access.control import refusal
 from mqstore.broker.access.requirements import ACCOUNT, ADMIN, RESOURCES, needed
 from mqstore.broker.access.signature import sign
@@ -25,6 +25,7 @@ from mqstore.broker.runtime.context import Context
 from mqstore.broker.server import handler_table
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record, encode
+from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 
 PUB, SUB, DENY, BOTH = Permission.PUB, Permission.SUB, Permission.DENY, Permission.PUB | Permission.SUB
 CODES = sorted(handler_table())
@@ -91,7 +92,7 @@ def test_a_request_needs_each_permission_that_it_states_and_no_other(code: int, 
         if missing:
             assert why is not None
             assert why.startswith("No default permission for ")
-            assert any(why.endswith(f":{name.removeprefix(RETRY)}") for name in missing)
+            assert any(why.endswith(f":{name.removeprefix(RETRY_PREFIX)}") for name in missing)
     nobody = told(account({}), request_of(code, offset), context)
     assert nobody is not None
     assert nobody.startswith("No default permission for ")

@@ -151,8 +151,8 @@ def test_odd_properties_are_dispatched_as_by_the_plain_function(properties: byte
         DispatchRules(),
         DispatchRules(delays=()),
         DispatchRules(multi_dispatch=True, lmq=True),
-        DispatchRules(multi_dispatch=True, is_v5=True),
-        DispatchRules(is_v5=True, index_tags=True),
+        DispatchRules(multi_dispatch=True, only_light_queues=True),
+        DispatchRules(only_light_queues=True, index_tags=True),
     ):
         agree(*laid(records), rules)
 
@@ -196,7 +196,7 @@ WORDS = st.sampled_from(
 @settings(deadline=None, max_examples=150)
 def test_any_records_are_dispatched_as_by_the_plain_function(records: list[Record]) -> None:
     data, positions = laid(records)
-    for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, is_v5=True, index_tags=True)):
+    for rules in (DispatchRules(), DispatchRules(multi_dispatch=True, lmq=True, only_light_queues=True, index_tags=True)):
         expected = model(data, positions, rules)
         assert made(dispatch_positions(data, positions, rules)) == expected
 

@@ -29,8 +29,8 @@ from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.session import cores
 from mqstore.pipeline.spark.tasks import run_tasks
-from mqstore.places import open_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,8 @@ from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_n
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose, parse_version
+from mqstore.rabbitmq.convert.broker_version import node_version
+from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 
@@ -92,10 +93,10 @@ def test_the_feature_flags_of_a_3_x_node_keep_4_3_from_starting(tmp_path: Path) 
 
 
 def test_versions_whose_behaviour_is_not_known_are_refused() -> None:
-    assert [parse_version(version) for version in ("3.8", "3.13.7", "4.3.6")] == [(3, 8), (3, 13), (4, 3)]
+    assert [node_version(version).name for version in ("3.8", "3.13.7", "4.3.6")] == ["3.8", "3.13", "4.3"]
     for version in ("3.7.28", "3.14.0", "4.4.0", "5.0", "four"):
         with pytest.raises(UsageError, match=r"3\.8 to 4\.3"):
-            parse_version(version)
+            node_version(version)
 
 
 def test_the_command_answers_for_rabbitmq() -> None:

@@ -10,7 +10,7 @@ from support.rabbitmq_index import message_id
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.format import journal, segment
-from mqstore.rabbitmq.format.inferred_count import inferred_entry_count
+from mqstore.rabbitmq.format.vhost_config import inferred_entry_count
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 

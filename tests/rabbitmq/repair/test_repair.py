@@ -17,8 +17,7 @@ from mqstore.files.recorder import RecordedWrites
 from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.recovery_terms import read_terms
-from mqstore.rabbitmq.repair.node_lock import NodeLock, holder
-from mqstore.rabbitmq.repair.plan import LOCKING, plan
+from mqstore.rabbitmq.repair.plan import LOCKING, NodeLock, holder, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -163,7 +162,7 @@ def test_a_node_is_known_by_the_directory_of_its_command_line(below: str, tmp_pa
     started = ["beam.smp", "-noshell", "-mnesia", "dir", f'"{store}"', "-mnesia", "dump_log_write_threshold", "5000"]
     (process / "cmdline").write_bytes(b"".join(part.encode() + b"\0" for part in started))
     (process / "comm").write_text("beam.smp\n")
-    monkeypatch.setattr("mqstore.rabbitmq.repair.node_lock.PROCESSES", tmp_path / "proc")
+    monkeypatch.setattr("mqstore.rabbitmq.repair.plan.PROCESSES", tmp_path / "proc")
     assert holder(store / below) == "999999 (beam.smp)"
     assert holder(tmp_path / "proc") is None
 

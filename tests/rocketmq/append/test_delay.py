@@ -14,11 +14,11 @@ from support.golden import case_named, unpack
 
 from mqstore.rocketmq.append.delay import asks_for_timer, delay_level, delayed, deliverable
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import Record, encode_properties
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 LEVELS = parse_delays()
 START = 1_795_230_000_000

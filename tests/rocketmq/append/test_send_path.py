@@ -13,11 +13,12 @@ from support.broker_records import all_of, brokerrun, differing, golden
 
 from mqstore.rocketmq.append.delay import delayed
 from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent, sent_back, unique_id_time
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
-from mqstore.rocketmq.format.half_message import HALF_TOPIC, half
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
+from mqstore.rocketmq.format.half_message import half
 from mqstore.rocketmq.format.java_map import JavaMap, parsed
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch
 from mqstore.rocketmq.format.record import Record, decode_properties, encode_properties, offset_message_id, parse_host
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 LEVELS = parse_delays()
 BROKERS_OWN = ("CLUSTER", "MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "__transactionId__")

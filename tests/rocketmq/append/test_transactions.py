@@ -12,7 +12,7 @@ from support.broker_records import all_of, brokerrun, differing
 from support.golden import case_named, unpack
 
 from mqstore.errors import NotFoundError, RefusedError
-from mqstore.rocketmq.append.transactions import CHECK_GROUP, CheckRun, Decision, Transactions
+from mqstore.rocketmq.append.transactions import CheckRun, Decision, Transactions
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.half_message import (
@@ -31,6 +31,7 @@ from mqstore.rocketmq.format.half_message import (
 )
 from mqstore.rocketmq.format.message import Message, PutResult
 from mqstore.rocketmq.format.record import Record, encode_properties
+from mqstore.rocketmq.format.system_topics import CHECK_GROUP
 
 START = 1_795_230_000_000
 VERSIONS = pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])

@@ -8,11 +8,11 @@ import pytest
 from support.catalogue import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
 
 from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutStatus
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
 HOSTS = pytest.mark.parametrize("host", ["127.0.0.1:8123", IPV6], ids=["ipv4", "ipv6"])
 SHARED = {"a": "1"}

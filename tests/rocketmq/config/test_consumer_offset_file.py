@@ -22,7 +22,7 @@ def write(root: Path, name: str, text: str) -> ReadOnlyDirectory:
 
 def test_no_file_is_an_empty_table(tmp_path: Path) -> None:
     found = load(ReadOnlyDirectory(tmp_path))
-    assert (found.offsets, found.used, found.is_v5, found.findings) == ({}, None, False, ())
+    assert (found.offsets, found.used, found.of_5, found.findings) == ({}, None, False, ())
 
 
 def test_keys_are_split_at_their_only_at_sign(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_table_that_is_none_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_what_only_5_x_writes_is_noticed() -> None:
-    assert load(ReadOnlyDirectory(opened(case_named("5.3.3/j-broker-offsets")))).is_v5
-    assert not load(ReadOnlyDirectory(opened(case_named("4.9.3/f-broker-offsets")))).is_v5
+    assert load(ReadOnlyDirectory(opened(case_named("5.3.3/j-broker-offsets")))).of_5
+    assert not load(ReadOnlyDirectory(opened(case_named("4.9.3/f-broker-offsets")))).of_5
 
 
 def test_delay_offsets_are_by_level(tmp_path: Path) -> None:

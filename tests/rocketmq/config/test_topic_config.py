@@ -24,7 +24,7 @@ def write(root: Path, topics: str | None = None, groups: str | None = None) -> R
 
 def test_no_files_are_empty_tables(tmp_path: Path) -> None:
     found = load(ReadOnlyDirectory(tmp_path))
-    assert (found.topics, found.groups, found.is_v5, found.findings) == ({}, (), False, ())
+    assert (found.topics, found.groups, found.of_5, found.findings) == ({}, (), False, ())
 
 
 def test_the_attributes_that_change_how_a_topic_is_kept(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_attributes_that_change_how_a_topic_is_kept(tmp_path: Path) -> None:
     assert found.names == {"b", "c", "d"}
     assert found.batch_topics == ("b",)
     assert found.compacted == ("c",)
-    assert found.is_v5
+    assert found.of_5
 
 
 def test_a_topic_of_4_9(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_topic_of_4_9(tmp_path: Path) -> None:
     )
     assert (config.queue_type, config.cleanup_policy) == ("SimpleCQ", "DELETE")
     assert found.groups == ("g1", "g2")
-    assert not found.is_v5
+    assert not found.of_5
 
 
 @pytest.mark.parametrize("text", ['{"topicConfigTable":[]}', '{"topicConfigTable":{"t":3}}', "{"])
@@ -87,7 +87,7 @@ def test_any_parsed_topic_is_read(value: dict[str, object]) -> None:
 @pytest.mark.parametrize(("identity", "five"), [("4.9.3/f-broker-offsets", False), ("5.3.3/j-broker-offsets", True)])
 def test_the_topics_and_groups_of_real_brokers(identity: str, five: bool) -> None:
     found = load(ReadOnlyDirectory(opened(case_named(identity))))
-    assert found.is_v5 is five
+    assert found.of_5 is five
     assert found.findings == ()
     assert {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC"} <= found.names
     assert {"TOOLS_CONSUMER", "SELF_TEST_C_GROUP"} <= set(found.groups)

@@ -67,8 +67,11 @@ def test_further_queues_are_those_the_record_names() -> None:
         ("%LMQ%b", 0, 2),
         ("c/d", 5, 3),
     )
-    assert asked(rules=DispatchRules(multi_dispatch=True, is_v5=True), **MULTI).further_queues == (("a", 5, 1), ("%LMQ%b", 5, 2))
-    assert asked("%RETRY%g", DispatchRules(multi_dispatch=True, is_v5=True), **MULTI).further_queues == ()
+    assert asked(rules=DispatchRules(multi_dispatch=True, only_light_queues=True), **MULTI).further_queues == (
+        ("a", 5, 1),
+        ("%LMQ%b", 5, 2),
+    )
+    assert asked("%RETRY%g", DispatchRules(multi_dispatch=True, only_light_queues=True), **MULTI).further_queues == ()
     assert asked(rules=DispatchRules(multi_dispatch=True), sys_flag=4, **MULTI).further_queues == ()
     assert asked(rules=DispatchRules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET="1").further_queues == ()
     assert asked(rules=DispatchRules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,,", INNER_MULTI_QUEUE_OFFSET="1").further_queues == (

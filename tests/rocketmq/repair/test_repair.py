@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 from support.golden import DAMAGED, PLAIN, GoldenCase, case_id, case_named, opened, unchanged, unpack
-from support.rocketmq_states import STATES, made
+from support.rocketmq_states import STATES, made, record_starts
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, UsageError
@@ -100,6 +101,29 @@ def test_a_record_whose_size_is_wrong_is_restored_from_what_is_inside(tmp_path: 
     damage = json.loads((case.path / "damage.json").read_text())
     for item in damage:
         assert (store / item["file"]).read_bytes()[item["offset"] : item["offset"] + item["length"]].hex() == item["old_hex"]
+
+
+@pytest.mark.parametrize("case", [FOUR, FIVE, SMALL], ids=case_id)
+def test_records_with_the_offset_of_another_place_get_their_own(case: GoldenCase, tmp_path: Path) -> None:
+    sound = image(unpack(case, tmp_path / "sound"))
+    store = made("offset_flip", case, tmp_path / "store")
+    assert diagnosed(store, case).loses == 2
+    apply(store, tmp_path / "undo", [step for step in planned(store, case) if step.file.startswith("commitlog")], LOCKING)
+    assert {name: found for name, found in image(store).items() if name.startswith("commitlog")} == {
+        name: found for name, found in sound.items() if name.startswith("commitlog")
+    }
+
+
+def test_a_copy_of_a_record_in_the_place_of_another_is_no_message(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    path = next(path for path in sorted((store / "commitlog").iterdir()) if any(path.read_bytes()))
+    raw = bytearray(path.read_bytes())
+    places = [slice(low, high) for low, high in pairwise(record_starts(raw))]
+    first, second = next((a, b) for a, b in combinations(places, 2) if a.stop - a.start == b.stop - b.start)
+    raw[second] = raw[first]
+    path.write_bytes(raw)
+    steps = [step for step in planned(store, FOUR) if step.file.startswith("commitlog")]
+    assert [(step.kind, step.offset) for step in steps] == [("filler", second.start)]
 
 
 def test_only_chosen_steps_are_applied(tmp_path: Path) -> None:

@@ -25,23 +25,9 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 
 from mqstore.broker.access.addresses import NO_ADDRESS, WhiteList
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.half_message import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TRACE_TOPIC, is_shared, retry_topic
 
-__all__ = ["DEAD_LETTER", "RETRY", "AccessRules", "Account", "Permission", "is_shared", "shown"]
-
-RETRY, DEAD_LETTER = "%RETRY%", "%DLQ%"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SHARED_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, GIVEN_UP_TOPIC, "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"})
-
-
-def is_shared(topic: str) -> bool:
-    """Return whether a topic is the broker's own and holds messages of all topics.
-
-    >>> [is_shared(topic) for topic in ("TRANS_CHECK_MAX_TIME_TOPIC", "AnyCluster_REPLY_TOPIC", "rmq_sys_wheel_timer", "orders")]
-    [True, True, True, False]
-    """
-    return topic in SHARED_TOPICS or topic.endswith("_REPLY_TOPIC") or topic.upper().startswith("RMQ_SYS_")
+__all__ = ["AccessRules", "Account", "Permission", "shown"]
 
 
 class Permission(IntFlag):
@@ -92,9 +78,9 @@ class Account:
         owned = self.permissions.get(resource)
         if owned is not None:
             return owned
-        if resource.startswith(DEAD_LETTER):
-            return self._owned(RETRY + resource.removeprefix(DEAD_LETTER))
-        if resource.startswith(RETRY):
+        if resource.startswith(DEAD_LETTER_PREFIX):
+            return self._owned(retry_topic(resource.removeprefix(DEAD_LETTER_PREFIX)))
+        if resource.startswith(RETRY_PREFIX):
             return self.default_group
         if resource == TRACE_TOPIC:  # clients with tracing send to it
             return self.default_topic & ~Permission.SUB

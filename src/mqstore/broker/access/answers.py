@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mqstore.broker.access.accounts import RETRY, Account, Permission
+from mqstore.broker.access.accounts import Account, Permission
 from mqstore.broker.access.requirements import MULTI_DISPATCH
 from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
@@ -30,6 +30,7 @@ from mqstore.broker.protocol.frames import Frame
 from mqstore.rocketmq.dispatch.dispatcher import TAGS_KEY
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.format.record_decoder import record_or_none
+from mqstore.rocketmq.format.system_topics import retry_topic
 
 __all__ = ["LISTS", "RECORDS", "described", "filtered", "has_key", "of_topic"]
 
@@ -77,7 +78,7 @@ def _names_topics(body: dict[str, Any], account: Account) -> None:
 
 def _names_groups(body: dict[str, Any], account: Account) -> None:
     """The groups with `PUB` or `SUB`."""
-    body["groupList"] = [group for group in body["groupList"] if account.allows(RETRY + group, EITHER)]
+    body["groupList"] = [group for group in body["groupList"] if account.allows(retry_topic(group), EITHER)]
 
 
 def _holds_topics(body: dict[str, Any], account: Account) -> None:
@@ -90,7 +91,7 @@ def _holds_groups(body: dict[str, Any], account: Account) -> None:
     """The groups with `PUB` or `SUB`."""
     for name in ("subscriptionGroupTable", "forbiddenTable"):
         if name in body:
-            body[name] = {group: config for group, config in body[name].items() if account.allows(RETRY + group, EITHER)}
+            body[name] = {group: config for group, config in body[name].items() if account.allows(retry_topic(group), EITHER)}
 
 
 def _holds_positions(body: dict[str, Any], account: Account) -> None:
@@ -98,7 +99,7 @@ def _holds_positions(body: dict[str, Any], account: Account) -> None:
 
     def is_seen(key: str) -> bool:
         topic, _, group = key.partition("@")
-        return account.allows(topic, EITHER) and account.allows(RETRY + group, EITHER)
+        return account.allows(topic, EITHER) and account.allows(retry_topic(group), EITHER)
 
     for name in ("offsetTable", "resetOffsetTable", "pullOffsetTable"):
         if name in body:

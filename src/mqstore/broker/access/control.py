@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqstore.broker.access import addresses, answers, plain_acl
-from mqstore.broker.access.accounts import RETRY, AccessRules, Account, shown
+from mqstore.broker.access.accounts import AccessRules, Account, shown
 from mqstore.broker.access.requirements import needed
 from mqstore.broker.access.signature import ACCESS_KEY, is_signed_by
 from mqstore.broker.protocol.codes import ResponseCode
@@ -43,6 +43,7 @@ from mqstore.broker.runtime.logs import log
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.rocketmq.format.queue_page import page_from
 from mqstore.rocketmq.format.record import Record, body_crc
+from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from mqstore.broker.runtime.connection import Connection
@@ -93,7 +94,7 @@ def _missing_permission(account: Account, request: Frame, context: Context) -> s
         return f"Need admin permission for request code={request.code}, but accessKey={shown(account.access_key)} is not"
     for resource, permission in needs.resources.items():
         if not account.allows(resource, permission):
-            name = f"group:{resource.removeprefix(RETRY)}" if resource.startswith(RETRY) else f"topic:{resource}"
+            name = f"group:{resource.removeprefix(RETRY_PREFIX)}" if resource.startswith(RETRY_PREFIX) else f"topic:{resource}"
             return f"No default permission for {shown(name, 200)}"
     return None
 

@@ -26,12 +26,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqstore.broker.access import addresses
-from mqstore.broker.access.accounts import RETRY, AccessRules, Account, Permission, shown
+from mqstore.broker.access.accounts import AccessRules, Account, Permission, shown
 from mqstore.broker.access.addresses import NO_ADDRESS, WhiteList
 from mqstore.broker.access.yaml_values import LIMIT, Items, Mapping, Text, Value, invalid
 from mqstore.broker.access.yaml_values import parse as parse_yaml
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 
 __all__ = ["parse", "read"]
 
@@ -89,7 +90,7 @@ class _Reader:
     def _account(self, held: Mapping) -> Account:
         self._note_unknown(held, ACCOUNT_NAMES)
         permissions: dict[str, Permission] = {}
-        for kind, prefix in (("groupPerms", RETRY), ("topicPerms", "")):
+        for kind, prefix in (("groupPerms", RETRY_PREFIX), ("topicPerms", "")):
             for value in self._items(held, kind):
                 name, permission = self._named_permission(value, kind)
                 permissions[prefix + name] = permission

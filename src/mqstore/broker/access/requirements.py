@@ -22,13 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from mqstore.broker.access.accounts import DEAD_LETTER, RETRY, Permission
+from mqstore.broker.access.accounts import Permission
 from mqstore.broker.protocol import bodies, headers, heartbeats, send_header
 from mqstore.broker.protocol.codes import RequestCode
 from mqstore.broker.protocol.frames import Frame
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.record import Record, decode_properties
+from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, reply_topic, retry_topic
 
 __all__ = ["ACCOUNT", "ADMIN", "RESOURCES", "Needs", "RecordAt", "described", "needed"]
 
@@ -83,7 +82,7 @@ def _topic(request: Frame, name: str, permission: Permission) -> Iterator[Resour
 def _group(request: Frame, name: str) -> Iterator[Resource]:
     group = headers.text_or(request, name)
     if group is not None:
-        yield RETRY + group, SUB
+        yield retry_topic(group), SUB
 
 
 def _message(request: Frame, name: str, record_at: RecordAt) -> Record | None:
@@ -129,7 +128,7 @@ def _sending_v2(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[R
 def _replying(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """Nothing for CLUSTER_REPLY_TOPIC, else `PUB` on the topic."""
     find = _sending if request.code == RequestCode.SEND_REPLY_MESSAGE else _sending_v2
-    return (each for each in find(request, cluster, record_at) if each[0] != f"{cluster}_REPLY_TOPIC")
+    return (each for each in find(request, cluster, record_at) if each[0] != reply_topic(cluster))
 
 
 def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
@@ -143,7 +142,7 @@ def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator
     found = _message(request, "offset", record_at)
     if found is not None:
         yield found.topic, SUB
-        retried = found.topic.startswith((RETRY, DEAD_LETTER))
+        retried = found.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
         yield (found.property_map().get("RETRY_TOPIC", found.topic) if retried else _topic_of(found)), PUB | SUB
 
 
@@ -162,7 +161,7 @@ def _leaving(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Reso
     """`SUB` on `consumerGroup`, unless it is empty."""
     group = _field(request, "consumerGroup")
     if group is not None:
-        yield RETRY + group, SUB
+        yield retry_topic(group), SUB
 
 
 def _asking_by_key(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
@@ -207,7 +206,7 @@ def _counting(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Res
         topic, _, group = headers.text_or(request, "statsKey", "").partition("@")
         yield topic, EITHER
         if group:
-            yield RETRY + group, SUB
+            yield retry_topic(group), SUB
 
 
 def _viewing(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
@@ -234,7 +233,7 @@ def _cloning(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Reso
 def _beating(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`SUB` on the consumer groups and topics in the body."""
     for consumer in heartbeats.parse(request.body).consumers:
-        yield RETRY + consumer.name, SUB
+        yield retry_topic(consumer.name), SUB
         for subscription in consumer.subscriptions:
             yield subscription.topic, SUB
 
@@ -244,7 +243,7 @@ def _locking(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Reso
     body = bodies.parse_request(request)
     group, queues = body.get("consumerGroup"), body.get("mqSet")
     if isinstance(group, str):
-        yield RETRY + group, SUB
+        yield retry_topic(group), SUB
     for queue in queues if isinstance(queues, list) else ():
         topic = queue.get("topic") if isinstance(queue, dict) else None
         if isinstance(topic, str):

@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import is_system_topic
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
@@ -35,10 +34,11 @@ from mqstore.errors import UsageError
 from mqstore.rocketmq.config import store_config
 from mqstore.rocketmq.config.config_writer import DataVersion
 from mqstore.rocketmq.config.topic_table import system_topics
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
-from mqstore.rocketmq.format.half_message import CHECK_TIMES, GIVEN_UP_TOPIC, HALF_TOPIC
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
+from mqstore.rocketmq.format.half_message import CHECK_TIMES
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
 from mqstore.rocketmq.live.retention import disk_ratio
 
 __all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]
@@ -110,7 +110,7 @@ def _distribution(times: list[int]) -> str:
 def runtime_table(context: Context) -> dict[str, str]:
     """Return the table of request 28. Reads the store and the file system, so call it in a thread."""
     found = _of_broker(context) | _of_store(context)
-    if context.profile.is_v5:
+    if context.profile.tells_timers:
         found |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
         found |= dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0") | {"brokerActive": "true"}
     return dict(sorted(found.items()))
@@ -200,7 +200,7 @@ async def runtime_info(context: Context, connection: Connection, request: Frame)
 def broker_config(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 26: return the settings, one `name=value` per line."""
     configuration = context.component(Configuration)
-    version = json.dumps(configuration.version.value(context.profile.is_v5), separators=(",", ":"))
+    version = json.dumps(configuration.version.value(context.profile.rules.writes_every_field), separators=(",", ":"))
     return make_response(request, ext={"version": version}, body=properties_text(configuration.values()).encode())
 
 

@@ -108,7 +108,7 @@ def _registered(context: Context, connection: Connection, request: Frame, told: 
         log("consumers-changed", groups=changed, client=told.client_id, peer=connection.peer)
         membership.changed(changed)
     ext = None
-    if context.profile.is_v5:
+    if context.profile.knows_fingerprints:
         moved = bool(changed) or not told.fingerprint
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if moved else "false"}
     return make_response(request, ext=ext)

@@ -30,6 +30,7 @@ from mqstore.broker.runtime.clients import ConsumerGroup
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context
 from mqstore.errors import UsageError
+from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPONENTS", "BrokerCollector", "Metrics", "Sample", "check_metrics", "help_text", "samples"]
 
-RETRY, DEAD = "%RETRY%", "%DLQ%"
 READ_TIMEOUT = 5.0  # seconds that reading all values may take
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -217,10 +217,10 @@ def _of_topics(context: Context) -> Iterator[Sample]:
     for queue in context.store.queues():
         ends[queue.topic] = ends.get(queue.topic, 0) + max(0, queue.max_offset)
     for topic, end in ends.items():
-        if topic.startswith(DEAD):
-            yield Sample("rocketmq_topic_dlq_offset", end, {**_broker(context), "group": topic.removeprefix(DEAD)})
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            yield Sample("rocketmq_topic_dlq_offset", end, {**_broker(context), "group": topic.removeprefix(DEAD_LETTER_PREFIX)})
         else:
-            name = "rocketmq_topic_retry_offset" if topic.startswith(RETRY) else "rocketmq_producer_offset"
+            name = "rocketmq_topic_retry_offset" if topic.startswith(RETRY_PREFIX) else "rocketmq_producer_offset"
             yield Sample(name, end, {**_broker(context), "topic": topic})
 
 
@@ -249,7 +249,7 @@ def _of_group(context: Context, name: str, topic: str, online: ConsumerGroup[Con
     yield Sample("rocketmq_consumer_offset", sum(ends.values()), labels)
     yield Sample("rocketmq_group_consume_total_offset", sum(offsets.values()), labels)
     yield Sample("rocketmq_group_get_latency_by_storetime", 0 if oldest is None else max(0, context.clock() - oldest), labels)
-    kind = "retrydiff" if topic.startswith(RETRY) else "dlqdiff" if topic.startswith(DEAD) else "diff"
+    kind = "retrydiff" if topic.startswith(RETRY_PREFIX) else "dlqdiff" if topic.startswith(DEAD_LETTER_PREFIX) else "diff"
     model = MESSAGE_MODELS.index(online.message_model) if online is not None else MESSAGE_MODELS.index("CLUSTERING")
     standing = {
         "group": name,

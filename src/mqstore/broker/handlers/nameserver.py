@@ -26,11 +26,11 @@ from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.routes import BrokerEntry, cluster_info, properties_of, properties_text, route, topics_of_body
 from mqstore.rocketmq.config.topic_config import TopicConfig
+from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
 __all__ = ["COMPONENTS", "HANDLERS", "NameServer"]
 
 ORDER = "ORDER_TOPIC_CONFIG"
-TEMPLATE = "TBW102"
 INHERIT, WRITE, READ = 1, 2, 4
 REGISTRATION = 30_000  # ms between a broker's registrations
 SILENCE = 120_000  # ms after which a broker is dropped
@@ -64,7 +64,7 @@ class NameServer(Component):
     def topic(self, name: str) -> TopicConfig | None:
         """Return one of the broker's own topics, or None if clients cannot see it."""
         config = self.context.store.topics.get(name)
-        if config is None or (name == TEMPLATE and not (self.context.settings.auto_create_topics and self.context.writable)):
+        if config is None or (name == TEMPLATE_TOPIC and not (self.context.settings.auto_create_topics and self.context.writable)):
             return None
         forgotten = self._forgotten.get(name)
         if forgotten is not None:
@@ -163,8 +163,8 @@ def _sendable(topic: str, config: TopicConfig | None) -> TopicConfig | None:
 
     Without it a client reports that the topic has no route. The template is there for topics that do not exist.
     """
-    if config is None and topic == TEMPLATE:
-        return TopicConfig(TEMPLATE, READ | WRITE | INHERIT, read_queues=1, write_queues=1)
+    if config is None and topic == TEMPLATE_TOPIC:
+        return TopicConfig(TEMPLATE_TOPIC, READ | WRITE | INHERIT, read_queues=1, write_queues=1)
     return None if config is None else replace(config, perm=config.perm | WRITE)
 
 
@@ -172,7 +172,7 @@ def topic_route(context: Context, connection: Connection, request: Frame) -> Fra
     topic = headers.text(request, "topic")
     server = context.component(NameServer)
     order = server.values.get(ORDER, {}).get(topic) if server.settings.get("orderMessageEnable") == "true" else None
-    found = route(topic, server.having(topic), order=order, is_v5=context.profile.is_v5)
+    found = route(topic, server.having(topic), order=order, acting_master=context.profile.tells_acting_master)
     if found is None:
         return make_response(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
     return make_response(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
@@ -180,7 +180,7 @@ def topic_route(context: Context, connection: Connection, request: Frame) -> Fra
 
 def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
     brokers = context.component(NameServer).brokers()
-    return make_response(request, body=bodies.encode(cluster_info(brokers, is_v5=context.profile.is_v5)))
+    return make_response(request, body=bodies.encode(cluster_info(brokers, acting_master=context.profile.tells_acting_master)))
 
 
 def _topic_names(brokers: list[BrokerEntry]) -> list[str]:

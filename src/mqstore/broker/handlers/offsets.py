@@ -77,7 +77,7 @@ def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none",
 def update_offset(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 15: commit a group's offset in a queue."""
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
-    if context.profile.is_v5:
+    if context.profile.compares_commits:
         return _update_checked(context, request, group, topic)
     commit(context, group, topic, headers.int32(request, "queueId"), headers.int64(request, "commitOffset"))
     return make_response(request)

@@ -99,7 +99,7 @@ def _pulled(
     began = context.clock()
     _check_pull(context, connection, header)
     wanted = given or _filter(context, request, header)
-    reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.is_v5 else None
+    reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.rules.resets_at_broker else None
     if reset is not None:
         return _moved(context, request, header, reset)
     found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)

@@ -48,7 +48,7 @@ async def reset_offset(context: Context, connection: Connection, request: Frame)
     timestamp, force = headers.int64(request, "timestamp"), headers.boolean(request, "isForce")
     moving(context)
     config = context.store.topics.get(topic)
-    if context.profile.is_v5 and context.settings.server_side_reset:
+    if context.profile.rules.resets_at_broker and context.settings.server_side_reset:
         return await _reset_here(context, request, config, topic, group, timestamp)
     if config is None:
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
@@ -125,8 +125,7 @@ async def consumer_status(context: Context, connection: Connection, request: Fra
     only = headers.text_or(request, "clientAddr", "").strip()
     online = context.component(Membership).clients.consumer_group(group)
     if online is None:
-        code = ResponseCode.CONSUMER_NOT_ONLINE if context.profile.is_v5 else ResponseCode.SYSTEM_ERROR
-        raise ResponseError(code, f"the consumer group[{group}] not online")
+        raise ResponseError(context.profile.offline_code, f"the consumer group[{group}] not online")
     members = [member for member in online.members.values() if not only or member.client_id == only]
     _check_versions(members)
     answers = await asyncio.gather(*(_status_of(member, topic, group) for member in members))

@@ -31,19 +31,22 @@ from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.protocol.send_header import SendHeader
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
-from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent, dead_letter_topic
+from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent
 from mqstore.rocketmq.config.topic_table import TopicConfig
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.half_message import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.system_topics import (
+    FORBIDDEN_TOPICS,
+    RETRY_PREFIX,
+    TEMPLATE_TOPIC,
+    dead_letter_topic,
+)
 from mqstore.rocketmq.live.retention import disk_ratio
 
 __all__ = ["HANDLERS", "HELP", "after_template", "described", "put_answer", "sent", "store_it"]
 
 HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-RETRY, INHERIT, MULTI_TAG = "%RETRY%", 1, 0x2
-FORBIDDEN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"})
+INHERIT, MULTI_TAG = 1, 0x2
 
 _IDS = UniqueIds()
 
@@ -67,7 +70,7 @@ def sent(context: Context, connection: Connection, request: Frame, header: SendH
     """Store a message, as `send_message`, with a parsed header."""
     store = context.writable_store()
     config = store.topics.get(header.topic)
-    if config is None or header.topic in FORBIDDEN:
+    if config is None or header.topic in FORBIDDEN_TOPICS:
         _check_name(context, header.topic)
         if config is None:
             return _sent_to_new_topic(context, connection, request, header)
@@ -78,7 +81,7 @@ def _check_name(context: Context, topic: str) -> None:
     problem = topic_problem(topic)
     if problem is not None:
         raise ResponseError(context.profile.parameter_code, problem)
-    if topic in FORBIDDEN:
+    if topic in FORBIDDEN_TOPICS:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
 
@@ -96,10 +99,10 @@ def _make_topic(context: Context, header: SendHeader) -> TopicConfig:
     template = topics.get(header.default_topic)
     made = None
     if template is not None:
-        if template.name == "TBW102" and not context.settings.auto_create_topics:
+        if template.name == TEMPLATE_TOPIC and not context.settings.auto_create_topics:
             template = replace(template, perm=template.perm & ~INHERIT)
         made = after_template(name, template, header.default_queues)
-    if made is None and name.startswith(RETRY):
+    if made is None and name.startswith(RETRY_PREFIX):
         made = TopicConfig(name, perm=6, read_queues=1, write_queues=1)
     if made is None:
         raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{HELP}")
@@ -120,7 +123,7 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
     """Store a message of an existing topic."""
     queue_id = header.queue_id
     if queue_id >= max(config.write_queues, config.read_queues):
-        described_as = described(config, is_v5=context.profile.is_v5)
+        described_as = described(config, attributes=context.profile.has_topic_attributes)
         remark = f"request queueId[{queue_id}] is illegal, {described_as} Producer: {connection.peer}"
         raise ResponseError(context.profile.parameter_code, remark)
     if queue_id < 0:
@@ -140,8 +143,8 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
         born_host=connection.peer,
         reconsume_times=header.reconsume_times,
     )
-    if topic.startswith(RETRY) and _is_dead(context, request, header):
-        return _dead_letter(context, request, message, topic.removeprefix(RETRY))
+    if topic.startswith(RETRY_PREFIX) and _is_dead(context, request, header):
+        return _dead_letter(context, request, message, topic.removeprefix(RETRY_PREFIX))
     return store_it(context, request, message, batch=header.batch)
 
 
@@ -150,7 +153,7 @@ def _sent_to(context: Context, connection: Connection, request: Frame, header: S
 
 def _is_dead(context: Context, request: Frame, header: SendHeader) -> bool:
     """Return whether a message to a retry topic has used up its retries. Raises ResponseError for an unknown group."""
-    group = header.topic.removeprefix(RETRY)
+    group = header.topic.removeprefix(RETRY_PREFIX)
     config = context.component(TopicsAndGroups).group(group)
     if config is None:
         raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {HELP}")
@@ -166,7 +169,9 @@ async def _dead_letter(context: Context, request: Frame, message: Message, group
     if tables.make(topic, 1):
         await tables.save()
     dead = message.replaced(
-        topic=topic, queue_id=0, properties=reencode(message.encoded_properties(""), {"DELAY": "0"}, context.profile.version)
+        topic=topic,
+        queue_id=0,
+        properties=reencode(message.encoded_properties(context.profile.version), {"DELAY": "0"}, context.profile.version),
     )
     done = store_it(context, request, dead, batch=False)
     return done if isinstance(done, Frame) else await done
@@ -229,7 +234,7 @@ def put_answer(context: Context, request: Frame, message: Message, put: PutResul
         "msgId": put.msg_id,
         "queueOffset": str(put.queue_offset),
     }
-    if profile.is_v5 and request.code != RequestCode.SEND_BATCH_MESSAGE:
+    if profile.tells_transaction_id and request.code != RequestCode.SEND_BATCH_MESSAGE:
         unique = message.property_map().get("UNIQ_KEY")
         if unique:
             ext["transactionId"] = unique
@@ -242,7 +247,9 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     code = _CODES.get(put.status, ResponseCode.SYSTEM_ERROR)
     if code == ResponseCode.MESSAGE_ILLEGAL:
         most = context.store.config.max_message_size
-        limits = f"{most}B, msg properties length limit 32KB." if context.profile.is_v5 else "128k, msg properties length limit 32k."
+        limits = (
+            f"{most}B, msg properties length limit 32KB." if context.profile.tells_size_limit else "128k, msg properties length limit 32k."
+        )
         remark = f"the message is illegal, maybe msg body or properties length not matched. msg body length limit {limits}"
         too_large = len(message.body) > most or put.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
         return code, remark if too_large or not put.detail else f"{remark} {put.detail}"
@@ -260,17 +267,17 @@ def _refusal(context: Context, message: Message, put: PutResult) -> tuple[int, s
     return code, "UNKNOWN_ERROR"
 
 
-def described(config: TopicConfig, *, is_v5: bool = False) -> str:
+def described(config: TopicConfig, *, attributes: bool = False) -> str:
     """Format a topic's configuration as the broker does.
 
     >>> described(TopicConfig("orders", perm=6, read_queues=4, write_queues=4))[:72]
     'TopicConfig [topicName=orders, readQueueNums=4, writeQueueNums=4, perm=R'
     """
     perm = ("R" if config.perm & 4 else "-") + ("W" if config.perm & 2 else "-") + ("X" if config.perm & INHERIT else "-")
-    attributes = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if is_v5 else ""
+    further = ", attributes={" + ", ".join(f"{name}={value}" for name, value in config.attributes.items()) + "}" if attributes else ""
     return (
         f"TopicConfig [topicName={config.name}, readQueueNums={config.read_queues}, writeQueueNums={config.write_queues}, perm={perm}, "
-        f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, order={'true' if config.order else 'false'}{attributes}]"
+        f"topicFilterType={config.filter_type}, topicSysFlag={config.sys_flag}, order={'true' if config.order else 'false'}{further}]"
     )
 
 

@@ -22,10 +22,11 @@ from mqstore.broker.protocol.codes import V3_4_9, RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
-from mqstore.rocketmq.append.send_path import dead_letter_topic, retry_topic, sent_back
+from mqstore.rocketmq.append.send_path import sent_back
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
+from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
 __all__ = ["HANDLERS"]
 
@@ -59,7 +60,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
     origin = decode_properties(found.properties).get("RETRY_TOPIC") or found.topic
     if message.topic == dead_letter_topic(name):
         new |= tables.make(message.topic, 1)
-        if context.profile.is_v5:
+        if context.profile.marks_dead_letters:
             marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
             message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
     return _put_message(context, request, message, (name, origin), new=new)

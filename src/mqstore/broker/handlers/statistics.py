@@ -79,9 +79,9 @@ def _topic(context: Context, name: str) -> TopicConfig:
 async def topic_stats(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 202: return minimum, maximum and last store time of each queue of a topic."""
     config = _topic(context, headers.text(request, "topic"))
-    count = max(config.read_queues, config.write_queues) if context.profile.is_v5 else config.write_queues
+    count = max(config.read_queues, config.write_queues) if context.profile.tells_put_rate else config.write_queues
     body: dict[str, Any] = {"offsetTable": await context.run(_queue_stats, context, config.name, count)}
-    if context.profile.is_v5:
+    if context.profile.tells_put_rate:
         series = context.component(Statistics).counters.series("TOPIC_PUT_NUMS", config.name)
         body["topicPutTps"] = 0.0 if series is None else series.span("minute", context.clock()).tps
     return _json_response(request, body)
@@ -126,7 +126,7 @@ def _group_stats(context: Context, group: str, topics: Iterable[TopicConfig], *,
                 "consumerOffset": offset,
                 "lastTimestamp": max(0, store.store_time(config.name, number, offset - 1)) if offset else 0,
             }
-            if context.profile.is_v5:
+            if context.profile.tells_pull_offset:
                 standing["pullOffset"] = max(0, store.offsets.query(group, config.name, number))
             table[MessageQueue(config.name, context.settings.broker_name, number)] = standing
         series = context.component(Statistics).counters.series("GROUP_GET_NUMS", f"{config.name}@{group}")

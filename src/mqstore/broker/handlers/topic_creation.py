@@ -2,8 +2,6 @@
 
     >>> topic_problem("x" * 128), topic_problem("orders")
     ('The specified topic is longer than topic max length.', None)
-    >>> is_system_topic("SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"), is_system_topic("rmq_sys_x", "DefaultCluster", "broker-a")
-    (True, True)
 
 A topic or group that a request creates is on disk before the response, so that a killed broker does not lose track of acknowledged
 messages. Concurrent requests share one write. In a read-only store new topics exist in memory only, and a topic created for a group
@@ -19,16 +17,15 @@ import re
 
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.runtime.context import Component, Context
-from mqstore.rocketmq.append.send_path import retry_topic
-from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig, system_topics
+from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
+from mqstore.rocketmq.format.system_topics import SYSTEM_GROUP_PREFIX, retry_topic
 
-__all__ = ["COMPONENTS", "READ", "WRITE", "TopicsAndGroups", "is_system_topic", "topic_problem"]
+__all__ = ["COMPONENTS", "READ", "WRITE", "TopicsAndGroups", "topic_problem"]
 
 READ, WRITE = 4, 2
 LONGEST_TOPIC = 127
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
-_OTHERS = frozenset({"RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
 
 def topic_problem(name: str) -> str | None:
@@ -38,12 +35,6 @@ def topic_problem(name: str) -> str | None:
     if not _ALLOWED.match(name):
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return "The specified topic is longer than topic max length." if len(name) > LONGEST_TOPIC else None
-
-
-def is_system_topic(name: str, cluster: str, broker: str) -> bool:
-    """Return whether a topic belongs to the broker, so that clients may not create or delete it."""
-    own = {config.name for config in system_topics("5.3.3", cluster=cluster, broker=broker)}
-    return name in own or name in _OTHERS or name.startswith("rmq_sys_")
 
 
 class TopicsAndGroups(Component):
@@ -61,7 +52,7 @@ class TopicsAndGroups(Component):
         """Return a group's configuration, creating it if groups are created on first use; None if there is none."""
         groups = self.context.store.groups
         found = groups.get(name)
-        if found is None and (self.context.settings.auto_create_groups or name.startswith("CID_RMQ_SYS_")):
+        if found is None and (self.context.settings.auto_create_groups or name.startswith(SYSTEM_GROUP_PREFIX)):
             self.check_group(name, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
             groups.put(SubscriptionGroupConfig(name))
             found = groups.get(name)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import TopicsAndGroups, is_system_topic, topic_problem
+from mqstore.broker.handlers.topic_creation import TopicsAndGroups, topic_problem
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
@@ -27,6 +27,7 @@ from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
+from mqstore.rocketmq.format.system_topics import is_system_topic
 
 __all__ = ["HANDLERS", "changed_attributes"]
 
@@ -72,14 +73,14 @@ async def update_topic(context: Context, connection: Connection, request: Frame)
     topic = _check_name(context, headers.text(request, "topic"))
     before = context.store.topics.get(topic)
     attributes = dict(before.attributes) if before is not None else {}
-    if context.profile.is_v5:
+    if context.profile.has_topic_attributes:
         attributes = changed_attributes(attributes, headers.text_or(request, "attributes", ""), new=before is None)
     config = TopicConfig(
         topic,
         perm=headers.int32(request, "perm"),
         read_queues=_queue_count(request, "readQueueNums"),
         write_queues=_queue_count(request, "writeQueueNums"),
-        order=context.profile.is_v5 and headers.boolean_or(request, "order"),
+        order=context.profile.has_topic_attributes and headers.boolean_or(request, "order"),
         sys_flag=headers.int32_or(request, "topicSysFlag", 0),
         filter_type=headers.text_or(request, "topicFilterType", "SINGLE_TAG"),
         attributes=attributes,
@@ -132,7 +133,7 @@ async def delete_topic(context: Context, connection: Connection, request: Frame)
     store = context.writable_store(ResponseCode.NO_PERMISSION)
     topic = _check_name(context, headers.text(request, "topic"))
     context.store.topics.delete(topic)
-    if context.profile.is_v5:
+    if context.profile.forgets_offsets:
         context.store.offsets.remove_topic(topic)
     await context.run(store.delete_queues, topic)
     context.component(Statistics).counters.forget_topic(topic)

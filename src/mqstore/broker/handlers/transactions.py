@@ -25,9 +25,10 @@ from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import NotFoundError, RefusedError
-from mqstore.rocketmq.format.half_message import HALF_TOPIC, IMMUNITY
+from mqstore.rocketmq.format.half_message import IMMUNITY
 from mqstore.rocketmq.format.message import PutResult, PutStatus
 from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC
 
 __all__ = ["COMPONENTS", "HANDLERS", "CheckBack", "check_request"]
 
@@ -73,7 +74,7 @@ def _check_half_message(context: Context, group: str, queue_offset: int, physica
     if found.physical_offset != physical:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
     seconds = number_or_none(properties.get(IMMUNITY, ""))
-    if not context.profile.is_v5 or from_check or seconds is None or seconds < 0:
+    if not context.profile.limits_time_of_decision or from_check or seconds is None or seconds < 0:
         return
     if context.clock() - found.born_timestamp > seconds * 1000:
         raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision has passed; wait until the broker asks")
@@ -122,7 +123,7 @@ class CheckBack(Component):
             log("transaction-producer-offline", group=group, physical_offset=half.physical_offset)
             return
         member = members[next(self._turn) % len(members)]
-        broker_name = self.context.settings.broker_name if self.context.profile.is_v5 else None
+        broker_name = self.context.settings.broker_name if self.context.profile.names_broker_in_check else None
         member.connection.notify(check_request(half, broker_name))
 
 

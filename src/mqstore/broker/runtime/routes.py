@@ -45,12 +45,12 @@ class BrokerEntry:
         return self.addresses.get(MASTER, "")
 
 
-def _broker_data(broker: BrokerEntry, is_v5: bool) -> dict[str, Any]:
-    acting = {"enableActingMaster": False} if is_v5 else {}
+def _broker_data(broker: BrokerEntry, acting_master: bool) -> dict[str, Any]:
+    acting = {"enableActingMaster": False} if acting_master else {}
     return {"brokerAddrs": broker.addresses, "brokerName": broker.name, "cluster": broker.cluster, **acting}
 
 
-def route(topic: str, brokers: Iterable[BrokerEntry], *, order: str | None = None, is_v5: bool = False) -> dict[str, Any] | None:
+def route(topic: str, brokers: Iterable[BrokerEntry], *, order: str | None = None, acting_master: bool = False) -> dict[str, Any] | None:
     """Return the body of a route response, or None if no broker has the topic. order: the topic's order configuration."""
     having = [(broker, broker.topics[topic]) for broker in brokers if topic in broker.topics]
     if not having:
@@ -66,19 +66,19 @@ def route(topic: str, brokers: Iterable[BrokerEntry], *, order: str | None = Non
         for broker, config in having
     ]
     return {
-        "brokerDatas": [_broker_data(broker, is_v5) for broker, _ in having],
+        "brokerDatas": [_broker_data(broker, acting_master) for broker, _ in having],
         "filterServerTable": {},
         "orderTopicConf": order,
         "queueDatas": queues,
     }
 
 
-def cluster_info(brokers: Sequence[BrokerEntry], *, is_v5: bool = False) -> dict[str, Any]:
+def cluster_info(brokers: Sequence[BrokerEntry], *, acting_master: bool = False) -> dict[str, Any]:
     """Return the body that lists clusters and brokers."""
     clusters: dict[str, list[str]] = {}
     for broker in brokers:
         clusters.setdefault(broker.cluster, []).append(broker.name)
-    return {"brokerAddrTable": {broker.name: _broker_data(broker, is_v5) for broker in brokers}, "clusterAddrTable": clusters}
+    return {"brokerAddrTable": {broker.name: _broker_data(broker, acting_master) for broker in brokers}, "clusterAddrTable": clusters}
 
 
 def topics_of_body(body: Any) -> tuple[dict[str, TopicConfig], dict[str, Any]]:

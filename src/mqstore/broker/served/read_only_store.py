@@ -39,6 +39,7 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.log_slices import LogFiles, LogSlices
 from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.queue_page import PagedFile
+from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query import pull
 from mqstore.rocketmq.query.index_search import IndexFileLike
@@ -53,7 +54,6 @@ ViewName = Literal["auto", "recovered", "disk"]
 
 READ = 4
 LEAST = 91  # bytes of the smallest record; shorter reads are of its head only
-TEMPLATE = "TBW102"
 REFUSAL = "this broker is read-only: its store accepts no messages or changes; its messages can be pulled and queried"
 
 
@@ -195,7 +195,7 @@ def _covers(recovered: View, disk: View) -> bool:
 
 def _readable(topics: Topics, queues: Sequence[NamedQueue]) -> Topics:
     """Return the topics without write permission and templates, including those that only have queues."""
-    topics.delete(TEMPLATE)
+    topics.delete(TEMPLATE_TOPIC)
     counts: dict[str, int] = {}
     for queue in queues:
         counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)

@@ -23,7 +23,7 @@ __all__ = ["find"]
 def find(out: Output, store: Store, options: FindOptions) -> int:
     """Find the messages that hold a text, and say what became of each."""
     from mqstore.jobs.find_in_queues import find_in_queues
-    from mqstore.rabbitmq.store.find import FOUND_COLUMNS
+    from mqstore.rabbitmq.find import FOUND_COLUMNS
 
     opened = open_rabbitmq(store, names=options.names, careful=True)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.SHA256)

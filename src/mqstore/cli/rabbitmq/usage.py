@@ -15,7 +15,7 @@ from mqstore.errors import UsageError
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.usage import UsageReport
+    from mqstore.rabbitmq.usage import UsageReport
 
 __all__ = ["usage"]
 
@@ -29,7 +29,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     """
     import time
 
-    from mqstore.rabbitmq.store.usage import usage as run
+    from mqstore.rabbitmq.usage import usage as run
 
     by = options.by
     if by not in (None, "file", "queue"):

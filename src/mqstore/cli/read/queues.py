@@ -19,7 +19,6 @@ from mqstore.cli.common.read_options import OnlyTopic, QueueOptions, TopicsOptio
 from mqstore.cli.rabbitmq import queues as rabbitmq_queues
 from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UnsupportedError, UsageError
-from mqstore.findings import Kind
 from mqstore.table.formatting import count, moment, size
 from mqstore.table.spelling import did_you_mean
 
@@ -35,7 +34,6 @@ __all__ = ["ENTRY_NAMES", "GROUP_NAMES", "TOPIC_NAMES", "queue_rows", "register"
 
 CHUNK = 4096
 FINDINGS_SHOWN = 20
-_UNREAD = (Kind.MISSING_FILE, Kind.UNREADABLE)
 
 ENTRY_NAMES = ("queue_offset", "physical_offset", "size", "tags_code", "state")
 TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "expired", "bytes", "last_store_timestamp")
@@ -277,7 +275,7 @@ def _note_unread_files(out: Output, store: RocketMQStore, only: str | None) -> i
     for queue in store.all_queues():
         if only in (None, queue.topic):
             found += queue.file_findings
-    found = [item for item in found if item.kind in _UNREAD]
+    found = [item for item in found if item.kind.unread]
     for item in found[:FINDINGS_SHOWN]:
         out.note(f"{item.file}: {item.detail}")
     if len(found) > FINDINGS_SHOWN:

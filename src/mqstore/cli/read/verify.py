@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,24 +13,9 @@ from mqstore.cli.common.reports import print_damage, ran_on, show_verification
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.findings import Damage, Report
+    from mqstore.findings import Report
 
 __all__ = ["print_report", "register"]
-
-_LOST = frozenset(
-    {
-        "bad-frame",
-        "bad-lengths",
-        "bad-offset",
-        "bad-checksum",
-        "bad-property-checksum",
-        "bad-compression",
-        "bad-properties",
-        "bad-text",
-        "zeroed",
-        "missing-file",
-    }
-)
 
 
 def verify(out: Output, store: Store, options: VerifyOptions) -> int:
@@ -79,14 +63,16 @@ def print_report(out: Output, report: Report, seconds: float) -> None:
         out.line(f"Ran with {ran_on(report)}.", style="dim")
     if report.damage:
         out.line()
-        _print_losses(out, report.damage)
+        _print_losses(out, report)
 
 
-def _print_losses(out: Output, damage: Iterable[Damage]) -> None:
-    kinds = {str(item.kind) for item in damage}
-    if kinds & _LOST:
+def _print_losses(out: Output, report: Report) -> None:
+    from mqstore.findings import Kind
+
+    lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost)
+    if report.family == "rocketmq" and any("consumequeue" not in place for place in lost):
         out.line("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
-    if "torn-record" in kinds:
+    if any(item.kind is Kind.TORN_RECORD for item in report.damage):
         out.line("A torn last record is left by a crash; the broker truncates it at startup.")
 
 

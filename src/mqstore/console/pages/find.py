@@ -15,8 +15,8 @@ from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError
 from mqstore.jobs.find import find as search_log
-from mqstore.rabbitmq.store.find import FoundInQueues
-from mqstore.rabbitmq.store.find import find as search_queues
+from mqstore.rabbitmq.find import FoundInQueues
+from mqstore.rabbitmq.find import find as search_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.needle import Needle
 

@@ -19,6 +19,7 @@ from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, Report
 from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.store import RocketMQStore
 
@@ -79,13 +80,12 @@ def _rocketmq(store: RocketMQStore) -> Health:
             ),
             tuple(store.findings),
         )
-    version = store.version_hint
     warnings = [f"not read by mqstore: {name}" for name in store.unsupported]
     if store.unclean:
         warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")
     return Health(
         store.family,
-        f"RocketMQ {'4.9' if version == '4.9.3' else '5.x'}",
+        f"RocketMQ {version_rules(store.version_hint).series}",
         "unclean" if store.unclean else "clean",
         None if store.unread_queues is not None else messages_of(view, queues),
         _store_size(store),

@@ -12,11 +12,12 @@ from mqstore.console.basket import InLog, InQueue
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
-from mqstore.console.trace import TRACE_TOPIC, Step, steps
+from mqstore.console.trace import Step, steps
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection

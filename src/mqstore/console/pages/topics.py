@@ -11,29 +11,13 @@ from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import UnsupportedError
+from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_internal
 from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
-__all__ = ["ROUTES", "SYSTEM_TOPICS", "unread_queues"]
+__all__ = ["ROUTES", "unread_queues"]
 
 SHOWN = 200
-
-SYSTEM_TOPICS = frozenset(
-    {
-        "SELF_TEST_TOPIC",
-        "TBW102",
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "rmq_sys_wheel_timer",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +30,11 @@ class Topic:
 
     @property
     def kind(self) -> str:
-        if self.name.startswith("%RETRY%"):
+        if self.name.startswith(RETRY_PREFIX):
             return "retry"
-        if self.name.startswith("%DLQ%"):
+        if self.name.startswith(DEAD_LETTER_PREFIX):
             return "dead letters"
-        return "system" if self.name in SYSTEM_TOPICS or self.name.lower().startswith("rmq_sys_") else ""
+        return "system" if is_internal(self.name) else ""
 
 
 def unread_queues(view: View) -> str:

@@ -51,6 +51,7 @@ from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
 from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
 from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
+from mqstore.rocketmq.format.profile import DEFAULT_VERSION, VERSIONS, version_rules
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE
 from mqstore.rocketmq.live.loader import DEFAULT_LOG_FILE, check_loadable
 
@@ -207,15 +208,15 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)
     place, version, file_size = _resolve_store(place, settings, options)
     config = settings.config()
-    five = version != "4.9.3"
-    most = min(config.max_message_size + (RECORD_MARGIN if five else 0), file_size - END_OF_FILE)
+    follows = version_rules(version)
+    most = min(config.max_message_size + (0 if follows.limits_record else RECORD_MARGIN), file_size - END_OF_FILE)
     names = schema.names
     rules = RowRules(
         version,
         config.store_host,
         config.max_message_size,
         most,
-        five and config.enabled_append_prop_crc,
+        follows.has_property_crc and config.enabled_append_prop_crc,
         "physical_offset" in names,
     )
     if rules.stored and "body" not in names:
@@ -253,8 +254,8 @@ def _require_permission(options: Mapping[str, str], path: str) -> None:
 def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
     """Return (directory of the store, version whose rules apply, bytes of a log file). Raises MqstoreError if it is not writable."""
     config = settings.config()
-    if config.version not in (None, "4.9.3", "5.3.3"):
-        raise UsageError(f"option version is {config.version!r}; the versions are 4.9.3 and 5.3.3")
+    if config.version not in (None, *VERSIONS):
+        raise UsageError(f"option version is {config.version!r}; the versions are {' and '.join(VERSIONS)}")
     create = options.get("create", "false").lower()
     if create not in ("true", "false"):
         raise UsageError(f"option create is {options['create']!r}; give true or false")
@@ -263,13 +264,13 @@ def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, st
         if create != "true":
             raise CannotOpenError(f"{place} does not hold a store; the option create=true creates one there")
         check_parent(place)
-        return place, config.version or "5.3.3", config.commit_log_file_size or DEFAULT_LOG_FILE
+        return place, config.version or DEFAULT_VERSION, config.commit_log_file_size or DEFAULT_LOG_FILE
     store = open_rocketmq(place, config=options.get("config"))
     if store.path != store.directory.root:
         raise TargetError(f"{place} is an archive, which cannot be changed; unpack it first")
     check_loadable(store.directory.root, config)
     fresh = not store.log.files and not store.consume_queues()
-    version = config.version or ("5.3.3" if fresh else store.version_hint)
+    version = config.version or (DEFAULT_VERSION if fresh else store.version_hint)
     return store.directory.root, version, config.commit_log_file_size or store.log.file_size or DEFAULT_LOG_FILE
 
 

@@ -25,6 +25,7 @@ from mqstore.pipeline.source.stream import LogRange, view_of
 from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.rocketmq.engine.log_copy import Geometry, LogCopy
 from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.profile import VERSIONS
 from mqstore.rocketmq.scan.splits import Split
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask
@@ -144,7 +145,7 @@ class FollowOutput:
                     whole(geometry, each.name)
                 elif each.type == "bool":
                     flag(geometry, each.name)
-            one_of(geometry, "version", ("4.9.3", "5.3.3"))
+            one_of(geometry, "version", VERSIONS)
             if not all(isinstance(topic, str) for topic in rows(geometry, "batch_topics")):
                 raise ValueError("its batch_topics are not texts")
         elif not all(isinstance(name, str) for name in rows(found, "columns")):

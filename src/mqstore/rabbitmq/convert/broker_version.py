@@ -1,4 +1,4 @@
-"""Versions of RabbitMQ as targets of a conversion: which queue versions and which forms of messages a node of each reads.
+"""Versions of RabbitMQ: which queue versions and which forms of messages a node of each reads, and which are written for it.
 
     3.8, 3.9        queues of version 1                            messages as `basic_message`
     3.10 to 3.13    version 1 (their default) and 2                `basic_message`; the containers of 3.13 differ from those of 4.x
@@ -17,20 +17,25 @@ from dataclasses import dataclass
 
 from mqstore.errors import UsageError
 
-__all__ = ["BrokerVersion", "target_version"]
+__all__ = ["NEWEST_NODE", "BrokerVersion", "node_version", "target_version"]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersion:
-    """A minor version. queue_versions: which of the two it reads, its default first; containers: whether it reads those of 4.x.
+    """A minor version. queue_versions: which of the two are written for it, its default first; containers: whether it reads those of 4.x.
 
-    single_deliveries: whether it records deliveries message by message.
+    single_deliveries: whether it records deliveries message by message. reads: versions of queues whose messages it keeps.
+    crashes_on_containers: of any version. wants_flags: feature flags that 3.x does not write. ends_without_flags: and does not start then.
     """
 
     name: str
     queue_versions: tuple[int, ...]
     containers: bool
     single_deliveries: bool = False
+    reads: tuple[int, ...] = (1, 2)
+    crashes_on_containers: bool = False
+    wants_flags: bool = True
+    ends_without_flags: bool = False
 
     @property
     def queue_version(self) -> int:
@@ -39,12 +44,23 @@ class BrokerVersion:
 
 
 _VERSIONS = {
-    **{name: BrokerVersion(name, (1,), False) for name in ("3.8", "3.9")},
-    **{name: BrokerVersion(name, (1, 2), False) for name in ("3.10", "3.11", "3.12", "3.13")},
+    **{name: BrokerVersion(name, (1,), False, reads=(1,), crashes_on_containers=True, wants_flags=False) for name in ("3.8", "3.9")},
+    **{name: BrokerVersion(name, (1, 2), False, crashes_on_containers=True, wants_flags=False) for name in ("3.10", "3.11", "3.12")},
+    "3.13": BrokerVersion("3.13", (1, 2), False, wants_flags=False),
     **{name: BrokerVersion(name, (2,), True) for name in ("4.0", "4.1", "4.2")},
-    "4.3": BrokerVersion("4.3", (2,), True, True),
+    "4.3": BrokerVersion("4.3", (2,), True, single_deliveries=True, reads=(2,), ends_without_flags=True),
 }
+OLDEST_NODE, *_, NEWEST_NODE = _VERSIONS
 _NUMBER = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
+
+
+def node_version(text: str) -> BrokerVersion:
+    """Return the version that a text names, for example 3.10 or 3.10.8. Raises UsageError for one whose behaviour is not known."""
+    found = _NUMBER.fullmatch(text)
+    version = _VERSIONS.get(found[1]) if found is not None else None
+    if version is None:
+        raise UsageError(f"{text!r} is not a version whose behaviour is known; give one from {OLDEST_NODE} to {NEWEST_NODE}")
+    return version
 
 
 def target_version(text: str, queue_version: int | None = None) -> BrokerVersion:

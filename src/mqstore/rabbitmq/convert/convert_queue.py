@@ -11,14 +11,19 @@ numbering and redelivered marks continue.
 
 A task consists of plain values and may run in any process; running it again writes the same bytes.
 
-Format: docs/formats/rabbitmq.md, sections 12.6 and 15.2.
+One more queue has all messages of a vhost that are in none: from parts of unknown queues, and messages without an index entry.
+
+They are in the order of their parts, those without an index last, by file and position: approximately publish order. Sequence ids are
+reassigned. Nothing records whether such a message was already acknowledged; all are included.
+
+Format: docs/formats/rabbitmq.md, sections 12.6, 14 and 15.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -33,17 +38,18 @@ from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.kernels.rabbitmq import message_terms, terms
-from mqstore.rabbitmq.convert.basic_messages import Refusal, rewrite_entries
+from mqstore.rabbitmq.convert.convert_messages import Refusal, rewrite_entries
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues
-from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_name_file, vhost_directory
+from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, read_queues
+from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, EntryTable, Queue
-from mqstore.rabbitmq.store.unread_entries import REQUIRED
+from mqstore.rabbitmq.store.message_table import orphan_rows
+from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
+from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = [
@@ -60,6 +66,7 @@ __all__ = [
     "open_vhost",
     "queue_reference",
     "select_messages",
+    "write_orphan_queue",
 ]
 
 ROWS = (
@@ -75,6 +82,7 @@ REPEATED = "another publish of its sequence id, with other bytes, counts"
 EXPIRED = "expired at the head of its queue"
 LEFT_OUT = (TRANSIENT, MISSING, MISPLACED, UNREADABLE, REPEATED, EXPIRED)
 LOST = frozenset({MISSING, MISPLACED, UNREADABLE, REPEATED})
+Piece = tuple[NDArray[np.void], tuple[Bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,29 +262,29 @@ class _QueueConverter:
 
     def pieces(self) -> Iterator[tuple[NDArray[np.void], tuple[Bytes, ...]]]:
         """Yield messages to write, with the buffers that their `place` refers to."""
-        for found in self.queue.entry_tables():
-            self.findings += found.findings
-            rows, entries = select_messages(found, self.vhost, self.left_out)
+        for table in self.queue.entry_tables():
+            self.findings += table.findings
+            rows, entries = select_messages(table, self.vhost, self.left_out)
             dropped = self._expired(entries)
             rows, entries = rows[dropped:], entries[dropped:]
             if not len(entries):
                 continue
-            count = self.queue.index_v2.count if found.version == 2 else self.queue.index.count
+            count = self.queue.index_v2.count if table.version == 2 else self.queue.index.count
             self._last = max(self._last, int(entries["seq"].max()))
             self._boundary = max(self._boundary, (self._last // count + 1) * count)
-            marked = entries["seq"][found.redelivered[rows]]
+            marked = entries["seq"][table.redelivered[rows]]
             self._delivered = max(self._delivered, int(marked.max(initial=-1)) + 1)
             self.redelivered += len(marked)
             self._carried.update(marked.tolist())
-            written = buffers(found)
+            written = buffers(table)
             if self.basic:
-                basic = rewrite_entries(found, rows, entries, self.vhost, self.queue.vhost or self.vhost.name)
+                basic = rewrite_entries(table, rows, entries, self.vhost, self.queue.vhost or self.vhost.name)
                 entries, written = basic.entries, (basic.data,)
                 self.rewritten += basic.count
                 self.refused += basic.refused
             self.messages += len(entries)
             self.bytes += int(entries["size"].sum())
-            self.beyond += int((~found.kept[rows]).sum())
+            self.beyond += int((~table.kept[rows]).sum())
             shared = entries[entries["place"] == IN_STORE]
             if len(shared):
                 self.rows.append(self.vhost.persistent.find(shared["hi"], shared["lo"]))
@@ -320,41 +328,41 @@ class _QueueConverter:
         )
 
 
-def buffers(found: EntryTable) -> tuple[Bytes, ...]:
+def buffers(table: EntryTable) -> tuple[Bytes, ...]:
     """Return the bytes of embedded messages and queue stores, by the `place` of an entry."""
-    return tuple(np.empty(0, np.uint8) if data is None else data for _, data in found.sources[:IN_STORE])
+    return tuple(np.empty(0, np.uint8) if data is None else data for _, data in table.sources[:IN_STORE])
 
 
-def select_messages(found: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
+def select_messages(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -> tuple[NDArray[np.intp], NDArray[np.void]]:
     """Return the rows of a segment that are carried over, and their entries as they are written. Adds to left_out."""
-    state = found.entries["state"]
+    state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
-    repeated = live & (found.known == DUPLICATE)
-    persistent = found.kept | ((found.entries["flags"] & PERSISTENT) != 0)
+    repeated = live & (table.known == DUPLICATE)
+    persistent = table.kept | ((table.entries["flags"] & PERSISTENT) != 0)
     left_out[REPEATED] += int(repeated.sum())
     live &= ~repeated
     left_out[TRANSIENT] += int((live & ~persistent).sum())
     rows = np.flatnonzero(live & persistent)
-    there = found.source[rows] >= 0
+    there = table.source[rows] >= 0
     left_out[MISSING] += int((~there).sum())
     rows = rows[there]
-    transient = np.array([name.startswith(f"{vhost.transient.place}/") for name, _ in found.sources], np.bool_)
-    misplaced = transient[found.source[rows]]
+    transient = np.array([name.startswith(f"{vhost.transient.place}/") for name, _ in table.sources], np.bool_)
+    misplaced = transient[table.source[rows]]
     left_out[MISPLACED] += int(misplaced.sum())
     rows = rows[~misplaced]
-    entries = found.entries[rows].copy()
-    entries["at"], entries["length"] = found.at[rows], found.length[rows]
-    valid = valid_messages(found, rows, entries, vhost)
+    entries = table.entries[rows].copy()
+    entries["at"], entries["length"] = table.at[rows], table.length[rows]
+    valid = valid_messages(table, rows, entries, vhost)
     left_out[UNREADABLE] += int((~valid).sum())
     return rows[valid], entries[valid]
 
 
-def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
+def valid_messages(table: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost) -> NDArray[np.bool_]:
     """Return whether the bytes of each are a persistent message with the entry's id. Fills in missing ids."""
     valid = np.zeros(len(rows), np.bool_)
-    source = found.source[rows]
+    source = table.source[rows]
     for number in np.unique(source).tolist():
-        name, data = found.sources[number]
+        name, data = table.sources[number]
         mine = np.flatnonzero(source == number)
         if data is None:
             try:
@@ -367,13 +375,13 @@ def valid_messages(found: EntryTable, rows: NDArray[np.intp], entries: NDArray[n
         hi, lo = (np.ascontiguousarray(entries[field][mine]) for field in ("hi", "lo"))
         shape = np.zeros(len(mine), np.uint8)
         terms.shapes(data, at, length, hi, lo, shape)
-        wanted = terms.MESSAGE | terms.SAME_ID
-        good = (shape & wanted == wanted) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
+        sound = terms.MESSAGE | terms.SAME_ID
+        good = (shape & sound == sound) & (shape & (terms.PERSISTENT | terms.CONTAINER) != 0)
         for k in np.flatnonzero(shape & terms.PACKED).tolist():
             good[k] = _id_of(data, int(at[k]), int(length[k])) == _halves(int(hi[k]), int(lo[k]))
         valid[mine] = good
     # a version 2 entry with a wrong checksum: its bytes are not trusted
-    return np.asarray(valid & (found.known[rows] != DAMAGED))
+    return np.asarray(valid & (table.known[rows] != DAMAGED))
 
 
 def _ids(data: Bytes, at: NDArray[np.int64], length: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -401,3 +409,76 @@ def _id_of(data: Bytes, at: int, length: int) -> bytes | None:
 
 def _halves(hi: int, lo: int) -> bytes:
     return hi.to_bytes(8, "big", signed=True) + lo.to_bytes(8, "big", signed=True)
+
+
+def write_orphan_queue(
+    vhost: Vhost, parts: Iterable[QueueDirectory], of: str, name: str, stage: DurableDirectory, place: str, version: int, entries_v2: int
+) -> QueueResult:
+    """Write the queue `name` of the vhost `of` below the new vhost's place. parts: queue directories whose messages it includes."""
+    directory = queue_directory(of, name)
+    below = f"{place}/queues/{directory}"
+    stage.make_directory(below)
+    writer = queue_writer(stage, below, version, count=vhost.entry_count, count_v2=entries_v2)
+    left_out = dict.fromkeys(LEFT_OUT, 0)
+    messages = size = 0
+    rows = [np.empty(0, np.int64)]
+    for entries, sources in _orphan_pieces(vhost, parts, left_out):
+        entries["seq"] = np.arange(messages, messages + len(entries))
+        shared = entries[entries["place"] == IN_STORE]
+        rows.append(vhost.persistent.find(shared["hi"], shared["lo"]))
+        writer.add(entries, sources)
+        messages += len(entries)
+        size += int(entries["size"].sum())
+    unacked = writer.close()
+    stage.write_small(needed_rows(vhost.place.place, directory), np.unique(np.concatenate(rows)).tobytes())
+    stage.write_small(f"{below}/.queue_name", queue_name_file(of, name, version == 2))
+    counted = {why: count for why, count in left_out.items() if count}
+    report = QueueReport(of, name, None, directory, True, version, version, messages, size, messages, messages, messages, counted)
+    reference = queue_reference(vhost, directory)
+    v1, v2 = (unacked, None) if version == 1 else (None, unacked)
+    return QueueResult(report, QueueTerms(v1, v2, messages, messages, reference, messages, size))
+
+
+def _orphan_pieces(vhost: Vhost, parts: Iterable[QueueDirectory], left_out: dict[str, int]) -> Iterator[Piece]:
+    for part in parts:
+        queue = Queue(vhost.root, part, vhost.entry_count, (vhost.persistent, vhost.transient), QueueStart(None, False))
+        for table in queue.entry_tables():
+            _, entries = select_messages(table, vhost, left_out)
+            if len(entries):
+                yield entries, buffers(table)
+    for rows in orphan_rows(vhost):
+        table = rows.table
+        chosen = np.flatnonzero((table.known == UNINDEXED) & (table.location != TRANSIENT_STORE))
+        entries = table.entries[chosen].copy()
+        entries["at"], entries["length"] = table.at[chosen], table.length[chosen]
+        entries["place"] = np.where(table.location[chosen] == PERSISTENT_STORE, IN_STORE, 0)
+        valid = valid_messages(table, chosen, entries, vhost)
+        chosen, entries = chosen[valid], entries[valid]
+        if len(entries):
+            entries["size"] = _sizes(table, chosen, vhost)
+            yield entries, buffers(table)
+
+
+def _sizes(table: EntryTable, rows: NDArray[np.intp], vhost: Vhost) -> NDArray[np.int64]:
+    """Return the sizes of the bodies of valid messages."""
+    sizes = np.zeros(len(rows), np.int64)
+    for number in np.unique(table.source[rows]).tolist():
+        name, data = table.sources[number]
+        if data is None:
+            data = vhost.root.map(name).data
+        mine = np.flatnonzero(table.source[rows] == number)
+        at, length = table.at[rows[mine]], table.length[rows[mine]]
+        fields = np.zeros((len(mine), message_terms.FIELD_COUNT), np.int64)
+        message_terms.fields(data, at, length, fields)
+        sizes[mine] = fields[:, message_terms.BODY_LENGTH]
+        for k in np.flatnonzero(fields[:, message_terms.STATUS] != message_terms.FAST).tolist():
+            sizes[mine[k]] = _body_size(data, int(at[k]), int(length[k]))
+    return sizes
+
+
+def _body_size(data: Bytes, at: int, length: int) -> int:
+    try:
+        message = read_message(data[at : at + length].tobytes())
+    except EtfError:
+        return 0
+    return len(message.body) if message.stated_size is None else message.stated_size

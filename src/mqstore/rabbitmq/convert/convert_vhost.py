@@ -35,9 +35,8 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.durable_file import SECRET
 from mqstore.files.location import check_outside
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.convert.basic_messages import rewrite_store
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
-from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store
+from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store, rewrite_store
 from mqstore.rabbitmq.convert.convert_queue import (
     LOST,
     ROWS,
@@ -48,14 +47,13 @@ from mqstore.rabbitmq.convert.convert_queue import (
     convert_queue,
     needed_rows,
     open_vhost,
+    write_orphan_queue,
 )
-from mqstore.rabbitmq.convert.orphan_queue import write_orphan_queue
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-from mqstore.rabbitmq.format.layout import QueueDirectory, find_vhosts
+from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, find_vhosts, unread_entries
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
-from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.spelling import did_you_mean, no_vhost
 from mqstore.threads import TaskThreads

@@ -35,12 +35,12 @@ from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
-from mqstore.rabbitmq.convert.data_directory import StoppedNode
-from mqstore.rabbitmq.convert.in_place_steps import steps
+from mqstore.rabbitmq.convert.rescue import StoppedNode, queue_names
+from mqstore.rabbitmq.convert.rescue_steps import steps_in_place
 from mqstore.rabbitmq.definitions import mnesia
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.khepri import read_khepri
-from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, Definitions, read_definitions
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, read_definitions
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import read_terms
@@ -148,15 +148,11 @@ def rescue_in_place(
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
         stopped.check()
         unknown.extend(queue for queue in queues if queue.directory not in known)
-        text = steps(node, Path(data), Path(to), queues, unknown, others)
+        text = steps_in_place(node, Path(data), Path(to), queues, unknown, others)
         return {"STEPS.md": text.encode("utf-8", "surrogateescape")}
 
-    converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
+    converted = convert(data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside)
     return InPlaceReport(str(to), broker.name, node, converted, tuple(unknown), others, tuple(str(path) for path in flags), notes)
-
-
-def _names(definitions: Definitions) -> list[tuple[str, str]]:
-    return [(queue.vhost.decode("utf-8", "surrogateescape"), queue.name.decode("utf-8", "surrogateescape")) for queue in definitions.queues]
 
 
 def _flag_files(data: Path) -> list[Path]:

@@ -10,28 +10,38 @@ A node deletes each queue directory whose queue it does not know when it starts.
 its name is not known or not UTF-8, is reported, and is the only thing that would be lost. Arguments and policies that the new version does
 not know are left out. Quorum queues and streams are named, and are not carried over.
 
+`StoppedNode` is the data directory that a rescue reads: whether it is one, and whether a node is writing to it.
+
+A node that runs on the directory has files of it open for writing, which /proc shows for processes on this machine. Any other writer, on
+another machine for example, is noticed by what has changed while the directory was read.
+
 Format: docs/formats/rabbitmq.md, sections 7.1, 11 and 12.6.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mqstore.errors import NotAStoreError, UsageError
+from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.open_files import can_tell, writers
+from mqstore.files.readonly import walk_tree
 from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
-from mqstore.rabbitmq.convert.data_directory import StoppedNode
 from mqstore.rabbitmq.convert.rescue_steps import steps
 from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
 
-__all__ = ["RescueReport", "rescue"]
+__all__ = ["RescueReport", "StoppedNode", "queue_names", "rescue"]
 
 # what 3.12 and newer ignore, and 4.x refuses in a policy
 _OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator"})
@@ -117,7 +127,7 @@ def rescue(
             "STEPS.md": text.encode("utf-8", "surrogateescape"),
         }
 
-    converted = convert(data, to, target=version, names=_names(definitions), threads=threads, progress=progress, beside=beside)
+    converted = convert(data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside)
     last = made[-1]
     return RescueReport(
         str(to),
@@ -133,7 +143,8 @@ def rescue(
     )
 
 
-def _names(definitions: Definitions) -> list[tuple[str, str]]:
+def queue_names(definitions: Definitions) -> list[tuple[str, str]]:
+    """Return the vhost and name of each queue."""
     return [(queue.vhost.decode("utf-8", "surrogateescape"), queue.name.decode("utf-8", "surrogateescape")) for queue in definitions.queues]
 
 
@@ -229,3 +240,50 @@ def _add_missing(document: dict[str, Any], queues: Sequence[QueueReport]) -> tup
         row = {"name": name, "vhost": vhost, "type": "classic", "durable": True, "auto_delete": False, "arguments": arguments}
         document["queues"].append(row)
     return tuple(f"{name!r} of vhost {vhost!r}" for vhost, name in sorted(added)), tuple(unknown)
+
+
+class StoppedNode:
+    """The data directory of a node that does not run. Raises NotAStoreError, UsageError, CannotOpenError if it is not one.
+
+    notes: what could not be determined.
+    """
+
+    def __init__(self, data: Path) -> None:
+        if not data.is_dir():
+            raise UsageError(f"{data} is not a directory; give the data directory of a node, which has msg_stores/ and its metadata")
+        self.directory = ConfinedDirectory(data)
+        if not self.directory.is_directory("msg_stores"):
+            raise NotAStoreError(f"{data} has no msg_stores/; give the data directory of a node, not one of its parts")
+        self._data = data
+        self.notes: tuple[str, ...] = ()
+        if not can_tell(data):
+            self.notes = (f"whether a node has {data} open cannot be determined by this user: make sure that it is stopped",)
+        self._check_closed()
+        self._before = self._state()
+
+    def _check_closed(self) -> None:
+        if processes := writers(self._data):
+            first = processes[0]
+            raise UsageError(
+                f"{self._data} is in use: process {first.process} ({first.name}) has {first.file} open for writing; stop the node first"
+            )
+
+    def check(self) -> None:
+        """Raise UsageError if anything has changed since the directory was opened, or is about to."""
+        self._check_closed()
+        if self._state() != self._before:
+            raise UsageError(f"{self._data} changed while it was read: a node runs on it, perhaps on another machine; stop it first")
+
+    def _state(self) -> bytes:
+        """Return a digest of names, sizes and times."""
+        digest = hashlib.sha256()
+        for above, directories, names in walk_tree(self._data):
+            directories.sort()
+            for name in sorted(names):
+                path = os.path.join(above, name)
+                try:
+                    known = os.lstat(path)
+                except OSError:
+                    continue
+                digest.update(f"{os.fsencode(path)!r} {known.st_size} {known.st_mtime_ns} {known.st_ino}\n".encode())
+        return digest.digest()

@@ -23,49 +23,36 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import CannotOpenError
 from mqstore.findings import Kind, Report
+from mqstore.rabbitmq.convert.broker_version import NEWEST_NODE, BrokerVersion, node_version
 from mqstore.rabbitmq.diagnosis.version_evidence import are_containers, flags_of_4
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
-from mqstore.rabbitmq.store.defined_queues import unread_parts
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.listing import queue_rows, unread_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.verify import verify
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import command, count
 
-__all__ = ["advise", "diagnose", "parse_version"]
+__all__ = ["advise", "diagnose"]
 
-Version = tuple[int, int]
-
-OLDEST, NEWEST = (3, 8), (4, 3)
-WITHOUT_V1, WITH_V2, WITH_CONTAINERS = (4, 3), (3, 10), (3, 13)
 START = "rabbitmq-server"
 
-_VERSION = re.compile(r"(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?")
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})
 _NODE = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
-
-
-def parse_version(text: str) -> Version:
-    """Return major and minor number of a version. Raises UsageError for one whose behaviour is not known."""
-    found = _VERSION.fullmatch(text)
-    version = (int(found[1]), int(found[2])) if found is not None else (0, 0)
-    if not OLDEST <= version <= NEWEST or (version[0] == 3 and version[1] > 13):
-        raise UsageError(f"{text!r} is not a version whose behaviour is known; give one from 3.8 to 4.3")
-    return version
 
 
 def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> Diagnosis:
     """Return what a node makes of a store. version: of the node, by default the one that the files suggest. Raises MqstoreError."""
     name = version or _likely_version(store)
-    return _Work(store, name, parse_version(name)).run(progress)
+    return _Work(store, name, node_version(name)).run(progress)
 
 
 def advise(store: RabbitMQStore, report: Report | None = None) -> Advice:
     """Return what to do next with a store, from names and indexes, and the report of `verify` if there is one."""
     name = _likely_version(store, read_messages=False)
-    return _Work(store, name, parse_version(name)).advice_after(report)
+    return _Work(store, name, node_version(name)).advice_after(report)
 
 
 def _small(store: RabbitMQStore, relative: str) -> bytes:
@@ -78,14 +65,14 @@ def _small(store: RabbitMQStore, relative: str) -> bytes:
 def _likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
     """Return the version that the files suggest: its feature flags, else the versions of its queues and messages."""
     if flags := flags_of_4(store):
-        return f"4.{min(max(flags), NEWEST[1])}"
+        return f"4.{min(max(flags), int(NEWEST_NODE[2:]))}"
     if any(queue.version == 1 for queue in store.queues):
         return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
     return "4.0" if read_messages and any(are_containers(store)) else "3.10"
 
 
 class _Work:
-    def __init__(self, store: RabbitMQStore, name: str, version: Version) -> None:
+    def __init__(self, store: RabbitMQStore, name: str, version: BrokerVersion) -> None:
         self.store = store
         self.name = name
         self.version = version
@@ -127,7 +114,7 @@ class _Work:
                 self._take_queue(row)
             self._check_containers()
         redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
-        report = self._careful.verify(progress)
+        report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
         self.evidence += [Evidence("note", ".", note) for note in report.notes]
@@ -177,10 +164,15 @@ class _Work:
         )
 
     def _check_feature_flags(self) -> None:
-        if self.version < (4, 0) or self._without_metadata() or not self.store.directory.exists("feature_flags") or flags_of_4(self.store):
+        if (
+            not self.version.wants_flags
+            or self._without_metadata()
+            or not self.store.directory.exists("feature_flags")
+            or flags_of_4(self.store)
+        ):
             return
         sentence = "it was written by a 3.x node and lacks flags that the version requires"
-        if self.version >= WITHOUT_V1:
+        if self.version.ends_without_flags:
             self.obstacles.append(
                 Evidence("feature-flags", "feature_flags", f"{sentence}: the node ends with disabled_required_feature_flag")
             )
@@ -206,13 +198,13 @@ class _Work:
         where = f"vhost {row['vhost']!r}, queue {row['queue']!r}"
         place = str(row["directories"][0]) if isinstance(row["directories"], list) and row["directories"] else "."
         listed = row["messages"] + row["lost"] + row["waiting"]
-        if row["queue_version"] == 1 and self.version >= WITHOUT_V1:
+        if row["queue_version"] == 1 and self._unread(1):
             sentence = (
                 f"{where} is a version 1 queue, which {self.name} does not read: the node starts, reports nothing and deletes its messages"
             )
             self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
             return
-        if row["queue_version"] == 2 and self.version < WITH_V2:
+        if row["queue_version"] == 2 and self._unread(2):
             sentence = f"{where} is a version 2 queue, which {self.name} does not read: it starts empty"
             self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
             return
@@ -226,7 +218,7 @@ class _Work:
             self.changes.append(f"drops {count(row['transient'], 'transient message')} of {where}, as at every start")
 
     def _check_containers(self) -> None:
-        if self.version >= WITH_CONTAINERS:
+        if not self.version.crashes_on_containers:
             return
         found = sum(are_containers(self.store))
         if found:
@@ -234,7 +226,7 @@ class _Work:
             self.obstacles.append(Evidence("message-containers", ".", sentence, messages=found))
 
     def _unread(self, queue_version: int) -> bool:
-        return (queue_version == 1 and self.version >= WITHOUT_V1) or (queue_version == 2 and self.version < WITH_V2)
+        return queue_version not in self.version.reads
 
     def _marked(self) -> Iterator[int]:
         """Yield how many messages of each piece of a queue the node delivers with the flag `redelivered`."""
@@ -268,13 +260,13 @@ class _Work:
 
     def _advice(self, starts: bool, loses: int) -> tuple[str, str]:
         store = self.store.path
-        old = any(queue.version == 1 for queue in self.store.queues) and self.version >= WITHOUT_V1
-        new = any(queue.version == 2 for queue in self.store.queues) and self.version < WITH_V2
+        old = any(queue.version == 1 for queue in self.store.queues) and self._unread(1)
+        new = any(queue.version == 2 for queue in self.store.queues) and self._unread(2)
         other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
         if old or new or other:
             directory = self.store.directory
             if directory.root == Path(store) and directory.is_directory("msg_stores") and not self._without_metadata():
-                target = f"{self.version[0]}.{self.version[1]}"
+                target = self.version.name
                 return (
                     command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
                     f"prepare queues, definitions and steps for a node of {target}; start none on this directory",

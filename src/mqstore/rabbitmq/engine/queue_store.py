@@ -27,14 +27,11 @@ from typing import Any, NamedTuple, Self
 
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, UnsupportedError, UsageError
 from mqstore.files.locking import bind_to_process, forked_sentence
-from mqstore.rabbitmq.engine.clean_stop import write_side_files
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveQueue
-from mqstore.rabbitmq.engine.running_vhost import RunningVhost
-from mqstore.rabbitmq.engine.start_vhost import start_vhost
+from mqstore.rabbitmq.engine.running_vhost import RunningVhost, start_vhost, write_side_files
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file
-from mqstore.rabbitmq.message.message_template import PERSISTENT, MessageTemplate
-from mqstore.rabbitmq.message.message_term import MessageTerm, properties_to_bin, read_message
+from mqstore.rabbitmq.message.message_term import PERSISTENT, MessageTemplate, MessageTerm, properties_to_bin, read_message
 
 __all__ = ["Counts", "Delivery", "QueueStore"]
 

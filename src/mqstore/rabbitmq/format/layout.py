@@ -9,22 +9,30 @@ The given directory may be any of these levels: the node's data directory, `msg_
 A queue's name comes from its `.queue_name`, if that matches the directory's name, else from the caller's names, by hashing them; without
 either the name of the directory is used. Links that point out of the store are not followed.
 
+`unread_entries` names what is not read although it is in the place of a store's files.
+
+Directories that cannot be listed are empty for their readers. Links that point out of the store, FIFOs, sockets and devices are never
+opened (`files.confined_directory`); a directory in the place of a file cannot be. Whatever they stand for is missing from every answer,
+so every answer about the store has to name them.
+
 Format: docs/formats/rabbitmq.md, section 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
+from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 
 __all__ = [
+    "REQUIRED",
     "QueueDirectory",
     "VhostDirectory",
     "bytes_of",
@@ -34,10 +42,15 @@ __all__ = [
     "own_entries",
     "read_queues",
     "read_vhost",
+    "unread_entries",
 ]
 
 LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
+NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
+NOT_A_FILE = "a directory in the place of a file; it is skipped: move it away"
+REQUIRED = ("", "msg_stores", "msg_stores/vhosts", "vhosts")  # without these there is no store to speak of
+_DIRECTORIES = frozenset({"queues", "msg_store_persistent", "msg_store_transient"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +206,32 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
 def _decode_name(raw: bytes) -> str:
     """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
     return raw.decode("utf-8", "replace")
+
+
+def unread_entries(directory: ReadOnlyDirectory) -> Iterator[Damage]:
+    """Yield a finding for each entry that is not read: directories that cannot be listed first, then by path."""
+    yield from _unlisted(directory)
+    if not isinstance(directory, ConfinedDirectory):
+        return
+    for name in directory.foreign_entries():
+        yield Damage(name, 0, 0, Kind.UNREADABLE, NOT_FOLLOWED)
+    for vhost in find_vhosts(directory):
+        for path in directory.directories(vhost):
+            if _is_misplaced(path.removeprefix(f"{vhost}/" if vhost else "")):
+                yield Damage(path, 0, 0, Kind.UNREADABLE, NOT_A_FILE)
+
+
+def _unlisted(directory: ReadOnlyDirectory) -> Iterator[Damage]:
+    """Yield a finding for each directory that cannot be listed."""
+    for _ in directory.walk():
+        pass
+    for path, why in sorted(directory.unlisted.items()):
+        yield Damage(path, 0, 0, Kind.UNREADABLE, why)
+
+
+def _is_misplaced(path: str) -> bool:
+    """Return whether a directory of a vhost is where only files are. path: relative to the vhost."""
+    parts = path.split("/")
+    if len(parts) == 1:
+        return path.startswith(".") or path.endswith((".dets", ".dcd"))
+    return parts[0] in _DIRECTORIES and len(parts) == (3 if parts[0] == "queues" else 2)

@@ -12,19 +12,43 @@ not state a number, such as an empty one, is worse than none: the broker fails w
     >>> segment_entry_count(b"{segment_entry_count, }")
     16384
 
+For a vhost whose `.config` is lost, the segments and journals show the number (`inferred_entry_count`).
+
+A segment after which there is another one was filled, so that its highest number is the last one that a segment can have:
+
+    0.idx  0 … 2047      1.idx  3 … 2047      2.idx  0 … 311          2048 entries
+    3.idx  5 … 1700      journal: 6149 … 7850                         2048 entries: with 16384 these numbers were in 0.idx
+
 Format: docs/formats/rabbitmq.md, section 2.3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text
 from mqstore.rabbitmq.erlang.terms import Atom
+from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
+from mqstore.rabbitmq.format.layout import bytes_of
+from mqstore.rabbitmq.format.segment import MAX_ENTRIES, read_segment
 
-__all__ = ["DEFAULT_ENTRIES", "ENTRIES_WITHOUT_CONFIG", "config_file", "lacks_number", "segment_entry_count", "stated_entry_count"]
+__all__ = [
+    "DEFAULT_ENTRIES",
+    "ENTRIES_WITHOUT_CONFIG",
+    "InferredCount",
+    "config_file",
+    "inferred_entry_count",
+    "lacks_number",
+    "segment_entry_count",
+    "stated_entry_count",
+]
 
 ENTRIES_WITHOUT_CONFIG = 16384
 DEFAULT_ENTRIES = 2048
-MAX_ENTRIES = 16384
 LONGEST = 1 << 16  # bytes; what is longer was damaged, and as text would take many times its size
 
 _COMMENT = b"%% This file is auto-generated! Edit at your own risk!\n"
@@ -74,3 +98,37 @@ def config_file(entries: int) -> bytes:
     if not 1 <= entries <= MAX_ENTRIES:
         raise ValueError(f"a segment has 1 to {MAX_ENTRIES} entries, not {entries}")
     return _COMMENT + b"{segment_entry_count, %d}." % entries
+
+
+class InferredCount(NamedTuple):
+    """N. proved: the files show it; else they are the same with any number, because every sequence id is low."""
+
+    entries: int
+    proved: bool
+
+
+def inferred_entry_count(directory: ReadOnlyDirectory, queues: Iterable[str]) -> InferredCount | None:
+    """Return N, None if the files do not show it. queues: queue directories, relative to the root."""
+    filled: set[int] = set()
+    least, last = 1, 0
+    usual = [DEFAULT_ENTRIES, ENTRIES_WITHOUT_CONFIG]
+    for place in queues:
+        index = QueueIndexV1(directory, place, MAX_ENTRIES)
+        numbers = index.segment_numbers
+        seqs = index.journal.seq
+        for number in numbers:
+            state = read_segment(bytes_of(directory, index.segment_file(number))[0], MAX_ENTRIES).state
+            used = int(np.flatnonzero(state).max(initial=-1)) + 1
+            least = max(least, used)
+            if number < numbers[-1] or (number == 0 and len(seqs) and int(seqs.max()) >= used):
+                filled.add(used)
+        last = max(last, *numbers[-1:], int(seqs.max(initial=0)) // DEFAULT_ENTRIES)
+        if numbers and len(seqs):  # a journal names no message of a segment before the first one
+            usual = [count for count in usual if int(seqs.min()) // count >= numbers[0]]
+    fitting = [count for count in usual if count >= least]
+    if not last and fitting[:1] == [DEFAULT_ENTRIES]:
+        return InferredCount(DEFAULT_ENTRIES, proved=False)
+    for proved in ([count for count in fitting if count in filled], fitting):
+        if len(proved) == 1:
+            return InferredCount(proved[0], proved=True)
+    return None

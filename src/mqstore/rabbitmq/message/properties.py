@@ -21,20 +21,39 @@ decimal is (scale, value), void None. A message that the broker changed has its 
 Octets `l` and `L` are both `long`, and every non-zero `bool` is true, so such blocks do not encode to the same bytes.
 Tables nested deeper than 100 are not read.
 
+`properties_from_json` reads them as `messages -o jsonl` prints them and a person may edit them: the inverse of `json_properties`.
+
+Headers are a list of [name, type, value], as printed, or an object of plain values, whose types follow from JSON:
+
+    >>> properties_from_json({"message_id": "o-17", "headers": {"shop": "a", "count": 3}})
+    {'message_id': b'o-17', 'headers': [[b'shop', 'longstr', b'a'], [b'count', 'long', 3]]}
+    >>> properties_from_json({"headers": [["id", "binary", {"b64": "/w=="}]]})
+    {'headers': [[b'id', 'binary', b'\xff']]}
+
 Format: docs/formats/rabbitmq.md, sections 10.2 and 10.3.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
+import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term
 
-__all__ = ["PropertiesError", "json_properties", "json_text", "properties_from_bin", "properties_from_record", "properties_to_bin"]
+__all__ = [
+    "PropertiesError",
+    "json_properties",
+    "json_text",
+    "properties_from_bin",
+    "properties_from_json",
+    "properties_from_record",
+    "properties_to_bin",
+]
 
 Properties = dict[str, Any]
 Fields = list[list[Any]]
@@ -88,6 +107,8 @@ FIELD_TYPES: dict[int, tuple[str, struct.Struct | None]] = {
 }
 # the octet written for a name: the later one of two
 OCTETS = {name: (octet, number) for octet, (name, number) in FIELD_TYPES.items()}
+_WHOLE_NUMBERS = ("delivery_mode", "priority", "timestamp")
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 class PropertiesError(ValueError):
@@ -232,19 +253,19 @@ def properties_from_record(record: tuple[Term, ...]) -> Properties:
     """Return the properties that {'P_basic', content_type, …} sets. Raises PropertiesError."""
     if len(record) != 1 + len(NAMES) or record[0] != "P_basic":
         raise PropertiesError(f"decoded properties are a P_basic record of {len(NAMES)} fields, not {record!r:.60}")
-    found: Properties = {}
+    properties: Properties = {}
     for name, value in zip(NAMES, record[1:], strict=True):
         if isinstance(value, Atom) and value == "undefined":
             continue
         if name == "headers":
-            found[name] = _record_fields(value, True, MAX_DEPTH)
+            properties[name] = _record_fields(value, True, MAX_DEPTH)
         elif name in _NUMBERS:
-            found[name] = _in_range(name, value, _NUMBERS[name])
+            properties[name] = _in_range(name, value, _NUMBERS[name])
         elif type(value) is bytes:
-            found[name] = value
+            properties[name] = value
         else:
             raise PropertiesError(f"{name} of decoded properties is a binary, not {value!r:.60}")
-    return found
+    return properties
 
 
 def _in_range(name: str, value: Term, shape: struct.Struct) -> int:
@@ -260,15 +281,15 @@ def _record_fields(fields: Term, named: bool, depth: int) -> Fields:
         raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
     if type(fields) is not list:
         raise PropertiesError(f"headers are a list, not {fields!r:.60}")
-    found: Fields = []
+    result: Fields = []
     for field in fields:
         if type(field) is not tuple or len(field) != 2 + named or not isinstance(field[-2], Atom) or field[-2] not in OCTETS:
             raise PropertiesError(f"a decoded header is {{Name, Type, Value}} (in an array {{Type, Value}}), not {field!r:.60}")
         if named and type(field[0]) is not bytes:
             raise PropertiesError(f"the name of a decoded header is a binary, not {field[0]!r:.60}")
         kind = str(field[-2])
-        found.append([*field[:-2], kind, _record_value(kind, field[-1], depth)])
-    return found
+        result.append([*field[:-2], kind, _record_value(kind, field[-1], depth)])
+    return result
 
 
 def _record_value(kind: str, value: Term, depth: int) -> Any:
@@ -330,3 +351,86 @@ def _json_value(kind: str, value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return json_text(value) if isinstance(value, bytes) else value
+
+
+def properties_from_json(value: object) -> Properties:
+    """Return properties in memory. Raises PropertiesError for what they cannot be."""
+    if not isinstance(value, dict):
+        raise PropertiesError(f"properties must be an object, not {_short(value)}")
+    properties: Properties = {}
+    for name, each in value.items():
+        if each is None:
+            continue
+        if name == "headers":
+            properties[name] = _fields_from_json(each, True, MAX_DEPTH)
+        elif name in _WHOLE_NUMBERS:
+            if type(each) is not int:
+                raise PropertiesError(f"{name} must be a whole number, not {_short(each)}")
+            properties[name] = each
+        else:
+            properties[name] = _octets_from_json(name, each)
+    properties_to_bin(properties)  # whatever a field cannot hold
+    return properties
+
+
+def _octets_from_json(name: str, value: object) -> bytes:
+    """Return text, or bytes that are given as {"b64": ...}."""
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and list(value) == ["b64"]:
+            return base64.b64decode(value["b64"], validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        pass
+    raise PropertiesError(f'{name} must be text, or bytes as {{"b64": ...}}, not {_short(value)}')
+
+
+def _fields_from_json(value: object, named: bool, depth: int) -> list[list[Any]]:
+    if not depth:
+        raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
+    if named and isinstance(value, dict):
+        return [[name.encode("utf-8", "replace"), *_guessed(name, each, depth)] for name, each in value.items()]
+    if not isinstance(value, list):
+        raise PropertiesError(f"headers must be a list of [name, type, value], or an object, not {_short(value)}")
+    fields = []
+    for field in value:
+        if not isinstance(field, list) or len(field) != 2 + named or not isinstance(field[-2], str):
+            raise PropertiesError(f"a header is [name, type, value] (in an array [type, value]), not {_short(field)}")
+        name = [_octets_from_json("the name of a header", field[0])] if named else []
+        fields.append([*name, field[-2], _value_from_json(field[-2], field[-1], depth)])
+    return fields
+
+
+def _value_from_json(kind: str, value: Any, depth: int) -> Any:
+    if kind in ("table", "array"):
+        return _fields_from_json(value, kind == "table", depth - 1)
+    if kind in ("longstr", "binary"):
+        return _octets_from_json("a header", value)
+    if kind in ("double", "float") and value in _NOT_FINITE:
+        return float(value)
+    if kind == "decimal" and not (isinstance(value, list) and len(value) == 2):
+        raise PropertiesError(f"a decimal is [scale, value], not {_short(value)}")
+    return value
+
+
+def _guessed(name: str, value: Any, depth: int) -> tuple[str, Any]:
+    """Return type and value of a plain value."""
+    if isinstance(value, str):
+        return "longstr", value.encode("utf-8", "replace")
+    if isinstance(value, bool):
+        return "bool", value
+    if isinstance(value, int):
+        return "long", value
+    if isinstance(value, float):
+        return "double", value
+    if value is None:
+        return "void", None
+    if isinstance(value, Mapping):
+        return "table", _fields_from_json(value, True, depth - 1)
+    if isinstance(value, list):
+        return "array", [[*_guessed(name, each, depth - 1)] for each in value] if depth > 1 else _fields_from_json(value, False, 0)
+    raise PropertiesError(f"header {name!r} cannot be {_short(value)}")
+
+
+def _short(value: object) -> str:
+    return f"{json.dumps(value, ensure_ascii=False)[:60]}"

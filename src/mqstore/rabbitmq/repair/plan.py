@@ -5,35 +5,53 @@ that a scan misses, the files of a clean stop. What a node deals with itself and
 a journal.
 
 What depends on the node and not on the files (its version, its name, its metadata) is not repaired: `diagnose` says it.
+
+It is applied under a lock (`NodeLock`), since nodes take none: no node may run on the store, and no other mqstore may write to it.
+
+A node is found by what Linux shows of its processes: the directory in its command line (`-mnesia dir "…"`), or a file of the store that
+a process has open for writing. A node of another machine, on a shared file system, cannot be seen.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.errors import TargetError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.locking import LockedDirectory, LockHeldError
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
+from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
-from mqstore.rabbitmq.repair.clean_stop_steps import corrected_terms, marker_steps, terms_steps
-from mqstore.rabbitmq.repair.config_step import config_steps
-from mqstore.rabbitmq.repair.index_v1_steps import index_v1_step
-from mqstore.rabbitmq.repair.index_v2_steps import index_v2_steps, lost_index_steps
-from mqstore.rabbitmq.repair.node_lock import NodeLock
-from mqstore.rabbitmq.repair.queue_content import QueueContent
-from mqstore.rabbitmq.repair.queue_step import QueueStep
-from mqstore.rabbitmq.repair.store_steps import left_over_steps, store_steps
-from mqstore.rabbitmq.repair.stray_steps import stray_steps
+from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
+from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep
+from mqstore.rabbitmq.repair.vhost_steps import (
+    config_steps,
+    corrected_terms,
+    left_over_steps,
+    marker_steps,
+    store_steps,
+    stray_steps,
+    terms_steps,
+)
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.journal import StoreLocking
 
-__all__ = ["LOCKING", "plan"]
+__all__ = ["LOCKING", "NodeLock", "holder", "plan"]
 
-LOCKING = StoreLocking(NodeLock)
+PROCESSES = Path("/proc")
+_DIRECTORY = re.compile(rb'\x00dir\x00"([^"\x00]+)"\x00')
+_WRITING = os.O_WRONLY | os.O_RDWR
 
 
 def plan(store: RabbitMQStore, *, intact: bool = False, progress: Callable[[int, int], None] | None = None) -> list[QueueStep]:
@@ -86,7 +104,82 @@ def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None
 
 def _store_rows(queue: Queue, vhost: Vhost) -> Iterator[NDArray[np.int64]]:
     """Yield the rows of the persistent store that the entries of a queue need."""
-    for found in queue.entry_tables():
-        shared = found.entries[found.kept & (found.entries["place"] == IN_STORE)]
+    for table in queue.entry_tables():
+        shared = table.entries[table.kept & (table.entries["place"] == IN_STORE)]
         rows = vhost.persistent.find(shared["hi"], shared["lo"])
         yield rows[rows >= 0]
+
+
+class NodeLock:
+    """Every vhost directory below a root, locked. Raises TargetError if a node or another process has the store."""
+
+    def __init__(self, directory: DurableDirectory) -> None:
+        found = holder(directory.root)
+        if found is not None:
+            raise TargetError(f"{directory.root} is in use by process {found}; stop the node, and try again")
+        self._locks: list[LockedDirectory] = []
+        try:
+            for place in sorted({"", *find_vhosts(ReadOnlyDirectory(directory.root))}):
+                self._locks.append(LockedDirectory(directory, place))
+        except LockHeldError:
+            self.close()
+            raise TargetError(f"{directory.root} is in use by another process that writes to it; end it, and try again") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the locks; does nothing if they are released."""
+        for lock in self._locks:
+            lock.close()
+        self._locks = []
+
+
+LOCKING = StoreLocking(NodeLock)
+
+
+def holder(root: Path) -> str | None:
+    """Return the id and name of a process that runs on a directory, or writes to a file in it; None if there is none to be seen."""
+    real = os.fsencode(root.resolve())
+    for process in _others():
+        if _runs_on(process, real) or _writes_below(process, real):
+            name = ""
+            with suppress(OSError):
+                name = (process / "comm").read_text(errors="replace").strip()
+            return f"{process.name} ({name})" if name else process.name
+    return None
+
+
+def _others() -> Iterator[Path]:
+    own = {str(os.getpid()), str(os.getppid())}
+    with suppress(OSError):
+        yield from (each for each in PROCESSES.iterdir() if each.name.isdigit() and each.name not in own)
+
+
+def _runs_on(process: Path, root: bytes) -> bool:
+    """Return whether a node was started with a data directory that the root is, holds, or is in."""
+    try:
+        started = b"\0" + (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+    if b"\0-mnesia\0" not in started:
+        return False
+    return any(_nested(os.path.realpath(found), root) for found in _DIRECTORY.findall(started))
+
+
+def _nested(one: bytes, other: bytes) -> bool:
+    return one == other or one.startswith(other + b"/") or other.startswith(one + b"/")
+
+
+def _writes_below(process: Path, root: bytes) -> bool:
+    try:
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError, ValueError, IndexError):
+                if not os.readlink(os.fsencode(descriptor)).startswith(root + b"/"):
+                    continue
+                flags = (process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0]
+                if int(flags, 8) & _WRITING:
+                    return True
+    except OSError:  # it has ended, or is another user's
+        return False
+    return False

@@ -4,6 +4,11 @@
     totals(rows)         the sums of such rows
     entry_rows(rows)     a row per index entry: ready, delivered, acknowledged, missing, damaged, duplicate, hidden or unfound
 
+Some queues only the node's metadata knows: empty classic queues without a directory, and queues of types that are not read.
+
+3.8 and 3.9 create the directory of a queue with its first message on disk. Quorum queues are Raft logs below `quorum/`, streams are
+below `stream/`; without the node's metadata only their directories show that there are some.
+
 Format: docs/formats/rabbitmq.md, sections 5 and 7.
 """
 
@@ -13,12 +18,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mqstore.errors import CannotOpenError
+from mqstore.rabbitmq.definitions.document import queue_type
+from mqstore.rabbitmq.definitions.metadata import CLASSIC
 from mqstore.rabbitmq.format.names import queue_directory
-from mqstore.rabbitmq.store.defined_queues import EmptyQueue, empty_queues, unread_queues
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
+    from mqstore.rabbitmq.definitions.metadata import QueueDefinition
     from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
     from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -30,10 +38,15 @@ __all__ = [
     "NOT_READ",
     "NOT_RECOVERED",
     "QUEUE_NAMES",
+    "EmptyQueue",
     "StoreTotals",
+    "UnreadQueue",
+    "empty_queues",
     "entry_rows",
     "queue_rows",
     "totals",
+    "unread_parts",
+    "unread_queues",
     "vhost_rows",
 ]
 
@@ -101,6 +114,7 @@ NOT_RECOVERED = {
 _FROM_TABLE = tuple(
     name for name in ENTRY_NAMES if name not in ("state", "fate", "delivered", "acknowledged", "index_file", "index_position")
 )
+_PLURAL = {"quorum": "quorum queues", "stream": "streams"}
 
 
 # queues
@@ -164,11 +178,11 @@ def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
 
 def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
     counts = [each.counts for each in directories]
-    found = Fates()
+    fates = Fates()
     for each in counts:
-        found.add(each.fates)
+        fates.add(each.fates)
     if refused:
-        found.refused, found.recovered = found.recovered, 0
+        fates.refused, fates.recovered = fates.recovered, 0
     expired = [each.expired for each in counts if each.expired is not None]
     spans = [span for each in directories for span in _spans(each)]
     first = directories[0]
@@ -177,22 +191,22 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "queue": first.name,
         "priority_levels": None if first.priority_level is None else len(directories),
         "queue_version": max(each.version for each in directories),
-        "messages": found.recovered,
+        "messages": fates.recovered,
         "bytes": 0 if refused else sum(each.size for each in counts),
         "min_seq_id": min((span.low for span in spans if span.low is not None), default=None),
         "max_seq_id": max((span.high for span in spans if span.high is not None), default=None),
         "next_seq_id": None if first.priority_level is not None else first.next_seq,
-        "not_recovered": found.not_recovered,
-        "transient": found.transient,
-        "lost": found.lost,
-        "waiting": found.refused,
+        "not_recovered": fates.not_recovered,
+        "transient": fates.transient,
+        "lost": fates.lost,
+        "waiting": fates.refused,
         "expired": sum(expired) if expired else None,
-        "acknowledged": found.acknowledged,
-        "missing": found.missing,
-        "damaged": found.damaged,
-        "hidden": found.hidden,
-        "repeated": found.repeated,
-        "unfound": found.unfound,
+        "acknowledged": fates.acknowledged,
+        "missing": fates.missing,
+        "damaged": fates.damaged,
+        "hidden": fates.hidden,
+        "repeated": fates.repeated,
+        "unfound": fates.unfound,
         "start": first.start.name,
         "refused": refused,
         "directories": [each.directory for each in directories],
@@ -209,8 +223,8 @@ class _SegmentSpan:
 
 
 def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
-    for found in queue.entry_tables():
-        seq = found.entries["seq"][found.kept]
+    for table in queue.entry_tables():
+        seq = table.entries["seq"][table.kept]
         yield _SegmentSpan(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None)
 
 
@@ -241,16 +255,16 @@ class StoreTotals:
 
 def totals(rows: Iterable[dict[str, Any]]) -> StoreTotals:
     """Add up the rows of `queue_rows`: the one source of the sums that `inspect`, `topics` and the console show."""
-    found = StoreTotals()
+    sums = StoreTotals()
     for row in rows:
         if row["start"] == NOT_READ:
             continue
-        found.queues += 1
+        sums.queues += 1
         for name in ("messages", "bytes", "not_recovered", "transient", "lost", "waiting", "acknowledged"):
-            setattr(found, name, getattr(found, name) + row[name])
+            setattr(sums, name, getattr(sums, name) + row[name])
         if row["expired"] is not None:
-            found.expired = (found.expired or 0) + row["expired"]
-    return found
+            sums.expired = (sums.expired or 0) + row["expired"]
+    return sums
 
 
 # entries
@@ -282,3 +296,78 @@ def entry_rows(rows: MessageRows) -> Iterator[dict[str, Any]]:
             "index_position": record,
         }
         yield {name: row[name] for name in ENTRY_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyQueue:
+    """A classic queue without messages on disk. version: that of its arguments, else that of the other queues of the vhost."""
+
+    vhost: str
+    name: str
+    priority_levels: int | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadQueue:
+    """A queue of another type: `quorum`, `stream`, or the Erlang module of a type that a plugin brings."""
+
+    vhost: str
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        kind = {"quorum": "quorum queue", "stream": "stream"}.get(self.type, f"queue of type {self.type}")
+        return f"{kind} {self.name!r} of vhost {self.vhost!r}"
+
+
+def _lasting(store: RabbitMQStore) -> Iterator[QueueDefinition]:
+    return (queue for queue in store.definitions.queues if queue.durable and not queue.exclusive)
+
+
+def empty_queues(store: RabbitMQStore, vhost: Vhost) -> list[EmptyQueue]:
+    """Return the durable classic queues of a vhost that have no directory, by name."""
+    names = {queue.name for queue in vhost.queues}
+    versions = {queue.version for queue in vhost.queues}
+    usual = 1 if versions == {1} or (not versions and not vhost.queue_addresses) else 2
+    empty = []
+    for queue in _lasting(store):
+        name = _text(queue.name)
+        if queue.type == CLASSIC and _text(queue.vhost) == vhost.name and name not in names:
+            levels = None if queue.priorities is None else queue.priorities + 1
+            empty.append(EmptyQueue(_text(queue.vhost), name, levels, queue.version or usual))
+    return sorted(empty, key=lambda queue: queue.name)
+
+
+def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
+    """Return the durable queues that are not classic queues, by vhost and name."""
+    unread = [
+        UnreadQueue(_text(queue.vhost), _text(queue.name), queue_type(queue.type)) for queue in _lasting(store) if queue.type != CLASSIC
+    ]
+    return sorted(unread, key=lambda queue: (queue.vhost, queue.name))
+
+
+def unread_parts(store: RabbitMQStore) -> list[str]:
+    """Return a phrase for each queue that is not read; where the metadata names none, for each kind whose directories exist."""
+    named = unread_queues(store)
+    phrases = [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in named]
+    types = {queue.type for queue in named}
+    for name, depth in (("quorum", 2), ("stream", 1)):
+        if name not in types and _has_directories(store, name, depth):
+            phrases.append(f"{name}/: {_PLURAL[name]} are not read")
+    return phrases
+
+
+def _has_directories(store: RabbitMQStore, name: str, depth: int) -> bool:
+    """Return whether a directory has directories at this depth below it."""
+    places = [name] if store.directory.is_directory(name) else []
+    try:
+        for _ in range(depth):
+            places = [f"{place}/{entry.name}" for place in places for entry in store.directory.entries(place) if entry.is_directory]
+    except CannotOpenError:
+        return False
+    return bool(places)
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "replace")

@@ -8,12 +8,21 @@ the indexes name its message (`named`).
 
 Only the id and the place of a message are kept: 30 bytes.
 
-Format: docs/formats/rabbitmq.md, sections 6.7 to 6.9 and 14.
+`search_records` finds the messages whose records have no valid head: the indexes name their ids, and their terms end where they end.
+
+    size | id | 131 … id … | 255        a record, with its id twice
+     ??  | ?? | 131 … id … | ??         found by the id in the term
+     ??  | id | 131 … ?? … | ??         found by the id in the head: the message itself is damaged
+
+`MessageStore` does this only if it is to read carefully, and only in bytes that no proved record covers. An id that no index names is
+not searched for: bytes of a body may look like a message.
+
+Format: docs/formats/rabbitmq.md, sections 6.1, 6.7 to 6.9 and 14.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,19 +31,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
-from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.kernels.rabbitmq import message_store
+from mqstore.kernels.rabbitmq import message_store, terms
+from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.format.layout import own_entries
-from mqstore.rabbitmq.store import record_search
-from mqstore.rabbitmq.store.record_search import MessageIds
+from mqstore.rabbitmq.format.message_file import HEADER
+from mqstore.rabbitmq.message.message_term import read_message
 
-__all__ = ["FileRecords", "MessagePosition", "MessageStore", "RecordTable", "StoreFile", "store_files"]
+__all__ = [
+    "FileRecords",
+    "FoundRecord",
+    "MessageIds",
+    "MessagePosition",
+    "MessageStore",
+    "RecordTable",
+    "StoreFile",
+    "search_records",
+    "store_files",
+]
 
 ROWS_AT_ONCE = 1 << 20
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
+_BLOCK = 1 << 12
+_WINDOW = 1 << 22
+_TERM = 131
+# bytes that failed attempts to read a term may take, for each byte of a gap
+_EFFORT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +96,12 @@ class MessagePosition(NamedTuple):
 
 def store_files(directory: ReadOnlyDirectory, place: str) -> list[StoreFile]:
     """Return the message files of a store by number, a left-over after the file it belongs to."""
-    found = []
+    files = []
     for entry in own_entries(directory, place):
         stem, _, ending = entry.name.rpartition(".")
         if entry.is_file and ending in ("rdq", "rdt") and stem.isascii() and stem.isdigit() and len(stem) <= 18:
-            found.append(StoreFile(f"{place}/{entry.name}", int(stem), entry.size, ending == "rdt"))
-    return sorted(found, key=lambda file: (file.number, file.leftover))
+            files.append(StoreFile(f"{place}/{entry.name}", int(stem), entry.size, ending == "rdt"))
+    return sorted(files, key=lambda file: (file.number, file.leftover))
 
 
 class MessageStore:
@@ -152,14 +177,14 @@ class MessageStore:
     def _search(
         self, mapped: MappedFile, careful: message_file.CarefulScan, extents: message_file.Extents
     ) -> tuple[NDArray[Any], ...] | None:
-        """Return the columns of `FileRecords` of the named messages that only `record_search` finds; None if there are none."""
+        """Return the columns of `FileRecords` of the named messages that only `search_records` finds; None if there are none."""
         if self._named is None:
             return None
         data = mapped.data
         proved = careful.quality & message_store.PROVED != 0
         rest = message_file.CarefulScan(careful.at[proved], careful.total[proved], careful.quality[proved])
         gaps = [gap for gap in message_file.gaps(rest, len(data), extents) if any(data[low:high].any() for low, high in gap[2])]
-        found = record_search.search(data, gaps, self._named()) if gaps else []
+        found = search_records(data, gaps, self._named()) if gaps else []
         # a framed record with this id is in the table already
         framed = set(careful.at[~proved].tolist())
         found = [each for each in found if each.quality & message_store.PROVED or each.at not in framed]
@@ -256,12 +281,12 @@ class MessageStore:
 
     def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each id the row of its message, or -1."""
-        found = np.full(len(hi), -1, np.int64)
+        rows = np.full(len(hi), -1, np.int64)
         if not len(hi) or not self.files:
-            return found  # without a scan of the files
+            return rows  # without a scan of the files
         table = self._table
-        message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), found)
-        return found
+        message_store.find_ids(table.hi, table.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), rows)
+        return rows
 
     def seen(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each row of `find` whether the broker finds that id; False for -1."""
@@ -362,3 +387,89 @@ class RecordTable:
     quality: NDArray[np.uint8]
     seen: NDArray[np.bool_]
     findings: tuple[Damage, ...]
+
+
+class MessageIds(NamedTuple):
+    """Ids in ascending order, as two big-endian halves each."""
+
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> MessageIds:
+        """Return these ids in order."""
+        order = np.lexsort((lo, hi))
+        return cls(np.ascontiguousarray(hi[order]), np.ascontiguousarray(lo[order]))
+
+    def contain(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for each id whether it is one of these."""
+        rows = np.empty(len(hi), np.int64)
+        message_store.find_ids(self.hi, self.lo, np.ascontiguousarray(hi), np.ascontiguousarray(lo), rows)
+        return rows >= 0
+
+
+class FoundRecord(NamedTuple):
+    """A message. at: where its record would start; total: bytes from there to the mark; quality: PROVED if the id is in the term."""
+
+    at: int
+    total: int
+    id: bytes
+    quality: int
+
+
+def search_records(data: Bytes, gaps: Iterable[tuple[int, int, list[tuple[int, int]]]], ids: MessageIds) -> list[FoundRecord]:
+    """Return the messages with these ids whose terms are in the gaps of a file, by position. gaps: as `message_file.gaps` gives them."""
+    records: dict[int, FoundRecord] = {}
+    for _, end, parts in gaps:
+        for low, high in parts:
+            if data[low:high].any():
+                for record in (*_by_term(data, low, high, ids), *_by_head(data, low, high, end, ids)):
+                    records.setdefault(record.at, record)
+    return [records[at] for at in sorted(records)]
+
+
+def _record(data: Bytes, start: int, end: int, message_id: bytes, quality: int) -> FoundRecord:
+    marked = end < len(data) and data[end] == 255
+    return FoundRecord(start - HEADER, end - start + HEADER + 1, message_id, quality | (message_store.MARKED if marked else 0))
+
+
+def _by_term(data: Bytes, low: int, high: int, ids: MessageIds) -> Iterator[FoundRecord]:
+    at, end = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    position = max(low, HEADER)
+    while position < high:
+        count, position, tried = message_store.stored_messages(data, position, high, at, end)
+        for start, stop in zip(at[:count].tolist(), end[:count].tolist(), strict=True):
+            try:
+                message_id = read_message(data[start:stop].tobytes()).id
+            except EtfError:
+                continue
+            if len(message_id) == 16 and ids.contain(*_halves(message_id))[0]:
+                yield _record(data, start, stop, message_id, message_store.PROVED)
+        if not tried:
+            return
+
+
+def _halves(message_id: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    halves = np.frombuffer(message_id, ">i8").astype(np.int64)
+    return halves[:1], halves[1:]
+
+
+def _by_head(data: Bytes, low: int, high: int, limit: int, ids: MessageIds) -> Iterator[FoundRecord]:
+    """Yield the terms after a wanted id; each ends before limit."""
+    left = _EFFORT * (limit - low)
+    position = 0
+    for start in range(max(low, HEADER), high, _WINDOW):
+        places = np.flatnonzero(data[start : min(start + _WINDOW, high)] == _TERM) + start
+        hi, lo = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
+        message_store.record_ids(data, places - HEADER, hi, lo)
+        for place in places[ids.contain(hi, lo)].tolist():
+            if place < position:
+                continue
+            end = terms.end(data, place, limit)
+            if end >= 0:
+                yield _record(data, place, end, data[place - 16 : place].tobytes(), 0)
+                position = end
+            else:
+                left -= limit - place
+            if left < 0:
+                return

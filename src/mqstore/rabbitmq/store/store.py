@@ -6,7 +6,7 @@ message is requested. The directory is never changed. Damaged contents do not ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -16,18 +16,16 @@ import numpy as np
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.confined_directory import ConfinedDirectory
-from mqstore.findings import Damage, Report
+from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory
-from mqstore.rabbitmq.format.layout import find_vhosts, looks_like_rabbitmq, mapped_bytes
+from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, looks_like_rabbitmq, mapped_bytes, unread_entries
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
 from mqstore.rabbitmq.store.message_store import MessageStore
-from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.orphans import orphan_rows
+from mqstore.rabbitmq.store.message_table import MessageRows, orphan_rows
 from mqstore.rabbitmq.store.queue import EntryTable, Queue
-from mqstore.rabbitmq.store.unread_entries import REQUIRED, unread_entries
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
 from mqstore.store import StorePlace
@@ -95,11 +93,11 @@ class RabbitMQStore(Shown):
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """The vhosts, by name; those without a name by directory."""
-        found = [
+        vhosts = [
             Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, careful=self.careful)
             for place in find_vhosts(self.directory)
         ]
-        return sorted(found, key=lambda vhost: (vhost.name or "", vhost.directory))
+        return sorted(vhosts, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -152,8 +150,8 @@ class RabbitMQStore(Shown):
 
     def queue(self, vhost: str, queue: str) -> list[Queue]:
         """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""
-        found = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
-        if not found:
+        directories = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
+        if not directories:
             for defined in self.definitions.queues:
                 if (defined.vhost.decode("utf-8", "replace"), defined.name.decode("utf-8", "replace")) == (vhost, queue):
                     what = (
@@ -167,7 +165,7 @@ class RabbitMQStore(Shown):
             known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")
-        return found
+        return directories
 
     def vhost_of(self, vhost: str | None, queue: str) -> str:
         """Return the vhost of a queue: the one given, or the only one that has such a queue. Raises NotFoundError, UsageError."""
@@ -187,24 +185,6 @@ class RabbitMQStore(Shown):
         for each in self.queue(vhost, queue):
             for found in each.entry_tables():
                 yield each, found
-
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Check indexes, message files and every stored message, always carefully.
-
-        progress: called with (rows checked, 0), because the total is not known in advance.
-        """
-        from mqstore.rabbitmq.store.verify import verify
-
-        store = self.carefully()
-        return verify(store, store._rows_with_progress(progress), store._data_of)
-
-    def _rows_with_progress(self, progress: Callable[[int, int], None] | None) -> Iterator[MessageRows]:
-        done = 0
-        for rows in self.rows(QueueSelection(everything=True)):
-            yield rows
-            done += len(rows)
-            if progress is not None:
-                progress(done, 0)
 
     # the message table
 
@@ -275,14 +255,14 @@ class RabbitMQStore(Shown):
             if (queue.vhost, queue.name) != before:
                 before, position = (queue.vhost, queue.name), 0
             refused = bool(vhost.refusals or queue.crashes)
-            for found, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
-                yield from _split_rows(found)
+            for rows, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
+                yield from _split_rows(rows)
                 position = following
 
     def orphan_rows(self, vhost: Vhost) -> Iterator[MessageRows]:
         """Yield the rows of the messages of one vhost that are in no queue."""
-        for found in orphan_rows(vhost, self.now):
-            yield from _split_rows(found)
+        for rows in orphan_rows(vhost, self.now):
+            yield from _split_rows(rows)
 
 
 def _directory_rows(
@@ -292,21 +272,21 @@ def _directory_rows(
 
     position: the `pos` of the first. refused: the broker would not start it.
     """
-    for found in queue.entry_tables():
+    for table in queue.entry_tables():
         if refused:
-            found.refuse()
-        pos = np.where(found.kept, position + np.cumsum(found.kept) - 1, -1)
-        position += int(found.kept.sum())
+            table.refuse()
+        pos = np.where(table.kept, position + np.cumsum(table.kept) - 1, -1)
+        position += int(table.kept.sum())
         keep = np.ones(len(pos), np.bool_)
         if not selection.everything:
-            keep = found.fate != ACKNOWLEDGED
+            keep = table.fate != ACKNOWLEDGED
         if selection.from_seq is not None:
-            keep &= found.entries["seq"] >= selection.from_seq
+            keep &= table.entries["seq"] >= selection.from_seq
         if selection.to_seq is not None:
-            keep &= found.entries["seq"] < selection.to_seq
+            keep &= table.entries["seq"] < selection.to_seq
         if selection.recovered is not None:
-            keep &= found.kept == selection.recovered
-        rows = MessageRows(queue.vhost, queue.name, queue.priority_level, found, pos, now)
+            keep &= table.kept == selection.recovered
+        rows = MessageRows(queue.vhost, queue.name, queue.priority_level, table, pos, now)
         yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 
 

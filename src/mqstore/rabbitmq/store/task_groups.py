@@ -8,6 +8,10 @@ table of the store, whatever the number of groups.
     [[0, 1, 2], [3], [4]]
 
 Messages in no queue (`everything`) are a separate group after the queues of their vhost.
+
+A `JoinedStore` is a message store whose records were found elsewhere: the input of a task that reads a group of queues after a join by
+message id. For its ids it returns what a scan of all message files would return, without scanning. Each id is in it once, with the copy
+that counts; `seen` is whether the broker finds any copy.
 """
 
 from __future__ import annotations
@@ -15,23 +19,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
-from mqstore.rabbitmq.store.joined_store import JoinedStore
+from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqstore.rabbitmq.store.message_store import MessageStore, StoreFile
+    from mqstore.rabbitmq.store.message_store import StoreFile
     from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
     from mqstore.rabbitmq.store.vhost import Vhost
@@ -41,6 +46,7 @@ __all__ = [
     "REFUSAL_COLUMNS",
     "STORE_COLUMNS",
     "FileGroup",
+    "JoinedStore",
     "QueueGroup",
     "cut",
     "files_token",
@@ -371,3 +377,30 @@ def _record_batches(vhost: Vhost, store: MessageStore, file: StoreFile) -> Itera
             "ended": (found.quality[part] & message_store.MARKED) != 0,
         }
         yield pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in STORE_COLUMNS], schema=schema)
+
+
+class JoinedStore(MessageStore):
+    """A message store made of these records.
+
+    records: msg_id (hexadecimal), store_file, position, length (of the whole record), seen; None: no record.
+    """
+
+    def __init__(self, directory: ReadOnlyDirectory, place: str, records: pa.Table | None) -> None:
+        super().__init__(directory, place)
+        self._records = records
+
+    @cached_property
+    def _table(self) -> RecordTable:
+        records = self._records
+        if records is None or not records.num_rows:
+            empty = np.empty(0, np.int64)
+            return RecordTable(empty, empty, empty, empty, np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_), ())
+        ids = np.frombuffer(bytes.fromhex("".join(records.column("msg_id").to_pylist())), ">i8").astype(np.int64).reshape(-1, 2)
+        numbers = {file.name: number for number, file in enumerate(self.files)}
+        file = np.array([numbers.get(name, -1) for name in records.column("store_file").to_pylist()], np.int32)
+        at, total, seen = (records.column(name).to_numpy() for name in ("position", "length", "seen"))
+        # a file deleted since the scan has no records
+        there = np.flatnonzero(file >= 0)
+        order = there[np.lexsort((ids[there, 1], ids[there, 0]))]
+        quality = np.full(len(order), message_store.MARKED | message_store.PROVED, np.uint8)
+        return RecordTable(ids[order, 0], ids[order, 1], at[order], total[order], file[order], quality, seen[order], ())

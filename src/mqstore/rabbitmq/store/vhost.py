@@ -23,12 +23,11 @@ from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, no
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.disk_log import table_is_complete
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
-from mqstore.rabbitmq.format.inferred_count import InferredCount, inferred_entry_count
 from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
-from mqstore.rabbitmq.store.message_store import MessageStore
+from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
+from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
-from mqstore.rabbitmq.store.record_search import MessageIds
 from mqstore.rabbitmq.store.start_rules import QueueStart
 
 __all__ = ["Vhost"]

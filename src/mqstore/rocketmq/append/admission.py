@@ -17,7 +17,9 @@ from mqstore.rocketmq.append.queue_offsets import QueueOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Inner, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import TRANSACTION_MASK
+from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 from mqstore.rocketmq.format.topic_name import usable_topic
 
 __all__ = ["CRC_PROPERTY_SIZE", "PROPERTIES_LIMIT", "Admission", "host_bytes", "illegal", "joined_properties"]
@@ -28,7 +30,6 @@ MAX_TOPICS = 100_000
 MAX_HOSTS = 4096
 TOPIC_LIMIT = 127  # bytes of a topic in a version 1 record
 WIRE_HEADER = 22  # bytes of each message of a batch on the wire, besides body and properties
-RETRY_PREFIX = "%RETRY%"
 
 
 @lru_cache(MAX_HOSTS)
@@ -49,7 +50,7 @@ class Admission:
         """path: keeps the topics and hosts that are known. next_offset: of all queues; each topic gets its part."""
         self._config = config
         self._version = version
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._path = path
         self._next_offset = next_offset
         self._lock = threading.Lock()  # held while a topic becomes known or is forgotten
@@ -84,19 +85,19 @@ class Admission:
 
     def _judge(self, name: str) -> Topic:
         raw = name.encode("utf-8", "surrogatepass")
-        batch = self._is_v5 and name in self._config.batch_topics
+        batch = self._rules.has_batch_queues and name in self._config.batch_topics
         units = len(name.encode("utf-16-le", "surrogatepass")) // 2
         refused = ""
         if not usable_topic(name):
             refused = f"{name!r} cannot be a topic: its queues are stored in a directory of that name"
-        elif not self._is_v5:
+        elif not self._rules.has_version_2:
             if units > TOPIC_LIMIT or len(raw) > TOPIC_LIMIT:
                 refused = f"a topic of {len(raw)} bytes is too long: at most 127 fit into a record of 4.9.3"
         elif len(raw) > TOPIC_LIMIT and not name.startswith(RETRY_PREFIX):
             refused = f"a topic of {len(raw)} bytes is too long: only retry topics may have more than 127"
         elif len(raw) > TOPIC_LIMIT and not (units > TOPIC_LIMIT and self._config.auto_message_version_on_topic_len):
             refused = f"a topic of {len(raw)} bytes is too long for a version 1 record"
-        known = Topic(raw, 2 if self._is_v5 and units > TOPIC_LIMIT else 1, batch, refused)
+        known = Topic(raw, 2 if self._rules.has_version_2 and units > TOPIC_LIMIT else 1, batch, refused)
         known.following = self._next_offset.of_topic(raw)
         return known
 
@@ -115,7 +116,7 @@ class Admission:
             return illegal(known.refused)
         if len(properties) > PROPERTIES_LIMIT:
             status = PutStatus.PROPERTIES_SIZE_EXCEEDED
-            if not self._is_v5:  # 4.9.3 also limits the text's UTF-16 units, and checks that first
+            if self._rules.limits_property_characters:  # 4.9.3 also limits the text's UTF-16 units, and checks that first
                 units = len(properties.decode("utf-8", "replace").encode("utf-16-le", "surrogatepass")) // 2
                 status = PutStatus.MESSAGE_ILLEGAL if units > PROPERTIES_LIMIT else status
             return PutResult(status, detail=f"properties of {len(properties)} bytes: at most {PROPERTIES_LIMIT} fit into a record")

@@ -38,7 +38,7 @@ from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
@@ -80,7 +80,7 @@ class Appender:
     """Appends messages to a log. lock: held while something is appended.
 
     next_offset: queue offset of the next message of each queue. multi_offset: the same for multi-dispatch, by its own keys.
-    max_record_size: bytes of the longest record that the store accepts. is_v5: whether the rules are those of 5.3.
+    max_record_size: bytes of the longest record that the store accepts. follows: the rules of its version.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class Appender:
         self.config = config
         self._release = profile(release)
         self.version = self._release.rules
-        self.is_v5 = self._release.is_v5
-        self.max_record_size = min(config.max_message_size + (RECORD_MARGIN if self.is_v5 else 0), log.file_size - END_OF_FILE)
+        self.follows = version_rules(release)
+        margin = 0 if self.follows.limits_record else RECORD_MARGIN
+        self.max_record_size = min(config.max_message_size + margin, log.file_size - END_OF_FILE)
         self._log = log
         self._recorded = log.recorded
         self._clock = config.clock
@@ -108,13 +109,14 @@ class Appender:
         self._checkpoint = checkpoint
         self._writer: encode.LogFileWriter | None = None
         self._writing_to: LiveFile | None = None
-        self._property_crc = encode.PROPERTY_CRC if self.is_v5 and config.enabled_append_prop_crc else encode.NO_PROPERTY_CRC
-        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.is_v5)
+        crc = self.follows.has_property_crc and config.enabled_append_prop_crc
+        self._property_crc = encode.PROPERTY_CRC if crc else encode.NO_PROPERTY_CRC
+        self._multi = config.enable_multi_dispatch and (config.enable_lmq or not self.follows.only_light_queues)
         self._default_host = host_bytes(config.store_host)
         self.path = PutPath(
             PutStatus.PUT_OK,
             self._default_host,
-            is_v5=self.is_v5,
+            is_v5=self.follows.ends_with_separator,
             max_body_size=config.max_message_size,
             max_record_size=self.max_record_size,
         )
@@ -125,7 +127,7 @@ class Appender:
         self.multi_offset: dict[str, int] = {}
         for (topic, queue_id), offset in next_offset.items():
             self.next_offset[topic.encode("utf-8", "surrogatepass"), queue_id] = offset
-            if self.is_v5 and topic.startswith(LMQ_PREFIX):
+            if self.follows.only_light_queues and topic.startswith(LMQ_PREFIX):
                 self.multi_offset[f"{topic}-0"] = offset
         self.admission = Admission(config, self.version, self.path, self.next_offset)
 
@@ -145,7 +147,7 @@ class Appender:
             except ValueError as error:
                 return illegal(str(error))
             properties = message.encoded_properties(self.version)
-        if self.is_v5 and b"TIMER_" in properties and asks_for_timer(message, self.version):
+        if self.follows.has_timer_wheel and b"TIMER_" in properties and asks_for_timer(message, self.version):
             return illegal("the message asks for the timer wheel of 5.x (TIMER_ properties), which is not supported; use a delay level")
         if self._property_crc and record.CRC_PROPERTY in properties:
             properties = record.without_property(properties, record.CRC_NAME)
@@ -158,8 +160,8 @@ class Appender:
             refused = self.admission.refusal(known, len(body), properties)
             if refused is not None:
                 # 5.3.3 looks at the properties of such a message only where it adds the offsets
-                late = self.is_v5 and multi_dispatch.applies(topic, properties, self.version, multi_dispatch=True, lmq=self._multi)
-                return illegal(refused.detail) if late else refused
+                late = multi_dispatch.applies(topic, properties, self.version, multi_dispatch=True, lmq=self._multi)
+                return illegal(refused.detail) if late and self.follows.judges_with_offsets else refused
         try:
             born_host = self._default_host if message.born_host is None else self.admission.host(message.born_host)
             store_host = self._default_host if message.store_host is None else self.admission.host(message.store_host)
@@ -427,7 +429,7 @@ class Appender:
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """Append a message that is also dispatched to other queues; the offsets it gets there become part of it."""
-        if not multi_dispatch.applies(message.topic, properties, self.version, multi_dispatch=True, lmq=self.is_v5):
+        if not multi_dispatch.applies(message.topic, properties, self.version, multi_dispatch=True, lmq=self.follows.only_light_queues):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
             text, keys = multi_dispatch.with_queue_offsets(
@@ -442,7 +444,7 @@ class Appender:
             if refused is not None:
                 return refused
             result = self.put_stored(stored)
-            if result.stored and (self.is_v5 or message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES):
+            if result.stored and (self.follows.advances_unlisted or message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES):
                 for key in keys:
                     self.multi_offset[key] += 1
         return result
@@ -465,12 +467,12 @@ class Appender:
             for text in (properties, stored.properties)
         )
         limit = min(self.max_record_size, self.config.max_message_size)
-        if not self.is_v5 and before > limit:
+        if not self.follows.judges_with_offsets and before > limit:
             return illegal(f"a record of {before} bytes: at most {limit} fit into this store")
         if size <= limit and len(stored.properties) <= PROPERTIES_LIMIT:
             return None
         return PutResult(
-            PutStatus.MESSAGE_ILLEGAL if self.is_v5 else PutStatus.UNKNOWN_ERROR,
+            PutStatus.MESSAGE_ILLEGAL if self.follows.judges_with_offsets else PutStatus.UNKNOWN_ERROR,
             detail=f"with the offsets of its other queues the record has {size} bytes, {len(stored.properties)} of them properties: "
             f"at most {limit} and {PROPERTIES_LIMIT} fit into this store",
         )

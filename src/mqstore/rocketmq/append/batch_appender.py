@@ -87,7 +87,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         store_host=config.store_host,
         now=config.clock(),
         max_message_size=config.max_message_size,
-        property_crc=appender.is_v5 and config.enabled_append_prop_crc,
+        property_crc=appender.follows.has_property_crc and config.enabled_append_prop_crc,
         stored=stored,
         first_row=first_row,
     )

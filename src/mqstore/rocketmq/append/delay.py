@@ -30,13 +30,13 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.base_queue_image import Rows
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, parse_delays
+from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
-from mqstore.rocketmq.format.half_message import HALF_TOPIC
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message, PutResult
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
 __all__ = ["DelayService", "DueMessage", "asks_for_timer", "delay_level", "delayed", "deliverable"]
 
@@ -81,7 +81,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
     if level <= 0:
         return message
     changes: dict[str, str | None] = {}
-    if profile(version).is_v5:
+    if version_rules(version).has_timer_wheel:
         changes.update(dict.fromkeys(_TIMER))
     if level > len(levels):
         level = len(levels)
@@ -93,7 +93,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
 
 def asks_for_timer(message: Message, version: str) -> bool:
     """Return whether a message needs the timer wheel of 5.x, which is not supported here; a delay level takes precedence."""
-    if version == "4.9.3" or isinstance(message, DueMessage):
+    if not version_rules(version).has_timer_wheel or isinstance(message, DueMessage):
         return False
     properties = message.encoded_properties(version)
     if b"TIMER_" not in properties or delay_level(properties) > 0:

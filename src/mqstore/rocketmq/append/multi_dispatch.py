@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqstore.rocketmq.format import java_map
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.system_topics import is_left_out_of_light_queues
 
 __all__ = ["applies", "queue_key", "with_queue_offsets"]
 
@@ -38,9 +39,9 @@ def applies(topic: str, properties: bytes, version: str, *, multi_dispatch: bool
     """Return whether a put of this message needs offsets of other queues. multi_dispatch, lmq: enableMultiDispatch, enableLmq."""
     if _MARK not in properties:
         return False
-    if version == "4.9.3":
+    if not version_rules(version).only_light_queues:
         return multi_dispatch
-    return lmq and not (topic.startswith(("%RETRY%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX")
+    return lmq and not is_left_out_of_light_queues(topic)
 
 
 def queue_key(name: str, queue_id: int, *, lmq: bool) -> str:
@@ -56,7 +57,7 @@ def with_queue_offsets(
     queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a new queue. A message that
     names no queue is unchanged. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
     """
-    five = profile(version).is_v5
+    rules = version_rules(version)
     found = java_map.parsed(properties, version)
     named = found.get(NAMES)
     if named is None or not named.strip():
@@ -67,13 +68,13 @@ def with_queue_offsets(
     keys = []
     offsets = []
     for name in names:
-        if five and not (lmq and name.startswith(LMQ_PREFIX)):
+        if rules.only_light_queues and not (lmq and name.startswith(LMQ_PREFIX)):
             offsets.append("")
             continue
         keys.append(queue_key(name, queue_id, lmq=lmq))
         offsets.append(str(offset_of(keys[-1]) or 0))
     found.put(OFFSETS, ",".join(offsets))
     wait = found.remove("WAIT")
-    if wait is not None and five:
+    if wait is not None and rules.keeps_wait:
         found.put("WAIT", wait)  # after the others of its bucket
     return found.encoded(version), tuple(keys)

@@ -47,6 +47,7 @@ from mqstore.kernels.rocketmq.encode import LogFileWriter
 from mqstore.rocketmq.append.property_columns import property_texts
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.message import DEFAULT_HOST
+from mqstore.rocketmq.format.profile import DEFAULT_VERSION, version_rules
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6, parse_host
 from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, distinct_values, integer_values, millisecond_values, spans_of
@@ -132,7 +133,7 @@ class BatchColumns:
         cls,
         messages: pa.RecordBatch | pa.Table,
         *,
-        version: str = "5.3.3",
+        version: str = DEFAULT_VERSION,
         born_host: str | None = None,
         store_host: str = DEFAULT_HOST,
         now: int | None = None,
@@ -172,7 +173,8 @@ class BatchColumns:
         topics, group, groups = _topics(fields, by_name["topic"], version, first_row)
         bodies = spans_of("body", by_name["body"]) if "body" in by_name else Spans.absent(n)
         fields[frames.BODY_START], fields[frames.BODY_LENGTH] = bodies.starts, np.maximum(bodies.lengths, 0)
-        texts = property_texts(by_name, n, trailing=version != "4.9.3", drop_crc=property_crc or stored, first_row=first_row)
+        trailing = version_rules(version).ends_with_separator
+        texts = property_texts(by_name, n, trailing=trailing, drop_crc=property_crc or stored, first_row=first_row)
         fields[frames.PROPERTIES_START], fields[frames.PROPERTIES_LENGTH] = texts.starts, texts.lengths
         found = cls(fields, hosts, bodies.data, topics, texts.data, group, groups, encode.PROPERTY_CRC if property_crc else 0)
         found._check(version, max_message_size, first_row)
@@ -186,8 +188,8 @@ class BatchColumns:
         if bad >= 0:
             with_crc = " with the checksum property" if self.property_crc else ""
             raise bad_row("properties", bad, first_row, f"a text of {lengths[bad]} bytes{with_crc} is longer than the 32767 that fit")
-        old = version == "4.9.3"
-        limited, named = (self.sizes, "its record") if old else (self.fields[frames.BODY_LENGTH], "it")
+        whole = version_rules(version).limits_record
+        limited, named = (self.sizes, "its record") if whole else (self.fields[frames.BODY_LENGTH], "it")
         for measured, what, limit in ((limited, named, max_message_size), (self.sizes, "its record", max_message_size + 65536)):
             if len(measured) and measured.max() > limit:
                 row = int(np.argmax(measured > limit))
@@ -284,7 +286,7 @@ def topic_fault(topic: str, version: str) -> str | None:
     "'orders/eu' cannot be the name of a directory, in which its queues are stored"
     """
     raw = topic.encode("utf-8", "surrogatepass")
-    most = 127 if version == "4.9.3" or len(topic.encode("utf-16-le", "surrogatepass")) <= 2 * 127 else 255
+    most = 127 if not version_rules(version).has_version_2 or len(topic.encode("utf-16-le", "surrogatepass")) <= 2 * 127 else 255
     if not topic:
         return "it is empty; each message needs a topic"
     if len(raw) > most:

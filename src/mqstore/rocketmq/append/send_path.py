@@ -38,21 +38,13 @@ from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap, parsed
 from mqstore.rocketmq.format.message import Message, MessageBatch
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
-__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "dead_letter_topic", "retry_topic", "sent_back", "unique_id_time"]
+__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "sent_back", "unique_id_time"]
 
 _TAIL = struct.Struct(">HIIH")
 _EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # names whose values `as_sent` reads
-
-
-def retry_topic(group: str) -> str:
-    """Return the topic in which messages of a consumer group wait for another attempt."""
-    return f"%RETRY%{group}"
-
-
-def dead_letter_topic(group: str) -> str:
-    """Return the topic for messages of a consumer group whose attempts all failed."""
-    return f"%DLQ%{group}"
 
 
 def _month(now: int, zone: datetime.tzinfo) -> datetime.datetime:
@@ -119,7 +111,7 @@ def _encoded_again(found: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
 
 
 def _with_broker_properties(found: JavaMap, version: str, cluster: str, region: str, ids: UniqueIds | None) -> JavaMap:
-    if version != "4.9.3":
+    if version_rules(version).adds_to_request:
         found.put("MSG_REGION", region)
         found.put("TRACE_ON", "true")
         found = parsed(found.encoded(version), version)  # the two are added to the request, whose text is then parsed again
@@ -148,7 +140,7 @@ def as_sent(
     if properties is None:
         found = parsed(given, version)
         found = _with_broker_properties(found, version, cluster, region, ids)
-        if version == "4.9.3":
+        if not version_rules(version).keeps_wait:
             wait = found.remove("WAIT")
             if wait is not None and _encoded_again(found, message.sys_flag, multi_dispatch):
                 found.put("WAIT", wait)
@@ -181,7 +173,7 @@ def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> b
         return None
     pieces += (b"TRACE_ON\x01true", b"MSG_REGION\x01" + region.encode(), b"CLUSTER\x01" + cluster.encode("utf-8", "surrogatepass"))
     found = b"\x02".join([pieces[number] for number in order])
-    return found if version == "4.9.3" else found + b"\x02"
+    return found + b"\x02" if version_rules(version).ends_with_separator else found
 
 
 @lru_cache(1024)
@@ -191,17 +183,18 @@ def _order(names: tuple[bytes, ...], version: str) -> tuple[int, ...] | None:
     >>> _order((b"KEYS", b"UNIQ_KEY", b"WAIT"), "4.9.3")
     (0, 1, -1)
     """
-    if len(set(names)) < len(names) or not _EXTRAORDINARY.isdisjoint(names) or (version != "4.9.3" and b"UNIQ_KEY" not in names):
+    rules = version_rules(version)
+    if len(set(names)) < len(names) or not _EXTRAORDINARY.isdisjoint(names) or (rules.adds_to_request and b"UNIQ_KEY" not in names):
         return None
-    found = JavaMap(16 if version == "4.9.3" else 128)
+    found = JavaMap(rules.property_buckets)
     for number, name in enumerate(names):
         found.put(name.decode("ascii"), str(number))
-    if version != "4.9.3":
+    if rules.adds_to_request:
         found.put("MSG_REGION", "-2")
         found.put("TRACE_ON", "-3")
-        found = JavaMap.of(dict(found.items()), 128)  # as in `_with_broker_properties`
+        found = JavaMap.of(dict(found.items()), rules.property_buckets)  # as in `_with_broker_properties`
     found.put("CLUSTER", "-1")
-    if version == "4.9.3":
+    if not rules.keeps_wait:
         found.remove("WAIT")
     return tuple(int(number) for _, number in found.items())
 
@@ -243,6 +236,6 @@ def sent_back(source: record.Record, group: str, delay_level: int, max_reconsume
         sys_flag=source.sys_flag,
         born_timestamp=source.born_timestamp,
         born_host=source.born_host,
-        store_host=source.store_host if version == "4.9.3" else None,
+        store_host=source.store_host if version_rules(version).keeps_store_host else None,
         reconsume_times=source.reconsume_times + 1,
     )

@@ -27,13 +27,12 @@ from mqstore.errors import NotFoundError, RefusedError
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.format import half_message, record
-from mqstore.rocketmq.format.half_message import HALF_TOPIC, OP_TOPIC
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutResult
+from mqstore.rocketmq.format.system_topics import CHECK_GROUP, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["CHECK_GROUP", "CheckRun", "Decision", "Transactions"]
+__all__ = ["CheckRun", "Decision", "Transactions"]
 
-CHECK_GROUP = "CID_RMQ_SYS_TRANS"
 ENTRIES_AT_ONCE = 512
 
 Decision = Literal["commit", "rollback"] | None

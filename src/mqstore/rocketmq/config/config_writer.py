@@ -41,6 +41,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.store_config import now_ms
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["ConfigWriter", "DataVersion", "bean", "save", "to_text"]
 
@@ -106,9 +107,9 @@ class DataVersion:
         self.timestamp = now
         self.counter += 1
 
-    def value(self, is_v5: bool) -> dict[str, int]:
-        """Return the bean to write."""
-        state = {"stateVersion": self.state_version} if is_v5 or self.state_version else {}
+    def value(self, with_state: bool) -> dict[str, int]:
+        """Return the bean to write. with_state: stateVersion is in it even if it is 0."""
+        state = {"stateVersion": self.state_version} if with_state or self.state_version else {}
         return {"counter": self.counter, **state, "timestamp": self.timestamp}
 
 
@@ -120,7 +121,7 @@ def save(directory: DurableDirectory, relative: str, text: str, version: str) ->
     above = relative.rpartition("/")[0]
     content = text.encode("utf-8", "replace")
     directory.make_directory(above)
-    if version == "4.9.3":
+    if not version_rules(version).writes_in_place:
         _replace_file(directory, f"{relative}.tmp", content)
         exists = _keep_previous(directory, relative)
         directory.sync_directory(above)

@@ -41,12 +41,12 @@ class OffsetTable:
     """The offsets a broker would load. offsets: (group, topic) -> queue id -> next offset.
 
     unsplit: keys that are not a topic and a group separated by one @; a broker keeps them, but finds no group in them.
-    is_v5: the file has properties that only 5.x writes. used: the main file, its .bak, a RocksDB database, or None.
+    of_5: the file has properties that only 5.x writes. used: the main file, its .bak, a RocksDB database, or None.
     """
 
     offsets: dict[tuple[str, str], ByQueue] = field(default_factory=dict)
     unsplit: dict[str, ByQueue] = field(default_factory=dict)
-    is_v5: bool = False
+    of_5: bool = False
     used: Literal["main", "bak", "database"] | None = None
     findings: tuple[Damage, ...] = ()
 
@@ -110,8 +110,8 @@ def load(directory: ReadOnlyDirectory, *, lmq: bool | None = None) -> OffsetTabl
     relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
     file = fastjson.load(directory, relative)
     offsets, unsplit, findings = table(file.value, relative)
-    is_v5 = "dataVersion" in file.value or "groupTopicMap" in file.value
-    return OffsetTable(offsets, unsplit, is_v5, file.used, (*file.findings, *findings))
+    of_5 = "dataVersion" in file.value or "groupTopicMap" in file.value
+    return OffsetTable(offsets, unsplit, of_5, file.used, (*file.findings, *findings))
 
 
 def load_delay_offsets(directory: ReadOnlyDirectory) -> DelayOffsets:

@@ -42,6 +42,7 @@ from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_O
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
 from mqstore.rocketmq.format.java_map import JavaMap
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["ConsumerOffsets", "OffsetChange", "split"]
 
@@ -77,7 +78,7 @@ class ConsumerOffsets:
         self.version = version
         self.lmq = lmq
         self.findings: tuple[Damage, ...] = ()
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._clock = clock
         self._lock = threading.RLock()
         self._table: dict[str, ByQueue] = {}
@@ -181,7 +182,7 @@ class ConsumerOffsets:
             return found
         if min_offset > 0:
             return None
-        if not self._is_v5:
+        if not self._rules.answers_from_memory_only:
             return None if first_entry == "disk" else 0
         return 0 if zero_if_not_found and first_entry == "memory" else None
 
@@ -213,7 +214,7 @@ class ConsumerOffsets:
         """Remove a group and return the number of topics it had offsets in. With LMQ, 4.9.3 never removes an LMQ group."""
         with self._lock:
             if self._is_lmq(group):
-                return self._drop(self._lmq_table, 1, group) if self._is_v5 else 0
+                return self._drop(self._lmq_table, 1, group) if self._rules.removes_light_groups else 0
             self._drop(self._resets, 1, group)
             return self._drop_offsets(1, group)
 
@@ -318,7 +319,7 @@ class ConsumerOffsets:
         """
         ids = list(queue_ids)
         with self._lock:
-            if not self._is_v5:
+            if not self._rules.resets_at_broker:
                 missing = [queue_id for queue_id in ids if self.query(group, topic, queue_id) < 0]
                 if missing:
                     raise NotFoundError(
@@ -327,7 +328,7 @@ class ConsumerOffsets:
             targets = {
                 queue_id: max_offset(queue_id) if timestamp == -1 else max(0, offset_by_time(queue_id, timestamp)) for queue_id in ids
             }
-            return self.reset(group, topic, targets, force=force or self._is_v5, server_side=self._is_v5)
+            return self.reset(group, topic, targets, force=force or self._rules.resets_at_broker, server_side=self._rules.resets_at_broker)
 
     def skip_to_max(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> tuple[OffsetChange, ...]:
         """Move a group to the end of each queue, past all waiting messages."""
@@ -342,7 +343,7 @@ class ConsumerOffsets:
             whole["offsetTable"] = {key: dict(sorted(by_queue.items())) for key, by_queue in self._table.items()}
             if self.lmq:
                 whole["lmqOffsetTable"] = self._lmq_table
-            if self._is_v5:
+            if self._rules.writes_every_field:
                 whole["dataVersion"] = self._data_version.value(True)
                 whole["groupTopicMap"] = self._topics_by_group()
             return to_text(bean(whole))

@@ -22,6 +22,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.config import consumer_offset_file, fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
 from mqstore.rocketmq.config.store_config import now_ms
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["DelayOffsetTable"]
 
@@ -34,7 +35,7 @@ class DelayOffsetTable:
     def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.findings: tuple[Damage, ...] = ()
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._clock = clock
         self._lock = threading.Lock()
         self._by_level: dict[int, int] = {}
@@ -76,7 +77,7 @@ class DelayOffsetTable:
     def text(self) -> str:
         """Return the text of the file in the dialect of the version."""
         with self._lock:
-            own: dict[str, Any] = {"dataVersion": self._data_version.value(True)} if self._is_v5 else {}
+            own: dict[str, Any] = {"dataVersion": self._data_version.value(True)} if self._rules.writes_every_field else {}
             return to_text(bean({**self._others, **own, "offsetTable": dict(sorted(self._by_level.items()))}))
 
     def persist(self, directory: DurableDirectory) -> bool:

@@ -62,11 +62,11 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class TopicsConfig:
-    """topics: by name. groups: names of the subscription groups. is_v5: the files have properties that only 5.x writes."""
+    """topics: by name. groups: names of the subscription groups. of_5: the files have properties that only 5.x writes."""
 
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
-    is_v5: bool = False
+    of_5: bool = False
     findings: tuple[Damage, ...] = ()
 
     @property
@@ -126,10 +126,10 @@ def load(directory: ReadOnlyDirectory) -> TopicsConfig:
     topics = _objects_by_name(topics_file.value, "topicConfigTable", TOPICS, findings)
     groups = _objects_by_name(groups_file.value, "subscriptionGroupTable", GROUPS, findings)
     versions = (topics_file.value.get("dataVersion"), groups_file.value.get("dataVersion"))
-    is_v5 = any(isinstance(version, dict) and "stateVersion" in version for version in versions)
+    of_5 = any(isinstance(version, dict) and "stateVersion" in version for version in versions)
     return TopicsConfig(
         {name: topic(name, value) for name, value in topics.items()},
         tuple(sorted(groups)),
-        is_v5 or any("attributes" in value for value in topics.values()),
+        of_5 or any("attributes" in value for value in topics.values()),
         tuple(findings),
     )

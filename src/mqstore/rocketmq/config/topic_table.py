@@ -42,6 +42,19 @@ from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bea
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.config.topic_config import GROUPS, TOPICS, TopicConfig
 from mqstore.rocketmq.config.topic_config import topic as topic_of
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.system_topics import (
+    BENCHMARK_TOPIC,
+    CHECK_GROUP,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    reply_topic,
+)
 
 __all__ = ["BUILT_IN_GROUPS", "SubscriptionGroupConfig", "SubscriptionGroups", "TopicConfig", "Topics", "built_in_groups", "system_topics"]
 
@@ -72,30 +85,30 @@ def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str 
         return TopicConfig(name, perm=perm, read_queues=queues, write_queues=queues)
 
     common = (
-        made("SELF_TEST_TOPIC"),
-        made("TBW102", 8, 7),
-        made("BenchmarkTest", 1024),
+        made(SELF_TEST_TOPIC),
+        made(TEMPLATE_TOPIC, 8, 7),
+        made(BENCHMARK_TOPIC, 1024),
         made(cluster, 16, 7),
         made(broker, 1, 7),
-        made("OFFSET_MOVED_EVENT"),
-        made("SCHEDULE_TOPIC_XXXX", 18),
-        made(f"{cluster}_REPLY_TOPIC"),
-        made("RMQ_SYS_TRANS_HALF_TOPIC"),
+        made(OFFSET_MOVED_TOPIC),
+        made(SCHEDULE_TOPIC, 18),
+        made(reply_topic(cluster)),
+        made(HALF_TOPIC),
     )
-    if version == "4.9.3":
+    if not version_rules(version).makes_further_topics:
         return common
     return (
         *common,
         made(f"rmq_sys_REVIVE_LOG_{cluster}", 8),
         made(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
-        made("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
-        made("rmq_sys_wheel_timer"),
+        made(OP_TOPIC),
+        made(TIMER_TOPIC),
     )
 
 
 def built_in_groups(version: str) -> tuple[str, ...]:
     """Return the groups that a broker creates itself."""
-    return BUILT_IN_GROUPS if version == "4.9.3" else (*BUILT_IN_GROUPS, "CID_RMQ_SYS_TRANS")
+    return (*BUILT_IN_GROUPS, CHECK_GROUP) if version_rules(version).makes_further_topics else BUILT_IN_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +156,7 @@ class _ConfigTable:
     def __init__(self, version: str, *, clock: Callable[[], int] = now_ms) -> None:
         self.version = version
         self.findings: tuple[Damage, ...] = ()
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
@@ -200,13 +213,13 @@ class _ConfigTable:
         self._read.pop(name, None)
 
     def _as_written(self, held: Mapping[str, Any]) -> dict[str, Any]:
-        if self._is_v5:
+        if self._rules.writes_every_field:
             return bean({**self._added, **held})
         return bean({name: value for name, value in held.items() if name not in self._added or value != self._added[name]})
 
     def _document(self) -> dict[str, Any]:
         beans = {name: self._as_written(held) for name, held in self._beans.items()}
-        return {**self._others, "dataVersion": self._data_version.value(self._is_v5), self._name: beans}
+        return {**self._others, "dataVersion": self._data_version.value(self._rules.writes_every_field), self._name: beans}
 
     def text(self) -> str:
         """Return the text of the file in the dialect of the version."""
@@ -302,7 +315,7 @@ class SubscriptionGroups(_ConfigTable):
 
     def _document(self) -> dict[str, Any]:
         document = super()._document()
-        if self._is_v5:
+        if self._rules.writes_every_field:
             document.setdefault("forbiddenTable", {})
         elif not document.get("forbiddenTable"):
             document.pop("forbiddenTable", None)

@@ -50,9 +50,9 @@ class LoadedConfig:
     fault: str  # what is wrong with the main file; empty if nothing is
 
 
-def loaded_configs(directory: ReadOnlyDirectory, *, is_v5: bool, lmq: bool) -> Iterator[LoadedConfig]:
-    """Yield the configuration files that exist, or of which a .bak exists."""
-    for relative in (*_ALWAYS, LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, *(_ONLY_5 if is_v5 else ())):
+def loaded_configs(directory: ReadOnlyDirectory, *, further: bool, lmq: bool) -> Iterator[LoadedConfig]:
+    """Yield the configuration files that exist, or of which a .bak exists. further: also those of 5.x."""
+    for relative in (*_ALWAYS, LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, *(_ONLY_5 if further else ())):
         if not (directory.exists(relative) or directory.exists(f"{relative}.bak")):
             continue
         found = fastjson.load(directory, relative)

@@ -20,7 +20,7 @@ from mqstore.errors import RefusedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
-from mqstore.findings import Damage, Kind, Report
+from mqstore.findings import Damage, Kind, Remedy, Report, Subject
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
 from mqstore.rocketmq.diagnosis.database_queues import (
     RULES,
@@ -34,7 +34,7 @@ from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
 from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
-from mqstore.rocketmq.format.profile import Profile, profile
+from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -47,14 +47,18 @@ START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
 
-_REPAIRED = frozenset({"stray-file", "wrong-size", "bad-config", "bad-checkpoint", "bad-checksum", "queue-gap"})
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
-_OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
-_OF_LOG = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.ZEROED, Kind.MISSING_FILE, Kind.WRONG_SIZE})
-_FOR_GOOD = frozenset(map(str, _OF_RECORDS - {Kind.BAD_CHECKSUM})) | {"gone", "note", "offset-past-end"}
-_OF_GONE = frozenset(map(str, (Kind.BAD_QUEUE_ENTRY, Kind.QUEUE_ENTRY_MISMATCH)))
-_OF_LOG_BYTES = _OF_RECORDS | _OF_LOG | {Kind.TORN_RECORD}
-_OF_INDEX = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_ENTRY, Kind.BAD_INDEX_CHAIN, Kind.MISSING_INDEX_ENTRY})
+_REPAIRED = frozenset(kind for kind in Kind if kind.remedy is Remedy.REPAIR)
+_FOR_GOOD = frozenset(kind for kind in Kind if kind.subject is Subject.RECORD and kind.remedy is Remedy.BACKUP) | {
+    "gone",
+    "note",
+    "offset-past-end",
+}
+_OF_GONE = frozenset(kind for kind in Kind if kind.subject is Subject.QUEUE_ENTRY)
+
+
+def _is_of_log(item: Damage) -> bool:
+    return item.kind.subject is Subject.RECORD or item.kind.unread
 
 
 def rules_of(version: str) -> str:
@@ -152,14 +156,14 @@ class _Work:
             missing = check.count_missing()
             self.missing = missing
             loses = check.lost + missing
-            self._add_damage([item for item in report.damage if item.kind in _OF_LOG_BYTES])
+            self._add_damage([item for item in report.damage if _is_of_log(item)])
             self._add_losses(check, missing)
             self._add_unlisted_ranges(report.damage)
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
             self._add_changes(recovery)
             self._add_database(recovery)
-            self._add_damage([item for item in report.damage if item.kind not in _OF_LOG_BYTES])
+            self._add_damage([item for item in report.damage if not _is_of_log(item)])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
             again = redelivery(self.store, RecoveredView(self.store, recovery, self.profile), self.configs, check.last_timestamp)
             redelivers = again.messages
@@ -202,7 +206,7 @@ class _Work:
         lmq = self.store.config.enable_lmq
         if lmq is None:
             lmq = self.store.directory.exists("config/lmqConsumerOffset.json")
-        for config in loaded_configs(self.store.directory, is_v5=self.rules != "4.9.3", lmq=lmq):
+        for config in loaded_configs(self.store.directory, further=version_rules(self.rules).has_further_files, lmq=lmq):
             self.configs.append(config)
             fault = config.fault or "the file is missing"
             if config.outcome == "fails":
@@ -224,7 +228,7 @@ class _Work:
         self._check_queue_types()
         for place in directories_in_index(store) if store.config.message_index_enable is not False else ():
             sentence = f"{place} is a directory, and the broker takes it for an index file"
-            if self.rules == "4.9.3":
+            if version_rules(self.rules).starts_with_directory_in_index:
                 self.harmless = False
                 self.evidence.append(Evidence("keys-lost", place, f"{sentence}: it does not load the index files after it"))
             else:
@@ -276,7 +280,7 @@ class _Work:
 
     def _check_queue_types(self) -> None:
         """5.x compares the directory of a queue with the configured type of its topic."""
-        if self.rules == "4.9.3":
+        if not version_rules(self.rules).has_batch_queues:
             return
         batch = {*self.store.topics.batch_topics, *self.store.config.batch_topics}
         known = self.store.directory.exists("config/topics.json") or bool(self.store.config.batch_topics)
@@ -346,7 +350,8 @@ class _Work:
         listed = max((queue.max_physical_offset for queue in self.store.view("disk").queues()), default=-1)
         starts = {file.relative: file.start for file in self.store.log.files}
         for item in damage:
-            if item.kind in _OF_LOG and item.length and starts.get(item.file, -1) + item.offset > listed and item.file in starts:
+            lost = item.kind.unread and item.kind.noticed and item.length
+            if lost and item.file in starts and starts[item.file] + item.offset > listed:
                 self.unknown.append(f"how many messages were in the {count(item.length, 'byte')} at {item.offset} of {item.file}")
 
     def _add_changes(self, recovery: Recovery) -> None:
@@ -415,9 +420,9 @@ class _Work:
 
     def _stays(self, item: Damage, dropped: set[str]) -> bool:
         """Return whether clients notice damage after the start: what is derived may be made again, and a torn end was never promised."""
-        if item.kind in _OF_INDEX:
-            return item.file not in dropped and not (item.file == "index" and dropped)
-        return item.kind in _OF_RECORDS or item.kind in _OF_LOG or item.kind is Kind.QUEUE_ENTRY_MISMATCH
+        if item.kind.subject is Subject.INDEX and (item.file in dropped or (item.file == "index" and dropped)):
+            return False
+        return item.kind.noticed
 
     # what to do
 
@@ -450,7 +455,7 @@ class _Work:
             return False
         found = [item.finding for item in self.evidence]
         entries = sum(finding in _OF_GONE for finding in found)
-        known = _FOR_GOOD | (_OF_GONE | {str(Kind.QUEUE_ORDER)} if entries <= self.missing else frozenset())
+        known = _FOR_GOOD | (_OF_GONE | {Kind.QUEUE_ORDER} if entries <= self.missing else frozenset())
         return any(finding in known for finding in found) and all(finding in known for finding in found) and not self.harmless
 
     def _advice_on_copy(self, lost: int, redelivers: int) -> tuple[str, str]:

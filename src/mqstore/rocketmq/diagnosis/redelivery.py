@@ -19,13 +19,12 @@ import numpy as np
 from mqstore.diagnosis import Evidence
 from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, readable_offsets, torn_text
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.system_topics import CHECK_GROUP, SCHEDULE_TOPIC
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["Redelivery", "redelivery"]
-
-SYSTEM_GROUP = "CID_RMQ_SYS_TRANS"  # transactions are checked by the broker itself, which continues where the half messages are
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,9 @@ def _of_delays(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, 
 
 def _past_the_end(view: RecoveredView) -> Iterator[Evidence]:
     for item in view.consumer_offsets():
-        if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == SYSTEM_GROUP:
+        if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == CHECK_GROUP:
             continue
-        again = item.max_offset if view.version == "4.9.3" and item.min_offset == 0 else 0
+        again = item.max_offset if version_rules(view.version).far_offsets_start_over and item.min_offset == 0 else 0
         what = f"is sent back to 0 and gets {again} messages again" if again else f"continues at its end, {item.max_offset}"
         queue = f"topic {item.topic!r}, queue {item.queue_id}, which ends at {item.max_offset}"
         sentence = f"group {item.group!r} is at {item.offset} of {queue}: it {what}"

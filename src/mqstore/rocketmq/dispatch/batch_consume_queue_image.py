@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mqstore.rocketmq.dispatch.base_queue_image import BaseQueueImage, Rows, Source
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, valid_units
+from mqstore.rocketmq.format.profile import DEFAULT_VERSION
 
 __all__ = ["BatchQueueImage"]
 
@@ -86,7 +87,7 @@ class BatchQueueImage(BaseQueueImage):
         if self.files[0].first_created and self.min_offset == -1:
             self._refresh_min()
 
-    def correct_min(self, log_min: int, version: str = "5.3.3") -> None:
+    def correct_min(self, log_min: int, version: str = DEFAULT_VERSION) -> None:
         """Move the minimum past the leading units of the first file whose records have left the log."""
         self._refresh_min()
         if not self.files:

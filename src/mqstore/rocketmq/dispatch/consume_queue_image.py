@@ -34,6 +34,7 @@ from mqstore.kernels.rocketmq import queue_rows
 from mqstore.rocketmq.dispatch.base_queue_image import SCAN_ROWS, BaseQueueImage, Rows, Source, java_divide, java_long
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["PLAIN_LIMIT", "QueueImage"]
 
@@ -136,12 +137,12 @@ class QueueImage(BaseQueueImage):
 
     def correct_min(self, log_min: int, version: str) -> None:
         """Move the minimum to the first entry whose record is still in the log, by the rules of a version."""
-        if version == "4.9.3":
-            self._correct_min_4(log_min)
+        if version_rules(version).bisects_minimum:
+            self._bisect_min(log_min)
         else:
-            self._correct_min_5(log_min)
+            self._scan_min(log_min)
 
-    def _correct_min_4(self, log_min: int) -> None:
+    def _scan_min(self, log_min: int) -> None:
         if not self.files:
             return
         rows = self.files[0].written_rows()
@@ -152,7 +153,7 @@ class QueueImage(BaseQueueImage):
                 self._set_first_entry(self.files[0].start + number * ENTRY.itemsize, int(rows["tags_code"][number]))
                 return
 
-    def _correct_min_5(self, log_min: int) -> None:
+    def _bisect_min(self, log_min: int) -> None:
         if self.min_logic_offset >= self.end:
             return
         last = self.files[-1]

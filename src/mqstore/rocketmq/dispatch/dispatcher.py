@@ -34,6 +34,7 @@ from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC, is_left_out_of_light_queues
 
 __all__ = [
     "DEFAULT_DELAYS",
@@ -50,7 +51,6 @@ __all__ = [
 
 Longs = NDArray[np.int64]
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LMQ_PREFIX = "%LMQ%"
 TAGS_KEY = "T#"  # before the tags of a record, where they are indexed like a key
@@ -79,13 +79,13 @@ class DispatchRules:
 
     delays: milliseconds per delay level; empty if the broker does not know them (4.9 during an unclean recovery).
     multi_dispatch, lmq: the broker's enableMultiDispatch and enableLmq. batch_topics: topics whose queue.type is BatchCQ.
-    index_tags: whether the index has the tags of a record, too, as `topic#T#tags` (since 5.4.0).
+    only_light_queues: as in `VersionRules`. index_tags: whether the index has the tags of a record, too, as `topic#T#tags`.
     """
 
     delays: tuple[int, ...] = field(default_factory=parse_delays)
     multi_dispatch: bool = False
     lmq: bool = False
-    is_v5: bool = False
+    only_light_queues: bool = False
     batch_topics: frozenset[str] = frozenset()
     index_tags: bool = False
 
@@ -135,7 +135,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     """Return the further queues of a multi-dispatch record (docs/formats/rocketmq.md, 4.1)."""
     if not rules.multi_dispatch or message.sys_flag & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return ()
-    if rules.is_v5 and (message.topic.startswith(("%RETRY%", "rmq_sys_")) or message.topic == SCHEDULE_TOPIC):
+    if rules.only_light_queues and is_left_out_of_light_queues(message.topic):
         return ()
     names = _java_split(properties.get("INNER_MULTI_DISPATCH", ""))
     offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
@@ -144,7 +144,7 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     found = []
     for name, text in zip(names, offsets, strict=True):
         offset = _int_or_none(text)
-        if offset is None or (rules.is_v5 and "/" in name):
+        if offset is None or (rules.only_light_queues and "/" in name):
             continue
         queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
         found.append((name, queue_id, offset))

@@ -46,6 +46,7 @@ from mqstore.rocketmq.engine.services import Services
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
@@ -96,7 +97,7 @@ class MessageStore(ReadSide, SinglePut):
         self.notes: tuple[str, ...] = tuple(loaded.recovery.notes)
         self._loaded = loaded
         self._recovery = loaded.recovery
-        self._is_v5 = self.version != "4.9.3"
+        self._rules = version_rules(self.version)
         self._open = True
         maximums = {(queue.topic, queue.queue_id): queue.max_offset for queue in self.queues()}
         batch_topics = loaded.recovery.rules.batch_topics
@@ -106,7 +107,7 @@ class MessageStore(ReadSide, SinglePut):
         self.commit = GroupCommit(self.log.sync, self._update_paused)
         self.retention = Retention(self.log, config)
         self._dispatch_loop = DispatchLoop(
-            loaded, self._path, flushed_only=self._is_v5 and self._sync_flush, on_state_change=self._update_paused
+            loaded, self._path, flushed_only=self._rules.dispatches_flushed_only and self._sync_flush, on_state_change=self._update_paused
         )
         self._pull_rules = pull.PullRules(
             version=self.version,
@@ -420,7 +421,7 @@ class MessageStore(ReadSide, SinglePut):
             self._appender.stop()
             whole = not self._dispatch_loop.interrupted and not self._appender.interrupted
             if whole:
-                if self._is_v5 and self._sync_flush:
+                if self._rules.dispatches_flushed_only and self._sync_flush:
                     self.commit.sync()  # dispatch then takes only what is on disk
                 steps = (self.dispatch_now, self._sync_files, self._sync_index)
                 done = [_attempt(step, errors) for step in steps]
@@ -452,7 +453,7 @@ class MessageStore(ReadSide, SinglePut):
     def _sync_index(self) -> None:
         index = self._recovery.index
         if isinstance(index, StoredIndex):
-            index.sync(headers=self._is_v5)
+            index.sync(headers=self._rules.syncs_index_headers)
 
     def _reach_back(self) -> None:
         """Let the next process, which will recover, dispatch the records again whose keys are in the index files that it removes."""

@@ -23,6 +23,7 @@ from typing import Protocol
 from mqstore.errors import MqstoreError
 from mqstore.rocketmq.append.delay import DelayService
 from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.group_commit import GroupCommit
 
@@ -127,7 +128,7 @@ class Services:
                     self._try(store.flush)
                 else:
                     self._try(lambda: store.flush_queues(config.flush_consume_queue_least_pages))
-            if store.version != "4.9.3" and now - checkpoint >= 1.0:
+            if version_rules(store.version).writes_checkpoint_each_second and now - checkpoint >= 1.0:
                 checkpoint = now
                 self._try(store.write_checkpoint)
             if now - cleaned >= config.clean_resource_interval / 1000:

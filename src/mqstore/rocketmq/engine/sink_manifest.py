@@ -18,6 +18,7 @@ from mqstore.errors import TargetError, UsageError
 from mqstore.files.state_file import fields_of, flag, one_of, parse, plain_name, read_state, rows, seal, text, whole
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.staging import StagedPart, check_run, is_stage
+from mqstore.rocketmq.format.profile import VERSIONS
 
 if TYPE_CHECKING:
     from mqstore.files.recorder import Recorder
@@ -139,7 +140,7 @@ def _intent(found: dict[str, Any]) -> Intent:
     settings = fields_of(found.get("settings"), _names(SinkSettings))
     broker = fields_of(settings.get("broker"))
     given = SinkSettings(
-        None if settings.get("version") is None else one_of(settings, "version", ("4.9.3", "5.3.3")),
+        None if settings.get("version") is None else one_of(settings, "version", VERSIONS),
         None if settings.get("store_host") is None else text(settings, "store_host", 100),
         {name: text(broker, name) for name in broker},
     )

@@ -38,6 +38,7 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, batches_of, columns_of, remove_left_behind, remove_stage
 from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.live.store_lock import StoreInUseError
 
 if TYPE_CHECKING:
@@ -238,8 +239,8 @@ def _rows_there(store: MessageStore, intent: Intent) -> _StoredRows:
 def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
     """Yield the physical offsets of the staged rows in the log from the intent's start on, up to the first that is missing."""
     config = store.config
-    five = store.version != "4.9.3"
-    rules = RowRules(store.version, config.store_host, config.max_message_size, 0, five and config.enabled_append_prop_crc, intent.stored)
+    crc = version_rules(store.version).has_property_crc and config.enabled_append_prop_crc
+    rules = RowRules(store.version, config.store_host, config.max_message_size, 0, crc, intent.stored)
     at = intent.start
     for batch in _batches(intent):
         columns = columns_of(batch, rules)

@@ -25,13 +25,11 @@ from collections.abc import Sequence
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import parsed, reencode
 from mqstore.rocketmq.format.message import Message
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
+from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["GIVEN_UP_TOPIC", "HALF_TOPIC", "OP_TOPIC", "committed", "given_up", "half", "op_message", "renewed", "settled_by"]
+__all__ = ["committed", "given_up", "half", "op_message", "renewed", "settled_by"]
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -42,7 +40,7 @@ def half(message: Message, version: str) -> Message:
     """Return the half message of a message that is part of a transaction."""
     changes: dict[str, str | None] = {}
     properties = message.encoded_properties(version)
-    if profile(version).is_v5:
+    if version_rules(version).keeps_transaction_id:
         unique = record.decode_properties(properties).get("UNIQ_KEY")
         if unique:
             changes["__transactionId__"] = unique
@@ -84,7 +82,7 @@ def op_message(queue_offsets: Sequence[int], version: str, *, born_host: str | N
 
     4.9.3 writes one op message for each half message. Raises ValueError for several offsets in 4.9.3.
     """
-    if not profile(version).is_v5:
+    if not version_rules(version).joins_op_messages:
         if len(queue_offsets) != 1:
             raise ValueError(f"an op message of {version} names one half message, not {len(queue_offsets)}")
         body = str(queue_offsets[0])

@@ -31,7 +31,7 @@ from functools import lru_cache
 
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_text import java_hash
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
 
 __all__ = ["JavaMap", "parsed", "reencode"]
 
@@ -108,7 +108,7 @@ class JavaMap:
 
 def parsed(properties: bytes, version: str) -> JavaMap:
     """Parse a property text into the map that a broker of this version uses: 16 buckets in 4.9.3, 128 in 5.3.3."""
-    return JavaMap.of(record.decode_properties(properties), 128 if profile(version).is_v5 else 16)
+    return JavaMap.of(record.decode_properties(properties), version_rules(version).property_buckets)
 
 
 def reencode(properties: bytes, changes: Mapping[str, str | None], version: str) -> bytes:

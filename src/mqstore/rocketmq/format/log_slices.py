@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Protocol
 
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_TIMESTAMP_AT, STORE_TIMESTAMP_AT_IPV6, SYS_FLAG_AT
 
 __all__ = ["LogFiles", "LogSlices", "roll_next_file", "store_timestamp_at", "store_timestamp_in"]
@@ -101,7 +102,7 @@ def store_timestamp_in(raw: memoryview) -> int:
 
 def store_timestamp_at(log: LogSlices, physical: int, size: int, version: str) -> int:
     """Return the store time of a record of a known size, or -1 if the log does not hold it (any more)."""
-    if physical < log.min_offset or (version != "4.9.3" and physical + size > log.max_offset):
+    if physical < log.min_offset or (version_rules(version).reads_within_log and physical + size > log.max_offset):
         return -1
     raw = log.slice(physical, size)
     return -1 if raw is None else store_timestamp_in(raw)

@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["FileQueue", "QueueFile", "infer_size", "load"]
 
@@ -67,13 +68,14 @@ class FileQueue:
 
     def refusals(self, version: str) -> tuple[str, ...]:
         """Return why a broker of this version (`4.9.3`, `5.3.3`) would not start on this directory: a sentence each, empty if it would."""
+        rules = version_rules(version)
         reasons = []
         for number, entry in enumerate(self.listing):
             where = f"{self.relative}/{entry.name}"
             if entry.is_directory:
-                if version == "4.9.3":
+                if rules.takes_directories_for_files:
                     reasons.append(f"{where} is a directory, which 4.9.3 treats as a file of the wrong size; move it away")
-            elif entry.size == 0 and number == len(self.listing) - 1 and version != "4.9.3":
+            elif entry.size == 0 and number == len(self.listing) - 1 and rules.deletes_empty_last_file:
                 continue
             elif entry.size != self.file_size:
                 what = "is empty" if entry.size == 0 else f"has {entry.size} bytes"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mqstore.kernels.rocketmq.put import Message, PutResult
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["DEFAULT_HOST", "Inner", "Message", "MessageBatch", "PutResult", "PutStatus"]
 
@@ -68,7 +69,7 @@ class PutStatus(enum.Enum):
 
     def spelled(self, version: str) -> str:
         """Return the name that a broker of this version uses."""
-        return self.value if version != "4.9.3" else _OLD_SPELLING.get(self, self.value)
+        return self.value if version_rules(version).spells_status_correctly else _OLD_SPELLING.get(self, self.value)
 
 
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE})

@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 from mqstore.files.rocksdb import Family, OnFault
 
-__all__ = ["FAMILY", "HALF_TOPIC", "HalfMessage", "HalfMessages", "parse_half"]
+__all__ = ["FAMILY", "HalfMessage", "HalfMessages", "parse_half"]
 
 FAMILY = "trans"
-HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 _LAST = b"lastOffsetPy"
 _INT64 = struct.Struct(">q")
 _VALUE = struct.Struct(">ii")

@@ -57,7 +57,6 @@ __all__ = [
     "ROLLED",
     "SLOT",
     "SLOT_SIZE",
-    "TOPIC",
     "UNIT",
     "UNIT_SIZE",
     "WHEEL",
@@ -69,7 +68,6 @@ __all__ = [
 ]
 
 WHEEL, LOG, CHECK = "timerwheel", "timerlog", "config/timercheck"
-TOPIC = "rmq_sys_wheel_timer"
 SLOT = np.dtype([("second", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
 UNIT = np.dtype(
     [

@@ -27,7 +27,7 @@ from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.index_file import UnreadIndex
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import DEFAULT_VERSION, profile, version_rules
 from mqstore.rocketmq.format.record import parse_host
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
@@ -145,12 +145,12 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     store.require_directories()
     fresh = not store.log.files and not store.consume_queues()
     # an existing store shows whether its broker indexes tags
-    writer = profile(config.version or "5.3.3") if config.version or fresh else store.evidence.profile
+    writer = profile(config.version or DEFAULT_VERSION) if config.version or fresh else store.evidence.profile
     version = writer.rules
     for place in ("commitlog", "consumequeue"):
         directory.make_directory(place)
     directory.sync_directory()
-    if version != "4.9.3" or store.unclean:
+    if version_rules(version).deletes_empty_last_file or store.unclean:
         _remove_empty_last_file(directory, store)
     if store.unclean:
         _restore_lengths(directory, store)
@@ -210,7 +210,7 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     )
     _clear(directory, log, recovery, queue_files)
     confirm = 0
-    if version != "4.9.3":
+    if version_rules(version).confirms_offset:
         confirm = recovery.last_record if recovery.last_record >= 0 else found.confirm_physical_offset
     checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm, recovery.log_max, writer.checkpoint_fields)
     if unclean:
@@ -228,7 +228,7 @@ def check_loadable(root: Path, config: StoreConfig) -> None:
     store = RocketMQStore(root, config=_broker_config(config))
     store.require_directories()
     fresh = not store.log.files and not store.consume_queues()
-    _refuse_other_queue_type(store, profile(config.version or ("5.3.3" if fresh else store.version_hint)).rules)
+    _refuse_other_queue_type(store, profile(config.version or (DEFAULT_VERSION if fresh else store.version_hint)).rules)
     _refuse_unknown_geometry(store)
 
 
@@ -244,7 +244,7 @@ def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
 
 def _refuse_other_queue_type(store: RocketMQStore, version: str) -> None:
     """Refuse plain queues of a topic that now has batch queues: their entries would no longer be visible."""
-    batch = store.rules(version).batch_topics if version != "4.9.3" else frozenset()
+    batch = store.rules(version).batch_topics if version_rules(version).has_batch_queues else frozenset()
     for queue in store.consume_queues():
         if queue.topic in batch:
             raise RefusedError(

@@ -26,6 +26,7 @@ from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import LockedFile, LockHeldError
+from mqstore.rocketmq.format.profile import version_rules
 
 __all__ = ["ABORT", "LOCK", "StoreInUseError", "StoreLock", "create_abort", "remove_abort"]
 
@@ -72,7 +73,7 @@ def create_abort(directory: DurableDirectory, version: str, pid: int) -> None:
     if not directory.exists(ABORT):
         directory.create(ABORT)
         directory.sync_directory()
-    if version == "4.9.3":
+    if not version_rules(version).writes_pid:
         return
     before = ReadOnlyDirectory(directory.root).read(ABORT) or b""
     _put(directory, f"{ABORT}.bak", before)

@@ -20,6 +20,7 @@ from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import split_keys
+from mqstore.rocketmq.format.system_topics import HALF_TOPICS, SCHEDULED_TOPICS
 from mqstore.rocketmq.lookup.point_reader import grouped_records
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.scan.columns import RecordColumns
@@ -42,8 +43,6 @@ MAX_DAMAGE = 1000
 PIECE = 4 << 20
 INDEX_HITS = 1 << 20
 
-SCHEDULED_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"})
-HALF_TOPICS = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"})
 _CORRELATION = "CORRELATION_ID"
 
 Mask = NDArray[np.bool_]

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mqstore.errors import UsageError
-from mqstore.findings import Kind
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.lookup.index_probe import EMPTY, why_unusable
@@ -29,7 +28,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["Costs", "Interval", "Plan", "Survey", "check_plan", "choose", "covered_intervals", "survey", "uncovered_intervals"]
 
-_UNUSABLE = frozenset({Kind.WRONG_SIZE, Kind.UNREADABLE})  # findings of an index file that rule it out
 
 # seconds for a key, an entry and a byte, measured on one core: they choose the plan, nothing else depends on them
 PROBE_SECONDS = 2e-6
@@ -162,7 +160,7 @@ def survey(store: RocketMQStore, keys: int, by: str, splits: int | None) -> Surv
     files: dict[int, IndexFile] = {}
     faults: dict[str, str] = {}
     if by != Plan.SCAN:
-        faults = {item.file: str(item.kind) for item in store.findings if item.file.startswith("index/") and item.kind in _UNUSABLE}
+        faults = {item.file: str(item.kind) for item in store.findings if item.file.startswith("index/") and item.kind.unread}
         faults |= {file.relative: file.sentence for file in store.unread_index}
         for number, file in enumerate(store.index_files()):
             fault = faults.get(file.relative) or why_unusable(file)

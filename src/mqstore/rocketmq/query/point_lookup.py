@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at, store_timestamp_in
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at, page_from
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
@@ -97,7 +98,7 @@ def record_by_id(log: LogSlices, message_id: str) -> Record | None:
 def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = MAX_MESSAGE_SIZE) -> int:
     """Return the store time of the record at the log's minimum, or -1. 4.9.3 requires room for two maximum messages in that file."""
     start = log.min_offset
-    if version == "4.9.3":
+    if not version_rules(version).reads_head_for_earliest:
         return store_timestamp_at(log, start, 2 * max_message_size, version)
     head = log.slice(start, STORE_TIMESTAMP_AT + 8)
     if head is not None and int.from_bytes(head[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big") & BORN_HOST_IPV6:

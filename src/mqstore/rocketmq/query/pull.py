@@ -42,6 +42,7 @@ from mqstore.rocketmq.format import log_slices
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import is_address
 from mqstore.rocketmq.format.log_slices import LogSlices
+from mqstore.rocketmq.format.profile import VersionRules, version_rules
 from mqstore.rocketmq.format.queue_page import PagedQueue, page_from, roll_next_file, unit_size
 from mqstore.rocketmq.format.record import Record, decode_properties
 from mqstore.rocketmq.format.record_decoder import records_in, records_of
@@ -93,8 +94,8 @@ class PullRules:
     corrects_offsets: bool = True
 
     @property
-    def is_v5(self) -> bool:
-        return self.version != "4.9.3"
+    def follows(self) -> VersionRules:
+        return version_rules(self.version)
 
     @property
     def total_limit(self) -> int:
@@ -189,7 +190,7 @@ def get_message(
         return GetResult(GetStatus.OFFSET_TOO_SMALL, _next_offset(rules, offset, low), low, high)
     if offset == high:
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-    following = low if low == 0 and not rules.is_v5 else high
+    following = low if low == 0 and rules.follows.far_offsets_start_over else high
     return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, _next_offset(rules, offset, following), low, high)
 
 
@@ -206,10 +207,10 @@ def _is_full(rules: PullRules, max_count: int, result: GetResult, messages: int,
     """Return whether the batch has no room for another record. The first one always fits."""
     if not result.total_bytes or not result.message_count:
         return False
-    if result.message_count + (messages if rules.is_v5 else 1) > max_count:
+    if result.message_count + (messages if rules.follows.goes_on_to_next_file else 1) > max_count:
         return True
     max_bytes = rules.max_bytes_on_disk if on_disk else rules.max_bytes_in_memory
-    if rules.is_v5:
+    if rules.follows.goes_on_to_next_file:
         max_bytes = min(max_bytes, rules.total_limit)
     return result.total_bytes + size > max_bytes or result.message_count >= (
         rules.max_count_on_disk if on_disk else rules.max_count_in_memory
@@ -226,19 +227,19 @@ def _scan_slow(
     tags_code_of: TagsCodeOf | None,
 ) -> GetResult:
     """Scan entry by entry: the reference implementation, for both versions and both kinds of queue."""
-    is_v5 = rules.is_v5
+    goes_on = rules.follows.goes_on_to_next_file
     unit = unit_size(queue)
     limit = _scan_limit(rules, max_count, unit)
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, queue.min_offset, queue.max_offset, [], [], [], [])
     examined = 0
-    for _ in range(rules.travel_files if is_v5 else 1):
+    for _ in range(rules.travel_files if goes_on else 1):
         if result.total_bytes or result.next_begin_offset >= result.max_offset:
             break
         page = page_from(queue, result.next_begin_offset)
         if page is None:
             result.status = GetStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = _next_offset(rules, result.next_begin_offset, roll_next_file(queue, result.next_begin_offset))
-            if not is_v5:
+            if not goes_on:
                 return result
             break
         rows = page.rows(None if queue.batch else limit // unit + 1)
@@ -247,9 +248,9 @@ def _scan_slow(
             physical, size, code = row[:3]
             at, messages = row[4:6] if queue.batch else (page.file.start // unit + page.first + number, 1)
             on_disk = log.max_offset - physical > rules.in_memory_bytes
-            if (at - offset) * unit >= limit or (is_v5 and result.next_begin_offset >= result.max_offset):
+            if (at - offset) * unit >= limit or (goes_on and result.next_begin_offset >= result.max_offset):
                 break
-            if is_v5:
+            if goes_on:
                 if _is_full(rules, max_count, result, messages, size, on_disk):
                     break
                 examined = physical
@@ -311,7 +312,7 @@ def _scan_fast(
     result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset + consumed, low, high)
     result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
     if not taken:
-        return None if rules.is_v5 and rules.travel_files != 1 else result
+        return None if rules.follows.goes_on_to_next_file and rules.travel_files != 1 else result
     found = log.readable(lowest)
     if found is None or not log.min_offset <= found[0] <= lowest or end > found[0] + len(found[1]):
         return None
@@ -324,9 +325,9 @@ def _scan_fast(
 @lru_cache(64)
 def kernel_limits(rules: PullRules) -> Limits:
     """Convert the rules for the kernel."""
-    max_total = rules.total_limit if rules.is_v5 else 1 << 62
+    max_total = rules.total_limit if rules.follows.goes_on_to_next_file else 1 << 62
     return Limits(
-        is_v5=rules.is_v5,
+        is_v5=rules.follows.goes_on_to_next_file,
         in_memory_bytes=rules.in_memory_bytes,
         travel_files=rules.travel_files,
         max_filter_bytes=rules.max_filter_bytes,

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at
+from mqstore.rocketmq.format.profile import VERSIONS, version_rules
 from mqstore.rocketmq.format.queue_page import PagedFile, PagedQueue, Rows
 
 __all__ = ["Boundary", "offset_by_time"]
@@ -50,10 +51,13 @@ def offset_by_time(
 
     boundary: for 5.3.3. modified: for 4.9.3, the modification time of each queue file, ms, in the order of the files.
     """
-    if version == "4.9.3":
+    if not version_rules(version).bisects_times:
         return _nearest(queue, log, timestamp, modified)
     found = _batch_by_time(queue, timestamp, boundary) if queue.batch else _bound(queue, log, timestamp, boundary)
     return min(max(found, queue.min_offset), queue.max_offset)
+
+
+_NEAREST, _BOUND = VERSIONS  # by the rules of which the searches below read store times
 
 
 class _Times:
@@ -130,7 +134,7 @@ def _nearest(queue: PagedQueue, log: LogSlices, timestamp: int, modified: Sequen
         file = next((file for file in queue.files if _last_time(log, file) >= timestamp), queue.files[-1])
     else:
         file = next((file for file, at in zip(queue.files, modified, strict=True) if at >= timestamp), queue.files[-1])
-    times = _Times(log, file, "4.9.3")
+    times = _Times(log, file, _NEAREST)
     if not times.count:
         return 0
     found = _bisect(times, timestamp, _floor(queue, file), log.min_offset)
@@ -149,7 +153,7 @@ def _nearest(queue: PagedQueue, log: LogSlices, timestamp: int, modified: Sequen
 
 
 def _last_time(log: LogSlices, file: PagedFile) -> int:
-    times = _Times(log, file, "4.9.3")
+    times = _Times(log, file, _NEAREST)
     return times[times.count - 1] if times.count else -1
 
 
@@ -160,7 +164,7 @@ def _bound(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary
     file = _file_by_time(queue, log, timestamp, boundary)
     if file is None:
         return 0
-    times = _Times(log, file, "5.3.3")
+    times = _Times(log, file, _BOUND)
     if not times.count:
         return 0
     first = file.start // ENTRY_SIZE
@@ -185,7 +189,7 @@ def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: B
     """Choose the file. lower: the first whose last message is not earlier, else the last. upper: the last that does not begin later."""
 
     def time_at(file: PagedFile, row: int) -> int:
-        times = _Times(log, file, "5.3.3")
+        times = _Times(log, file, _BOUND)
         found = times[row] if row < times.count else -1
         return found if found > 0 else -1
 

@@ -35,8 +35,8 @@ from mqstore.files import Bytes
 from mqstore.kernels.common.crc32 import crc32, crc_of_spans
 from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.java_text import decode_utf8
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     CRC_PROPERTY_SIZE,
@@ -49,6 +49,7 @@ from mqstore.rocketmq.format.record import (
     SYS_FLAG_AT,
     decode_properties,
 )
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
 __all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
 
@@ -102,7 +103,7 @@ class RecordParser:
         largest_array: int = LARGEST_ARRAY,
         strict: bool = False,
     ) -> None:
-        self._is_v5 = version != "4.9.3"
+        self._rules = version_rules(version)
         self._check_crc = check_crc and not property_crc
         self._property_crc = check_crc and property_crc
         self._largest_array = largest_array
@@ -134,7 +135,7 @@ class RecordParser:
         fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
         frames.fields(data, positions, fields)
         good = np.ones(len(positions), np.bool_)
-        if not self._is_v5:
+        if not self._rules.has_version_2:
             good &= data[positions + 7] == MAGIC_V1 & 0xFF
         if self._check_crc:
             lengths = fields[frames.BODY_LENGTH]
@@ -154,7 +155,7 @@ class RecordParser:
         if len(found):
             spans = fields[frames.TOPIC_START, found][:, None] + np.arange(len(_SCHEDULE))
             found = found[(data[spans] == _SCHEDULE).all(axis=1)]
-        if self._is_v5:
+        if self._rules.parses_inner_batches:
             starts, lengths = fields[frames.PROPERTIES_START], np.maximum(fields[frames.PROPERTIES_LENGTH], 0)
             text = np.empty(int(lengths.sum()), np.uint8)
             copy_spans(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
@@ -196,7 +197,8 @@ class RecordParser:
             if digits is None or expected < 0 or crc32(data[position:end]) & 0x7FFFFFFF != expected:
                 return False
         base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
-        if self._is_v5 and base is not None and count is not None and not (java_integer(base, 64) and java_integer(count, 16)):
+        inner = self._rules.parses_inner_batches
+        if inner and base is not None and count is not None and not (java_integer(base, 64) and java_integer(count, 16)):
             return False
         start = int(fields[frames.TOPIC_START])
         topic = data[start : start + int(fields[frames.TOPIC_LENGTH])].tobytes()
@@ -209,11 +211,11 @@ class RecordParser:
         if left < 8:
             return ParseStop(at, False, -1, len(data))
         size, magic = struct.unpack(">ii", data[at : at + 8].tobytes())
-        if self._is_v5 and left < size:
+        if self._rules.compares_size_first and left < size:
             return ParseStop(at, False, -1, at + 4)
         if magic == MAGIC_BLANK:
             return ParseStop(at, True, 0, at + 8)
-        if magic != MAGIC_V1 and not (self._is_v5 and magic == MAGIC_V2):
+        if magic != MAGIC_V1 and not (self._rules.has_version_2 and magic == MAGIC_V2):
             return ParseStop(at, False, -1, at + 8)
         if size > self._largest_array:
             raise RefusedError(

@@ -49,6 +49,7 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     MAGIC_AT,
@@ -123,7 +124,7 @@ class Recovery:
         looked at, from the newest back; None: all.
         """
         self.version = version
-        self.is_v5 = version != "4.9.3"
+        self.follows = version_rules(version)
         self.notes: list[str] = []
         self.recovered_from = 0  # physical offset from which the log was parsed
         self.last_record = -1  # physical offset of the last record parsed; after an unclean exit, if there is none, where parsing began
@@ -133,7 +134,7 @@ class Recovery:
         self._log = log
         self._checkpoint = checkpoint
         self._config = config
-        self.rules = rules if self.is_v5 else replace(rules, batch_topics=frozenset())
+        self.rules = rules if self.follows.has_batch_queues else replace(rules, batch_topics=frozenset())
         self.unclean = unclean
         self._largest_array = largest_array
         self._strict = strict
@@ -152,7 +153,7 @@ class Recovery:
 
     def _load_queues(self) -> None:
         places: list[tuple[str, type[AnyQueueImage], int | None]] = [("consumequeue", QueueImage, self._config.consume_queue_file_size)]
-        if self.is_v5:
+        if self.follows.has_batch_queues:
             places.append(("batchconsumequeue", BatchQueueImage, self._config.batch_queue_file_size))
         for place, kind, configured in places:
             found = {
@@ -224,12 +225,12 @@ class Recovery:
 
     def _recover_log(self, listed: int) -> tuple[int, bool]:
         """Parse the log and dispatch again what the version does. Returns (truncation point, whether nothing is written there)."""
-        rules = self.rules if self.is_v5 else replace(self.rules, delays=())
+        rules = self.rules if self.follows.keeps_delays_in_recovery else replace(self.rules, delays=())
         config = self._config
         parser = RecordParser(
             self.version,
             check_crc=config.check_crc_on_recover is not False,
-            property_crc=self.is_v5 and bool(config.force_verify_prop_crc),
+            property_crc=self.follows.has_property_crc and bool(config.force_verify_prop_crc),
             largest_array=self._largest_array,
             strict=self._strict and self.unclean,
         )
@@ -249,7 +250,7 @@ class Recovery:
                 self.last_record = file.start + int(run[-1])
                 if self.unclean:
                     self.dispatch(data, run, rules)
-                elif self.is_v5:
+                elif self.follows.lists_after_clean_exit:
                     self.dispatch(data, run[_physical(data, run)[0] > listed], rules)
             if not stop.blank or number + 1 == len(self.log_files):
                 return file.start + stop.position, stop.blank or not data[stop.position : stop.position + 8].any()
@@ -269,7 +270,7 @@ class Recovery:
 
     def _first_clean(self, listed: int) -> int:
         """Return the number of the file from which the log is parsed after a clean exit."""
-        if not self.is_v5:
+        if not self.follows.lists_after_clean_exit:
             return max(0, len(self.log_files) - 3)
         return max(self._oldest, bisect_right([file.start for file in self.log_files], listed) - 1)
 
@@ -282,7 +283,7 @@ class Recovery:
         """Return the number of the newest file whose first record was stored before the checkpoint, or that of the oldest."""
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
         limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
-        magics = (MAGIC_V1, MAGIC_V2) if self.is_v5 else (MAGIC_V1,)
+        magics = (MAGIC_V1, MAGIC_V2) if self.follows.has_version_2 else (MAGIC_V1,)
         for number in range(len(self.log_files) - 1, self._oldest, -1):
             data = self._log.mapped(self.log_files[number].file).data
             if _read_long(data, MAGIC_AT, 4) in magics:
@@ -317,7 +318,7 @@ class Recovery:
         last = 0
         if not len(positions):
             return last
-        if rules.multi_dispatch and not self.is_v5:
+        if rules.multi_dispatch and self.follows.needs_properties:
             self._refuse_without_properties(data, positions)
         physical, ascending = _physical(data, positions)
         # records with wrong physical offset fields are dispatched in parts within which the fields ascend
@@ -365,9 +366,9 @@ class Recovery:
 
     def start(self) -> None:
         """Dispatch what load has not dispatched, if the version does that, and correct the minimums again."""
-        if not self.is_v5 or self._config.recheck_reput_offset_from_cq:
+        if self.follows.waits_for_dispatch or self._config.recheck_reput_offset_from_cq:
             self._catch_up()
-        if not self.is_v5:
+        if self.follows.waits_for_dispatch:
             self.correct_minimums()
 
     def _catch_up(self) -> None:
@@ -377,7 +378,7 @@ class Recovery:
             at = max(at, self.log_min)
             place = self._readable(at)
             if place is None:
-                if not self.is_v5:
+                if self.follows.waits_for_dispatch:
                     raise RefusedError(
                         f"a 4.9.3 broker does not start on this store: it waits until everything up to {self.log_max} "
                         f"is dispatched, but no log file holds {at}; inspect the store with --view disk"

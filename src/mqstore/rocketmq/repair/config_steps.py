@@ -20,6 +20,7 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import bean, to_text
 from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs, readable_offsets, torn_text
+from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["config_steps"]
@@ -40,7 +41,7 @@ def config_steps(store: RocketMQStore, version: str, last_timestamp: int, ends: 
     """Yield the steps for the configuration and the checkpoint. last_timestamp: store time of the last message; ends: of the queues."""
     lmq = store.directory.exists(LMQ_OFFSETS)
     torn: set[str] = set()
-    for config in loaded_configs(store.directory, is_v5=version != "4.9.3", lmq=lmq):
+    for config in loaded_configs(store.directory, further=version_rules(version).has_further_files, lmq=lmq):
         if config.outcome == "main" or (config.outcome != "fails" and not store.directory.exists(config.file)):
             continue
         if config.outcome == "empty" and not config.size:

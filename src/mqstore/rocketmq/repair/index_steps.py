@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Kind, Subject
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
@@ -33,7 +33,6 @@ from mqstore.table.formatting import count
 __all__ = ["index_steps"]
 
 MOST_KEYS = 2_000_000  # of a file that is repaired in place
-_KINDS = frozenset({Kind.BAD_INDEX_HEADER, Kind.BAD_INDEX_CHAIN, Kind.BAD_INDEX_ENTRY})
 _OTHERWISE = "key queries miss messages, or follow links that lead elsewhere"
 
 Keys = NDArray[np.void]
@@ -51,7 +50,7 @@ def index_steps(store: RocketMQStore, scan: Verification, damage: list[Damage]) 
     """Yield one step for each damaged index file. The scan must be complete; damage: its findings."""
     found: dict[str, list[Damage]] = {}
     for item in damage:
-        if item.kind in _KINDS and item.file.startswith("index/"):
+        if item.kind.subject is Subject.INDEX and item.file.startswith("index/"):
             found.setdefault(item.file, []).append(item)
     files = _files(store)
     for item in damage:

@@ -2,6 +2,7 @@
 
     a torn end                    zeros: the broker appends there
     size or magic of a record     restored, if everything inside the record agrees with it and its body matches its CRC
+    physical offset of a record   restored from its position, unless the record is a copy of one that is where the offset says
     a body that does not match    its CRC is computed again: the broker keeps the message, with the body as it is
     bytes that are not a record   become the body of a rolled-back message, which a broker parses and lists nowhere
     the rest of a file            a record of end of file
@@ -18,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Kind, Subject
 from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.diagnosis.log_site import RenamedLogFile
-from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.commit_log import CommitLog, size_at
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import (
     BODY_AT,
@@ -30,9 +31,11 @@ from mqstore.rocketmq.format.record import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
     TRANSACTION_ROLLBACK,
     Record,
     body_crc,
+    decode,
     encode,
 )
 
@@ -42,7 +45,6 @@ FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
 SMALLEST = len(encode(Record(FILLER_TOPIC, b"")))
 MAGICS = (MAGIC_V1, MAGIC_V2)
-GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.ZEROED, Kind.TORN_RECORD})
 LARGEST_RECORD = 64 << 20
 
 _SIZE_AND_MAGIC = struct.Struct(">iI")
@@ -73,7 +75,7 @@ def log_steps(log: CommitLog, damage: list[Damage], timestamp: int, on_restored:
             yield from _missing_files(log, item)
         elif file is not None and item.kind is Kind.BAD_CHECKSUM:
             yield _checksum(log, file, item)
-        elif file is not None and item.kind in GAPS:
+        elif file is not None and item.kind.subject is Subject.BYTES:
             yield from _gap(log, file, item, timestamp, on_restored)
 
 
@@ -112,6 +114,11 @@ def _missing_files(log: CommitLog, item: Damage) -> Iterator[Step]:
 def _gap(log: CommitLog, file: QueueFile, item: Damage, timestamp: int, on_restored: Callable[[Bytes], None]) -> Iterator[Step]:
     end = item.offset + item.length
     mapped = log.mapped(file)
+    offsets = tuple(_offsets(log, file, item, on_restored)) if item.kind is Kind.BAD_OFFSET else ()
+    if offsets:
+        why = "the record's own physical offset does not match its position, from which it is restored"
+        yield _step("frame", item, why, "", *offsets, otherwise="it lists the message elsewhere if it dispatches the log again")
+        return
     number = log.files.index(file)
     if number == log.last_written() and not _written_after(log, file, end):
         stop = min(max(end, item.offset), mapped.size)
@@ -179,6 +186,33 @@ def _restored(log: CommitLog, file: QueueFile, item: Damage, on_restored: Callab
             on_restored(raw)
             return Change("write", item.file, item.offset, head)
     return None
+
+
+def _offsets(log: CommitLog, file: QueueFile, item: Damage, on_restored: Callable[[Bytes], None]) -> Iterator[Change]:
+    """Yield the changes that give the records of a range the offsets of their positions; none if a part of it is anything else."""
+    raw = log.mapped(file).data[item.offset : item.offset + item.length].copy()
+    base = file.start + item.offset
+    records = []
+    at = 0
+    while at < len(raw):
+        field = raw[at + PHYSICAL_OFFSET_AT : at + PHYSICAL_OFFSET_AT + 8]
+        claimed = int.from_bytes(field.tobytes(), "big", signed=True)
+        field[:] = np.frombuffer(struct.pack(">q", base + at), np.uint8)[: len(field)]
+        if frames.status_at(raw, at, base, True) != frames.STOP:
+            return
+        one = raw[at : at + size_at(raw, at)]
+        there, here = log.record(claimed), decode(one.tobytes())
+        if not _crc_fits(one) or (there is not None and _place(there) == _place(here)):
+            return
+        records.append((at, one))
+        at += len(one)
+    for at, one in records:
+        on_restored(one)
+        yield Change("write", item.file, item.offset + at + PHYSICAL_OFFSET_AT, struct.pack(">q", base + at))
+
+
+def _place(record: Record) -> tuple[str, int, int]:
+    return record.topic, record.queue_id, record.queue_offset
 
 
 def _crc_fits(raw: Bytes) -> bool:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UnsupportedError, UsageError
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import View
 from mqstore.shown import Shown
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.store.disk_view import DiskView
 
-__all__ = ["VERSIONS", "RocketMQStore"]
-
-VERSIONS = ("4.9.3", "5.3.3")
+__all__ = ["RocketMQStore"]
 
 
 class RocketMQStore(StoreFiles, Shown):
@@ -38,7 +36,7 @@ class RocketMQStore(StoreFiles, Shown):
             yield "log", f"{size(files[0].size)} from physical offset {files[0].start:,}"
             yield "queues, index, shutdown", "not known"
             return
-        yield "files of", f"RocketMQ {'5.x' if self.version_hint.startswith('5') else '4.x'}"
+        yield "files of", f"RocketMQ {version_rules(self.version_hint).series}"
         yield "log", f"{size(sum(file.size for file in files))} in {count(len(files), 'file')}"
         queues = self.view().queues()
         yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"

@@ -33,7 +33,7 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.format.log_file import named_start, open_place
-from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.format.profile import VERSIONS, profile, version_rules
 from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessages
 from mqstore.rocketmq.format.rocksdb_index import RocksIndex
 from mqstore.rocketmq.format.rocksdb_timeline import Timeline
@@ -43,7 +43,7 @@ from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Database
 from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
 from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
 from mqstore.rocketmq.store.unread_parts import unread_parts
-from mqstore.rocketmq.store.version_evidence import Evidence, evidence, is_v5
+from mqstore.rocketmq.store.version_evidence import Evidence, evidence, written_by_5
 from mqstore.store import StorePlace
 
 __all__ = ["StoreFiles", "looks_like_rocketmq"]
@@ -293,7 +293,7 @@ class StoreFiles:
     @cached_property
     def version_hint(self) -> str:
         """The version whose rules the files suggest: `5.3.3` if anything exists that only 5.x writes, else `4.9.3`."""
-        return "5.3.3" if is_v5(self) else "4.9.3"
+        return VERSIONS[written_by_5(self)]
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -306,7 +306,7 @@ class StoreFiles:
         version: of the broker that dispatches; by default the one that wrote the store, as far as its files show.
         """
         asked = None if version is None else profile(version)
-        five = asked.is_v5 if asked is not None else self.version_hint != "4.9.3"
+        follows = version_rules(self.version_hint if version is None else version)
         lmq = any(queue.topic.startswith(LMQ_PREFIX) for queue in self.consume_queues())
         multi = self.config.enable_multi_dispatch
         batch = {queue.topic for queue in self.batch_queues()} | set(self.topics.batch_topics) | set(self.config.batch_topics)
@@ -314,9 +314,9 @@ class StoreFiles:
             delays=parse_delays(self.config.message_delay_level) if self.config.message_delay_level else parse_delays(),
             multi_dispatch=lmq if multi is None else multi,
             lmq=lmq if self.config.enable_lmq is None else self.config.enable_lmq,
-            is_v5=five,
+            only_light_queues=follows.only_light_queues,
             batch_topics=frozenset(batch),
-            index_tags=asked.indexes_tags if asked is not None else five and self.indexes_tags,
+            index_tags=asked.indexes_tags if asked is not None else self.indexes_tags,
         )
 
     @cached_property

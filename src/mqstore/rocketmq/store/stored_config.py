@@ -35,14 +35,14 @@ def topics(directory: ReadOnlyDirectory, databases: Databases) -> TopicsConfig:
             table = rocksdb_config.topics(database)
             if table.by_name and not _is_later(directory, topic_config.TOPICS, table.version):
                 found = replace(found, topics=table.by_name)
-            found = replace(found, is_v5=True, findings=(*found.findings, *table.findings))
+            found = replace(found, of_5=True, findings=(*found.findings, *table.findings))
     for place in (GROUPS, V2):
         database = databases.open(place)
         if database is not None:
             names = rocksdb_config.groups(database)
             if names.names and not _is_later(directory, topic_config.GROUPS, names.version):
                 found = replace(found, groups=names.names)
-            found = replace(found, is_v5=True, findings=(*found.findings, *names.findings))
+            found = replace(found, of_5=True, findings=(*found.findings, *names.findings))
     return found
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_timeline import ROLL_LABEL, Timeline
-from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, TOPIC, UNIT_SIZE, TimerLog, read_check
+from mqstore.rocketmq.format.system_topics import TIMER_TOPIC
+from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, UNIT_SIZE, TimerLog, read_check
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
@@ -124,7 +125,7 @@ class Timers:
     def _recall(self, physical: int) -> Iterator[tuple[int, str]]:
         """Yield (due time, unique key) of the message that a record recalls."""
         message = self._store.log.record(physical)
-        if message is None or message.topic != TOPIC:
+        if message is None or message.topic != TIMER_TOPIC:
             return
         properties = message.property_map()
         due, key = _number(properties.get("TIMER_OUT_MS")), properties.get("TIMER_DEL_UNIQKEY")
@@ -146,7 +147,7 @@ class Timers:
     def _message(self, physical: int, passed: bool) -> Record | None:
         """Return the record of a message; None, which is counted, if it cannot be read. passed: whether it has been delivered."""
         message = self._store.log.record(physical)
-        if message is not None and message.topic == TOPIC:
+        if message is not None and message.topic == TIMER_TOPIC:
             return message
         if passed and physical < self._store.log.start:
             self.removed += 1
@@ -204,7 +205,7 @@ class Timers:
     def _queued(self, newest: int) -> Iterator[int]:
         """Yield the physical offsets of the records that have not reached the timer log."""
         view = self._store.view()
-        queue = view.queue_or_none(TOPIC, 0)
+        queue = view.queue_or_none(TIMER_TOPIC, 0)
         if queue is None:
             return
         low, _ = view.log_range()

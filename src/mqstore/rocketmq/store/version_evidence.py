@@ -7,15 +7,17 @@ oldest version that fits is suggested; a later broker may have written the store
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.config.consumer_offset_file import OffsetTable
+from mqstore.rocketmq.config.topic_config import TopicsConfig
+from mqstore.rocketmq.format.checkpoint import Checkpoint
+from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.profile import Profile, profile
 
-if TYPE_CHECKING:
-    from mqstore.rocketmq.store.store_files import StoreFiles
-
-__all__ = ["Evidence", "evidence", "is_v5"]
+__all__ = ["Evidence", "evidence", "written_by_5"]
 
 _V5_ONLY = (
     "abort.bak",
@@ -29,6 +31,27 @@ _V5_ONLY = (
 )
 
 
+class Signs(Protocol):
+    """The parts of a store that show its version."""
+
+    @property
+    def directory(self) -> ReadOnlyDirectory: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def checkpoint(self) -> Checkpoint: ...
+    @property
+    def topics(self) -> TopicsConfig: ...
+    @property
+    def offset_table(self) -> OffsetTable: ...
+    @property
+    def queue_database(self) -> str | None: ...
+    @property
+    def offset_database(self) -> str | None: ...
+    @property
+    def indexes_tags(self) -> bool: ...
+
+
 class Evidence(NamedTuple):
     """The profile that the files suggest, and what in them does."""
 
@@ -36,7 +59,7 @@ class Evidence(NamedTuple):
     why: str
 
 
-def evidence(store: StoreFiles) -> Evidence:
+def evidence(store: Signs) -> Evidence:
     """Return what the files suggest."""
     why = next(_v5(store), None)
     if why is None:
@@ -50,12 +73,12 @@ def evidence(store: StoreFiles) -> Evidence:
     return Evidence(profile("5.3.3"), why)
 
 
-def is_v5(store: StoreFiles) -> bool:
+def written_by_5(store: Signs) -> bool:
     """Return whether anything in a store is written by 5.x only."""
     return next(_v5(store), None) is not None
 
 
-def _v5(store: StoreFiles) -> Iterator[str]:
+def _v5(store: Signs) -> Iterator[str]:
     """Yield what in a store is written by 5.x only, the cheapest to find first."""
     point = store.checkpoint
     if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0:
@@ -65,24 +88,24 @@ def _v5(store: StoreFiles) -> Iterator[str]:
             yield f"there is {place}, which 5.x makes"
     if store.queue_database is not None or store.offset_database is not None:
         yield "queues or offsets are in RocksDB, which 5.x can do"
-    if store.topics.is_v5 or store.offset_table.is_v5:
+    if store.topics.of_5 or store.offset_table.of_5:
         yield "the configuration has properties that 5.x writes"
     if _abort_has_content(store):
         yield "the file abort has contents, which 5.x writes"
-    if _newest_file_is_v5(store):
+    if _newest_file_is_of_5(store):
         yield "the first record of the newest log file has a form that 5.x writes"
     if store.indexes_tags:
         yield "the index has entries of tags, which 5.4.0 and later write"
 
 
-def _abort_has_content(store: StoreFiles) -> bool:
+def _abort_has_content(store: Signs) -> bool:
     try:
         return bool(store.directory.read("abort", 64))
     except CannotOpenError:
         return False  # that it exists is all that counts for a broker
 
 
-def _newest_file_is_v5(store: StoreFiles) -> bool:
+def _newest_file_is_of_5(store: Signs) -> bool:
     """Return whether the first record of the newest written log file has version 2, or properties that end as 5.3 writes them.
 
     4.3 to 4.7 end them in the same way. Beside a checkpoint, a 5.x broker has left further signs, so that without any it was one of these.

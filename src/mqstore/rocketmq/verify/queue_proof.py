@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.dispatch.dispatcher import SCHEDULE_TOPIC, QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
 __all__ = ["BatchQueueProof", "QueueProof"]
 

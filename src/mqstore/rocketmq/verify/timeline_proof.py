@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.record import Record
-from mqstore.rocketmq.format.rocksdb_half_messages import HALF_TOPIC, HalfMessage
+from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessage
 from mqstore.rocketmq.format.rocksdb_timeline import Timeline, TimerPair
-from mqstore.rocketmq.format.timer_wheel import TOPIC
+from mqstore.rocketmq.format.system_topics import ROCKSDB_HALF_TOPIC, TIMER_TOPIC
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.timers import Timers
@@ -41,7 +41,9 @@ class TimelineProof:
 
     def notes(self) -> Iterator[str]:
         """Yield what could not be compared."""
-        if self._store.has_unread_entries and any(queue.topic in (TOPIC, HALF_TOPIC) for queue in self._store.view().queues()):
+        if self._store.has_unread_entries and any(
+            queue.topic in (TIMER_TOPIC, ROCKSDB_HALF_TOPIC) for queue in self._store.view().queues()
+        ):
             yield f"{self._store.unread_sentence('timers and half messages', INDEX_PLACE)}; whether it has any is not known"
         if self._faults:
             yield f"not all timers and half messages in RocksDB ({INDEX_PLACE}) can be read: what they lead to is not known"
@@ -65,7 +67,7 @@ class TimelineProof:
             yield _at(Kind.BAD_TIMER, f"{where} {self._absent(pair.physical_offset)}", 1)
             return
         properties = message.property_map()
-        wanted = (TOPIC, pair.size, str(pair.due_time), pair.uniq_key)
+        wanted = (TIMER_TOPIC, pair.size, str(pair.due_time), pair.uniq_key)
         if (message.topic, size, properties.get("TIMER_OUT_MS"), properties.get("UNIQ_KEY")) != wanted:
             yield _at(
                 Kind.BAD_TIMER, f"{where} is one of topic {message.topic!r} with {size} bytes, or has another due time or unique key", 1
@@ -87,7 +89,7 @@ class TimelineProof:
             return
         properties = message.property_map()
         held = (message.topic, size, properties.get("REAL_TOPIC"), properties.get("__transactionId__"))
-        if held != (HALF_TOPIC, half.size, half.topic, half.uniq_key):
+        if held != (ROCKSDB_HALF_TOPIC, half.size, half.topic, half.uniq_key):
             yield _at(Kind.BAD_TRANSACTION, f"{where} is one of topic {message.topic!r} with {size} bytes, or of another message", 1)
 
     def _record(self, physical: int) -> tuple[Record | None, int]:

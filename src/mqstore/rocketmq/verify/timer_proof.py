@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.format.timer_wheel import SLOT_SIZE, TOPIC, UNIT_SIZE, WHEEL, Slot, TimerLog, read_check, slots
+from mqstore.rocketmq.format.system_topics import TIMER_TOPIC
+from mqstore.rocketmq.format.timer_wheel import SLOT_SIZE, UNIT_SIZE, WHEEL, Slot, TimerLog, read_check, slots
 from mqstore.rocketmq.store.store import RocketMQStore
 
 __all__ = ["TimerProof"]
@@ -109,7 +110,7 @@ class TimerProof:
                 if message is None or raw is None:
                     what = "has expired" if physical < log.start else "cannot be read"
                     yield self._of_unit(start + UNIT_SIZE * k, f"a message waits, but its record at physical offset {physical} {what}", 1)
-                elif message.topic != TOPIC or len(raw) != size:
+                elif message.topic != TIMER_TOPIC or len(raw) != size:
                     found = f"a record of topic {message.topic!r} with {len(raw)} bytes"
                     yield self._of_unit(start + UNIT_SIZE * k, f"it leads to physical offset {physical}, {size} bytes: {found}")
 

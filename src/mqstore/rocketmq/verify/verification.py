@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, merge_adjacent
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, merge_adjacent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, dispatch_positions
 from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
@@ -48,13 +48,6 @@ REMEDY = "`mqstore rebuild` makes queues and index from the log"
 DROP_EVERY = 32  # splits, half a gigabyte of log
 
 Progress = Callable[[int, int], None]
-
-_OF_RECORDS = frozenset({Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM, Kind.BAD_COMPRESSION, Kind.BAD_TEXT, Kind.BAD_PROPERTIES})
-_OF_INDEX = frozenset({Kind.BAD_INDEX_CHAIN, Kind.BAD_INDEX_HEADER})
-_GAPS = frozenset({Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED})
-_LOG_KINDS = frozenset(
-    {Kind.BAD_FRAME, Kind.BAD_LENGTHS, Kind.BAD_OFFSET, Kind.TORN_RECORD, Kind.ZEROED, Kind.MISSING_FILE, Kind.UNREADABLE, Kind.WRONG_SIZE}
-)
 
 
 def verify(store: RocketMQStore, *, threads: int = 2, progress: Progress | None = None) -> Report:
@@ -128,7 +121,7 @@ class Verification:
             *(
                 SkippedRange(item.file, item.offset, item.length, str(item.kind))
                 for item in self.damage
-                if item.kind in _LOG_KINDS and item.file.startswith(f"{self.log.queue.relative}/")
+                if item.kind.unread and item.file.startswith(f"{self.log.queue.relative}/")
             ),
             *self._unread(),
         )
@@ -224,7 +217,7 @@ class Verification:
         self.checked.messages += check.messages
         self.damage.extend(check.damage)
         start = check.split.file.start
-        self._of_split = [np.array([start + item.offset for item in check.damage if item.kind in _OF_RECORDS], np.int64)]
+        self._of_split = [np.array([start + item.offset for item in check.damage if item.kind.subject is Subject.RECORD], np.int64)]
         dispatched = check.dispatched
         if dispatched is not None and dispatched.records:
             self.log_end = start + check.end
@@ -362,7 +355,7 @@ class Verification:
         self.gone = len(lost) - end
         starts = {file.relative: file.start for file in self.log.files}
         for number, item in enumerate(self.damage):
-            if item.kind in _GAPS and item.file in starts:
+            if item.kind.subject is Subject.BYTES and item.file in starts:
                 start, length = starts[item.file] + item.offset, item.length
             elif item.kind == Kind.MISSING_FILE and item.file.startswith(f"{self.log.queue.relative}/"):
                 start, length = int(item.file.rpartition("/")[2]), item.length
@@ -460,7 +453,7 @@ class Verification:
     def _without_unfinished_put(self, file: IndexFile, found: Sequence[Damage]) -> list[Damage]:
         """Return the findings about the newest index file without those of an entry that a killed broker was adding: a note instead."""
         places = unfinished_put(file) if found and self.store.unclean else frozenset()
-        kept = [item for item in found if item.kind not in _OF_INDEX or item.offset not in places]
+        kept = [item for item in found if item.kind.subject is not Subject.INDEX or item.offset not in places]
         if len(kept) != len(found):
             self.notes.append(f"{file.relative}: the broker was killed while it added an entry; its recovery adds the entry again")
         return kept

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Kind
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE
 from mqstore.rabbitmq.format.message_file import OVERHEAD
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["FileUsage", "QueueUsage", "UsageReport", "usage"]
-
-_NOT_READ = frozenset({Kind.BAD_STORE_RECORD, Kind.UNREADABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +164,19 @@ def _queue_usage(
     """Return the queues of a vhost. live: receives the marks of the rows that they need."""
     sums: dict[str, list[int]] = {}
     for queue in vhost.queues:
-        found = sums.setdefault(queue.name, [0, 0, 0, 0])
-        found[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
+        counted = sums.setdefault(queue.name, [0, 0, 0, 0])
+        counted[3] += sum(entry.size for _, entry in store.directory.walk(queue.place.place))
         for table in queue.entry_tables():
             entries = table.entries[(table.entries["state"] & ACKED) == 0]
             shared = entries["place"] == IN_STORE
-            found[0] += len(entries)
-            found[1] += int(entries["size"][~shared].sum())
-            found[2] += int(entries["size"][shared].sum())
-            wanted = entries[shared]
+            counted[0] += len(entries)
+            counted[1] += int(entries["size"][~shared].sum())
+            counted[2] += int(entries["size"][shared].sum())
+            left = entries[shared]
             for each, needed in zip(stores, live, strict=True):
-                rows = each.find(wanted["hi"], wanted["lo"])
+                rows = each.find(left["hi"], left["lo"])
                 needed[rows[rows >= 0]] = True
-                wanted = wanted[rows < 0]
+                left = left[rows < 0]
         advance()
     return [
         QueueUsage(vhost.name, name, messages, embedded + shared, embedded, shared, index)
@@ -195,7 +192,7 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
     for k, file in enumerate(store.files):
         mine = number == k
         needed = mine & live
-        lost = sum(item.length for item in store.findings if item.file == file.name and item.kind in _NOT_READ)
+        lost = sum(item.length for item in store.findings if item.file == file.name and item.kind.unread)
         found.append(
             FileUsage(
                 file.name,

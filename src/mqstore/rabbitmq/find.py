@@ -55,13 +55,13 @@ class FoundInQueues:
 def find(
     store: RabbitMQStore,
     needle: Needle,
-    found: FoundInQueues,
+    counts: FoundInQueues,
     *,
     body: str = "sha256",
     pieces: Iterable[MessageRows] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the messages that hold the text, as JSON values, with FOUND_COLUMNS. found: is counted up.
+    """Yield the rows of the messages that hold the text, as JSON values, with FOUND_COLUMNS. counts: are counted up.
 
     pieces: the rows of the store to search; all by default. progress: called with (messages searched, 0), because their number is not
     known in advance.
@@ -74,18 +74,18 @@ def find(
         batch = store.batch(rows, _SEARCHED)
         if batch is None:
             continue
-        found.messages += batch.num_rows
+        counts.messages += batch.num_rows
         payloads = batch.column("payload")
-        found.bytes += pc.sum(pc.binary_length(payloads)).as_py() or 0
-        found.unreadable += _lost_bytes(batch)
+        counts.bytes += pc.sum(pc.binary_length(payloads)).as_py() or 0
+        counts.unreadable += _lost_bytes(batch)
         mask = needle.marks_of(payloads) | hexadecimal.marks_of(batch.column("msg_id"))
         mask |= needle.marks_of(batch.column("properties_json")) | quoted.marks_of(batch.column("properties_json"))
         for k, payload in _streams(batch):
             mask[k] = mask[k] or bool(needle.forms_in(payload))
         if progress is not None:
-            progress(found.messages, 0)
+            progress(counts.messages, 0)
         if mask.any():
-            yield from _rows(store, rows.take(np.flatnonzero(mask)), needle, found, body)
+            yield from _rows(store, rows.take(np.flatnonzero(mask)), needle, counts, body)
 
 
 def _lost_bytes(batch: pa.RecordBatch) -> int:
@@ -103,7 +103,7 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
         yield k, batch.column("payload")[k].as_py()
 
 
-def _rows(store: RabbitMQStore, rows: MessageRows, needle: Needle, found: FoundInQueues, body: str) -> Iterator[dict[str, Any]]:
+def _rows(store: RabbitMQStore, rows: MessageRows, needle: Needle, counts: FoundInQueues, body: str) -> Iterator[dict[str, Any]]:
     columns = rabbitmq_columns_for(body)
     batch = store.batch(rows, columns)
     searched = store.batch(rows, ("payload",))
@@ -114,7 +114,7 @@ def _rows(store: RabbitMQStore, rows: MessageRows, needle: Needle, found: FoundI
         row = json.loads(text)
         names, forms = _matches(row, payload, needle)
         if names:
-            found.hits += 1
+            counts.hits += 1
             yield row | {"matched_in": names, "matched_as": forms, "state": _state(row), "consumed_by": []}
 
 

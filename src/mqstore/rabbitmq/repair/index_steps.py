@@ -1,4 +1,15 @@
-"""Steps for the index of a version 2 queue, file by file, written in place.
+"""Steps for the index of a queue of either version.
+
+Version 1, journal and segments:
+
+    a torn end of the journal                 cut off
+    damage in the journal or in a segment,    all that can be read is written to segments as they would be after a flush, and the
+    or a state on which a node crashes        journal is emptied
+
+Both kinds of damage make a node crash before it listens, or pass over what follows. Segments that neither the damage nor the journal
+touches stay as they are.
+
+Version 2, file by file, written in place:
 
     a header that is not one                       the header that the file's number demands
     an incomplete entry at the end                 completed from the .qs if it says where its message is; else cut off
@@ -7,33 +18,131 @@
     an entry of a message that cannot be read      cleared; so are the entries of messages in a .qs that is missing
     a .qs without its .qi                          an index of all its persistent messages, of which some may have been acknowledged
 
-Format: docs/formats/rabbitmq.md, sections 12.1 to 12.4.
+Format: docs/formats/rabbitmq.md, sections 3 to 5, 7 and 12.1 to 12.4.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from mqstore.files import Bytes
+from mqstore.findings import Damage, Subject
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.format import index_v2, queue_store
+from mqstore.rabbitmq.format import index_v2, queue_store, segment
+from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, IndexFile
 from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER, HEADER_SIZE
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
-from mqstore.rabbitmq.repair.queue_content import UNREADABLE, QueueContent
-from mqstore.rabbitmq.repair.queue_step import QueueStep
+from mqstore.rabbitmq.repair.queue_step import UNREADABLE, QueueContent, QueueStep, segment_content
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change
 from mqstore.table.formatting import count
 
-__all__ = ["index_v2_steps", "lost_index_steps"]
+__all__ = ["index_v1_step", "index_v2_steps", "lost_index_steps"]
 
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
+
+
+def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueStep | None:
+    """Return the step for a queue with files of version 1; None if a node reads all of them. Adds the queue's messages to content."""
+    index = queue.index
+    bad: set[int] = set()
+    crashes: list[str] = []
+    damaged: list[Damage] = []
+    for version, number in queue.segments():
+        if version != 1:
+            continue
+        table = queue.entry_table(version, number)
+        mine = content.take(number, table, vhost)
+        crashes += table.crashes
+        faults = [item for item in table.findings if item.kind.subject is Subject.BYTES and item.file == index.segment_file(number)]
+        damaged += faults
+        if table.crashes or faults or mine.gained.any() or mine.returned or len(mine.fatal):
+            bad.add(number)
+    in_journal = [item for item in index.journal.findings if item.kind.subject is Subject.BYTES]
+    if not bad and not in_journal:
+        return None
+    end = index.journal.end
+    size = len(index.journal.data)
+    if not bad and index.journal.seen == len(index.journal.seq):
+        why = f"{in_journal[0].detail}, and nothing that can be read follows: the bytes are cut off"
+        change = Change("resize", index.journal_file, length=end)
+        otherwise = "it passes over them, and what it appends after them is lost at its next start"
+        return QueueStep("torn-end", index.journal_file, end, size - end, why, otherwise, "", (change,), vhost.place.place)
+    base = index.count
+    touched = bad | set(np.unique(index.journal_all.seq // base).tolist())
+    changes = [
+        Change("put", index.segment_file(number), content=_segment_maker(queue, vhost, number))
+        if content.kept.get(number)
+        else Change("remove", index.segment_file(number))
+        for number in sorted(touched)
+        if content.kept.get(number) or number in index.segment_numbers
+    ]
+    if size:
+        changes.append(Change("resize", index.journal_file, length=0))
+    damaged = [*in_journal, *damaged]
+    reason = damaged[0].detail if damaged else crashes[0] if crashes else _reason(content)
+    more = f" (and {count(len(damaged) - 1, 'further range')})" if len(damaged) > 1 else ""
+    where = damaged[0].file if damaged else index.journal_file if size else index.segment_file(min(bad))
+    why = f"{reason}{more}; what can be read, {count(content.messages, 'message')}, is written to segments"
+    return QueueStep(
+        "index",
+        where,
+        damaged[0].offset if damaged else 0,
+        damaged[0].length if damaged else 0,
+        why,
+        _otherwise(queue, content, crashes),
+        content.loss,
+        tuple(changes),
+        vhost.place.place,
+    )
+
+
+def _reason(content: QueueContent) -> str:
+    if content.fatal:
+        return f"the bytes of {count(content.fatal, 'message')} are not a message"
+    return f"{count(content.gained, 'message')} of the queue are not where a node looks for them"
+
+
+def _otherwise(queue: Queue, content: QueueContent, crashes: list[str]) -> str:
+    if crashes and not queue.start.clean:
+        return "it crashes here, the vhost does not start, and the node waits for it"
+    parts = []
+    if content.gained:
+        parts.append(f"{count(content.gained, 'message')} are lost")
+    if content.returned:
+        parts.append(f"{count(content.returned, 'consumed message')} are delivered again")
+    if content.fatal or crashes:
+        parts.append("the queue process crashes when it comes to them, at every attempt")
+    return ", ".join(parts) or "it passes over the bytes"
+
+
+def _segment_maker(queue: Queue, vhost: Vhost, number: int) -> Callable[[], bytes]:
+    def make() -> bytes:
+        table = queue.entry_table(1, number)
+        content = segment_content(table, vhost, dict.fromkeys(QueueContent().left_out, 0))
+        base = number * queue.index.count
+        parts = []
+        for row, entry in zip(content.rows[::-1].tolist(), content.entries[::-1], strict=True):
+            embedded = b""
+            if entry["place"] != IN_STORE:
+                data = table.sources[int(table.source[row])][1]
+                assert data is not None
+                embedded = data[int(entry["at"]) : int(entry["at"]) + int(entry["length"])].tobytes()
+            message_id = int(entry["hi"]).to_bytes(8, "big", signed=True) + int(entry["lo"]).to_bytes(8, "big", signed=True)
+            rel = int(entry["seq"]) - base
+            fields = {"size": int(entry["size"]), "expiry": int(entry["expiry"])}
+            parts.append(segment.publish(rel, message_id, embedded, **fields, persistent=bool(entry["flags"] & PERSISTENT)))
+            if entry["state"] & DELIVERED:
+                parts.append(segment.mark(rel))
+        return b"".join(parts)
+
+    return make
 
 
 def index_v2_steps(queue: Queue, vhost: Vhost, content: QueueContent) -> Iterator[QueueStep]:
@@ -110,8 +219,8 @@ class _File:
         yield from self._frames(content)
         lost = self._without_store()
         yield from self._cleared_without_store(lost)
-        found = self.queue.entry_table(2, self.number).entries if len(mine.fatal) else mine.entries
-        places = sorted({int(found["record"][row]) for row in mine.fatal} - set(lost))
+        entries = self.queue.entry_table(2, self.number).entries if len(mine.fatal) else mine.entries
+        places = sorted({int(entries["record"][row]) for row in mine.fatal} - set(lost))
         if places:
             changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
             why = f"the bytes of {count(len(places), 'message')} are not a message: the entries are cleared"
@@ -123,8 +232,8 @@ class _File:
         rows = self.index.rows
         if not self.queue.index_v2.lacks_store(self.number):
             return []
-        found = np.flatnonzero((rows["status"] == 1) & (rows["location"] == QUEUE_STORE))
-        return [HEADER_SIZE + row * ENTRY_SIZE for row in found.tolist()]
+        lost = np.flatnonzero((rows["status"] == 1) & (rows["location"] == QUEUE_STORE))
+        return [HEADER_SIZE + row * ENTRY_SIZE for row in lost.tolist()]
 
     def _cleared_without_store(self, places: list[int]) -> Iterator[QueueStep]:
         if places:
@@ -137,8 +246,8 @@ class _File:
     def _header(self, messages: int) -> Iterator[QueueStep]:
         width = self.queue.index_v2.count
         for name, data, store in ((self.name, self.data, False), (self.store_name, self.stored, True)):
-            wanted = index_v2.header(self.number * width, width, store=store)
-            if len(data) < HEADER_SIZE or data[:21].tobytes() == wanted[:21]:
+            header = index_v2.header(self.number * width, width, store=store)
+            if len(data) < HEADER_SIZE or data[:21].tobytes() == header[:21]:
                 continue
             lost = not store and not self.index.valid_header
             otherwise = (
@@ -147,7 +256,7 @@ class _File:
                 else "it does not look at it; other programs refuse the file"
             )
             why = "the header is not one of version 2 for a file of this number: it is written again"
-            yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, wanted))
+            yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, header))
 
     def _torn(self, content: QueueContent) -> Iterator[QueueStep]:
         if not self.index.partial:

@@ -10,26 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Verdict
+from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
+from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DAMAGED, PLAIN
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
-
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.store import RabbitMQStore
-    from mqstore.rabbitmq.store.vhost import Vhost
 
 __all__ = ["verify"]
 
-# kinds of findings of an index that are about single messages
-_OF_ENTRIES = frozenset({Kind.MISSING_BODY, Kind.BAD_TERM, Kind.BAD_QUEUE_FILE})
 # fates of which a queue has one finding for all messages
 _WHOLE_QUEUES = (
     (fate.HIDDEN, Kind.BROKER_LOSES, "they are after damage that the broker does not read past"),
@@ -38,16 +35,24 @@ _WHOLE_QUEUES = (
 )
 
 
-def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[[str], Bytes | None]) -> Report:
-    """Check a store. rows: all its index entries; data_of: the bytes of a file."""
+def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Check indexes, message files and every stored message, always carefully.
+
+    progress: called with (rows checked, 0), because the total is not known in advance.
+    """
+    store = store.carefully()
     checked = CheckCounts()
     for vhost in store.vhosts:
         for _, entry in store.directory.walk(vhost.place.place):
             checked.files += 1
             checked.bytes += entry.size
     work = _Rows()
-    for found in rows:
-        work.take(found, data_of)
+    done = 0
+    for rows in store.rows(QueueSelection(everything=True)):
+        work.take(rows, lambda name: mapped_bytes(store.directory, name))
+        done += len(rows)
+        if progress is not None:
+            progress(done, 0)
     checked.queue_entries, checked.messages = work.entries, work.messages
     damage = work.findings()
     damage += store.unread
@@ -56,7 +61,7 @@ def verify(store: RabbitMQStore, rows: Iterator[MessageRows], data_of: Callable[
         notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
-        damage += (item if item.kind in _OF_ENTRIES else replace(item, messages=0) for item in vhost.findings)
+        damage += (item if item.kind.subject is Subject.MESSAGE else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
     damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)

@@ -12,7 +12,7 @@ import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
 from mqstore.rabbitmq import QueueStore
-from mqstore.rabbitmq.store.find import FoundInQueues, find
+from mqstore.rabbitmq.find import FoundInQueues, find
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.stores import open_store
 from mqstore.table.columns import QueueSelection

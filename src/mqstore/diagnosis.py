@@ -10,8 +10,6 @@ from typing import Any
 
 from mqstore.findings import Damage
 
-__all__ = ["Advice", "Diagnosis", "Evidence"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

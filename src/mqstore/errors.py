@@ -8,19 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = [
-    "CannotOpenError",
-    "FileLostError",
-    "MqstoreError",
-    "NotAStoreError",
-    "NotFoundError",
-    "PipelineError",
-    "RefusedError",
-    "TargetError",
-    "UnsupportedError",
-    "UsageError",
-]
-
 
 class MqstoreError(Exception):
     """Base class of all errors that this package raises on purpose. `str(error)` is one sentence for a person."""

@@ -16,8 +16,6 @@ from mqstore.shown import Shown
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
 
-__all__ = ["CheckCounts", "Coverage", "Damage", "Kind", "Reaction", "Remedy", "Report", "SkippedRange", "Subject", "Verdict"]
-
 
 class Subject(StrEnum):
     """What a finding is about."""

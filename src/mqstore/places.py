@@ -20,8 +20,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 from mqstore.store import Family, StorePlace
 
-__all__ = ["find_store", "open_rocketmq"]
-
 _LEVELS = 3
 _MOST_DIRECTORIES = 300
 _MOST_NAMED = 3

@@ -21,8 +21,6 @@ import pytest
 if TYPE_CHECKING:
     from mqstore.testing.running_broker import RunningBroker
 
-__all__ = ["pytest_addoption", "rocketmq"]
-
 _SCOPES = ("function", "class", "module", "package", "session")
 Scope = Literal["function", "class", "module", "package", "session"]
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mqstore.findings import Report
     from mqstore.table.rows import Rows
 
-__all__ = ["Answer", "Family", "Progress", "Store", "StorePart", "StorePlace"]
-
 Family = Literal["rocketmq", "rabbitmq"]
 Progress = Callable[[int, int], None]
 

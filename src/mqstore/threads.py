@@ -15,8 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["StoppedTask", "TaskThreads", "in_threads"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")

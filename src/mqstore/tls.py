@@ -21,8 +21,6 @@ from typing import Literal, cast, get_args
 
 from mqstore.errors import UsageError
 
-__all__ = ["HANDSHAKE", "TlsFiles", "TlsMode", "server_context", "tls_mode"]
-
 TlsMode = Literal["disabled", "permissive", "enforcing"]
 HANDSHAKE = 0x16  # first byte of a TLS connection; a frame cannot begin with it
 

@@ -56,17 +56,6 @@ if TYPE_CHECKING:
     from mqstore.broker.access.control import AccessControl
     from mqstore.broker.served.read_only_store import ViewName
 
-__all__ = [
-    "Broker",
-    "add_broker_topics_and_groups",
-    "error_response",
-    "handler_table",
-    "is_writable",
-    "open_read_only",
-    "open_served_store",
-    "store_root",
-]
-
 _DEFAULTS = StoreConfig()
 _SWEEP = 5.0  # seconds between checks for idle connections
 

@@ -22,8 +22,6 @@ from mqstore.kernels.rabbitmq import message_store
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.record import frame_size
 
-__all__ = ["carve_range", "nonzero_bounds"]
-
 WINDOW = 8 << 20
 POSITIONS = 1 << 16  # records walked at once
 MESSAGES = 1 << 12  # messages of RabbitMQ found at once

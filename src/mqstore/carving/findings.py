@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FROM", "KIND", "MESSAGE_ROWS", "TERM", "TERM_END", "TO", "Found", "Gap", "Run"]
-
 Longs = NDArray[np.int64]
 
 # rows of the array of RabbitMQ messages

@@ -15,8 +15,6 @@ from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.kernels.rocketmq import frames
 
-__all__ = ["Joined"]
-
 BLOCK = 1 << 20
 
 

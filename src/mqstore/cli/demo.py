@@ -37,8 +37,6 @@ from mqstore.table.formatting import clock, command, size
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-__all__ = ["register"]
-
 ARCHIVE = Path(__file__).with_name("data") / "killed-broker.tar.xz"
 QUEUES = Path(__file__).with_name("data") / "killed-node.tar.xz"
 

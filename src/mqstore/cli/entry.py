@@ -7,8 +7,6 @@ import signal
 import sys
 from typing import NoReturn
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run this process's command line."""

@@ -10,8 +10,6 @@ import typer
 from mqstore.errors import UsageError
 from mqstore.table.spelling import did_you_mean
 
-__all__ = ["VARIABLE", "complete", "register"]
-
 VARIABLE = "_MQSTORE_COMPLETE"  # set by the script when the shell asks for completions
 
 

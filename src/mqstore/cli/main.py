@@ -50,8 +50,6 @@ from mqstore.errors import MqstoreError, NotFoundError
 from mqstore.table.formatting import printable
 from mqstore.version import __version__
 
-__all__ = ["app", "main", "report_failure", "run"]
-
 # these write a new file or directory, which appears when it is complete
 _WRITING_NEW = frozenset({"convert", "rescue", "salvage", "rebuild", "lookup"})
 _READING = frozenset(

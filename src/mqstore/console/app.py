@@ -22,8 +22,6 @@ from mqstore.console.page import Console, PageRequest, endpoint
 from mqstore.console.pages import ROUTES
 from mqstore.console.settings import Settings
 
-__all__ = ["create_app", "create_server", "new_token"]
-
 STATIC = Path(__file__).parent / "static"
 
 

@@ -18,8 +18,6 @@ from urllib.parse import quote, unquote
 
 from mqstore.errors import UsageError
 
-__all__ = ["LIMIT", "Basket", "InLog", "InQueue", "Place", "place_from"]
-
 LIMIT = 10_000
 
 _HIGHEST = 2**63 - 1

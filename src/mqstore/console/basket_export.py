@@ -23,8 +23,6 @@ from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, ren
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LARGEST_PARQUET", "json_lines", "log_batches", "parquet", "queue_rows"]
-
 LARGEST_PARQUET = 256 << 20
 
 

@@ -18,8 +18,6 @@ from typing import NamedTuple
 from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
 from mqstore.table.formatting import printable, size
 
-__all__ = ["SHOWN", "UNPACKED", "BodyViews", "HexLine", "Unpacked", "decode_head", "hex_lines", "plain_text", "unpack", "views"]
-
 SHOWN = 64 << 10
 HEX_SHOWN = 4 << 10
 JSON_READ = 1 << 20

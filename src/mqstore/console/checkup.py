@@ -20,8 +20,6 @@ from mqstore.files.location import Url
 from mqstore.findings import Report
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["CHECKS", "SMALL", "NoDiagnosis", "is_small", "result_of", "start_check"]
-
 SMALL = 256 << 20
 _BLOCK = 512
 

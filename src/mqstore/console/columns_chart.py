@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from mqstore.console.timeline import Timeline
 
-__all__ = ["Column", "ColumnsChart", "columns_of"]
-
 WIDTH, HEIGHT = 1000.0, 200.0
 SERIES = 5  # topics that have a colour; the others share one
 GAP = 0.04  # of a column's width

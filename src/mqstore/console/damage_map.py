@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from mqstore.findings import Damage
 
-__all__ = ["WIDTH", "DamageMap", "Extent", "map_of"]
-
 WIDTH = 1000.0
 MIN_WIDTH = 3.0  # so that a single byte is visible
 MAX_BARS = 400  # bars; more could not be distinguished

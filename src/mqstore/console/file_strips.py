@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from mqstore.console.damage_map import DamageMap, Extent
 from mqstore.findings import Damage
 
-__all__ = ["FileStrip", "file_strips", "part_of"]
-
 _RABBITMQ_PARTS = ("msg_store_persistent", "msg_store_transient", "queues")
 _OTHER = "other files"
 MAX_WRITTEN = 500  # rectangles of written bytes; more could not be distinguished

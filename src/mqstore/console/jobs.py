@@ -18,8 +18,6 @@ from typing import Any
 from mqstore.errors import MqstoreError, NotFoundError, UsageError
 from mqstore.table.formatting import printable
 
-__all__ = ["CancelledError", "Job", "Jobs", "Progress", "State"]
-
 KEPT = 200
 WAITING = 20
 

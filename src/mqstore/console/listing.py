@@ -28,8 +28,6 @@ from mqstore.rocketmq.format.record import body_crc
 from mqstore.rocketmq.store.view import QueueView, View
 from mqstore.table.columns import Selection
 
-__all__ = ["PAGE", "Cursor", "Range", "Row", "RowPage", "first_entry", "first_stored", "from_log", "newer", "older", "ranges"]
-
 PAGE = 200
 WINDOW = 32 << 20  # bytes of log read between two checks of the clock
 TOGETHER = 200  # queue entries, a memory page of them, that are read at once where bisection ends

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from mqstore.console.sessions import Session, Sessions
 from mqstore.console.settings import Settings
 
-__all__ = ["HEADERS", "Guard", "cookie_name"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

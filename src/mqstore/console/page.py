@@ -30,8 +30,6 @@ from mqstore.console.stores import OpenStore, StoreList
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
 from mqstore.table import formatting
 
-__all__ = ["JOB_WAIT", "MAX_FORM_SIZE", "Console", "PageFunction", "PageRequest", "address", "endpoint"]
-
 HERE = Path(__file__).parent
 MAX_FORM_SIZE = 2 << 20
 THREADS = 12

@@ -26,8 +26,6 @@ from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
 
-__all__ = ["STATES", "QueueDepth", "SegmentMap", "page_of_rows", "queue_depths", "segment_maps", "state_numbers"]
-
 STATES = ("acknowledged", "ready", "unacknowledged", "transient", "waiting", "lost")  # ascending: a map shows the highest of a cell
 ACKNOWLEDGED, READY, UNACKNOWLEDGED, TRANSIENT, WAITING, LOST = range(6)
 WIDTH = 1000.0

@@ -29,8 +29,6 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
-__all__ = ["ReplayResult", "ReplayTarget", "count_by_family", "replay", "targets_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from mqstore.console.basket import Basket
 
-__all__ = ["Session", "Sessions"]
-
 KEPT = 200
 
 

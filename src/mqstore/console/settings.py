@@ -9,8 +9,6 @@ from mqstore.errors import UsageError
 from mqstore.files.location import Location, as_location
 from mqstore.tls import server_context, tls_mode
 
-__all__ = ["Settings", "address_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

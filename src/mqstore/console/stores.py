@@ -23,8 +23,6 @@ from mqstore.stores.rocketmq import RocketMQ
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.view import View
 
-__all__ = ["OpenStore", "StoreList"]
-
 CHECK_INTERVAL = 5.0  # seconds between checks of the files
 
 T = TypeVar("T")

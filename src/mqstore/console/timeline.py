@@ -27,8 +27,6 @@ from mqstore.rocketmq.store.view import QueueView, View
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count
 
-__all__ = ["Period", "Timeline", "timeline", "width_of"]
-
 PERIODS = 60
 COUNTED = 1 << 22  # queue entries that are read
 LANDMARKS = 1 << 16  # positions among which a time is bisected

@@ -19,9 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Step", "steps"]
-
-
 _TYPES = {"0": "", "1": "half message", "2": "committed", "3": "delayed"}
 _CODES = {"0": "", "1": "timed out", "2": "exception", "3": "returned null", "4": "failed"}
 

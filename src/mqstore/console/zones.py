@@ -13,8 +13,6 @@ from functools import cache
 from mqstore.errors import UsageError
 from mqstore.table import formatting
 
-__all__ = ["moment", "names", "zone_named"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

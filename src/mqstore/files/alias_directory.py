@@ -20,8 +20,6 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError
 from mqstore.files.readonly import DirectoryEntry, ReadOnlyDirectory
 
-__all__ = ["AliasDirectory"]
-
 
 class AliasDirectory(ReadOnlyDirectory):
     """A directory of aliases. files: from the name here to the path below root of the actual file."""

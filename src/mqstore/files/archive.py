@@ -30,8 +30,6 @@ from mqstore.files.unpacked_tree import NoSpaceError, RefusedMemberError, Unpack
 if TYPE_CHECKING:
     from mqstore.files.location import Url
 
-__all__ = ["SUFFIXES", "UnpackedArchive", "is_archive", "is_packed", "member_names", "refuse_packed"]
-
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.zst", ".zip")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 

@@ -23,8 +23,6 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError
 from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory, walk_tree
 
-__all__ = ["ConfinedDirectory"]
-
 
 class ConfinedDirectory(ReadOnlyDirectory):
     """A `ReadOnlyDirectory` limited to what is in the directory itself."""

@@ -15,8 +15,6 @@ import os
 
 import numpy as np
 
-__all__ = ["BLOCK", "write_past_cache"]
-
 BLOCK = 4096  # bytes: a multiple of what every usual disk and file system asks for
 
 _NOT_HERE = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)

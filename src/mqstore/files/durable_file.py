@@ -22,8 +22,6 @@ from mqstore.files.direct_write import write_past_cache
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 from mqstore.files.regular_file import open_regular, why_unreadable
 
-__all__ = ["SECRET", "DurableFile", "copy_file", "open_for_writing", "permissions", "sync_path", "writing", "written_ranges"]
-
 COPY_CHUNK = 64 << 20
 SECRET = 0o600  # mode of a file with keys or passwords, or their hashes
 

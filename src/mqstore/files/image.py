@@ -26,8 +26,6 @@ from mqstore.files.regular_file import NotARegularFileError, why_unreadable
 if TYPE_CHECKING:
     from mqstore.files.readonly import Bytes
 
-__all__ = ["BLOCK", "Image"]
-
 BLOCK = 4096  # bytes that are passed over at once where the disk cannot read
 LARGEST_READ = 1 << 30
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -22,21 +22,6 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
 
-__all__ = [
-    "Location",
-    "Url",
-    "as_location",
-    "check_creation",
-    "check_outside",
-    "check_parent",
-    "is_url",
-    "local_store",
-    "local_target",
-    "refuse_address",
-    "without_file",
-    "without_password",
-]
-
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 # HOST:PORT, with a user or a path or more of them, and names of schemes without `//`; a path has a slash before any colon
 _HOST = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:]*|[\w.-]+)"

@@ -37,17 +37,6 @@ from mqstore.errors import TargetError
 from mqstore.files.durable_file import FileOwner, permissions, writing
 from mqstore.files.recorder import Create, Sync
 
-__all__ = [
-    "LockHeldError",
-    "LockedDirectory",
-    "LockedFile",
-    "UsedFile",
-    "bind_to_process",
-    "forked_sentence",
-    "is_locked",
-    "remove_own_tree",
-]
-
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64-bit machines
 
 _guard = threading.Lock()

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from mqstore.files.readonly import walk_tree
 
-__all__ = ["Writer", "can_tell", "writers"]
-
 PROCESSES = "/proc"
 WRITING = (os.O_WRONLY, os.O_RDWR)
 

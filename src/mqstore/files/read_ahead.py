@@ -21,8 +21,6 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["ReadAhead"]
-
 WINDOW = 32 << 20
 PIECE = 2 << 20  # bytes that the thread reads before it looks where the walk is
 PROBE = 1 << 20  # bytes between two samples of what the page cache holds

@@ -27,8 +27,6 @@ from mqstore.errors import CannotOpenError, FileLostError
 from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
 
-__all__ = ["MOST_LEVELS", "Bytes", "DirectoryEntry", "MappedFile", "ReadOnlyDirectory", "ReadWindow", "too_deep", "walk_tree"]
-
 Bytes = NDArray[np.uint8]
 
 _INT32 = struct.Struct(">i")

@@ -33,23 +33,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-__all__ = [
-    "Create",
-    "Link",
-    "MakeDirectory",
-    "Mark",
-    "Operation",
-    "RecordedWrites",
-    "Recorder",
-    "Remove",
-    "RemoveTree",
-    "Rename",
-    "Sync",
-    "SyncDirectory",
-    "Truncate",
-    "Write",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:

@@ -19,8 +19,6 @@ import os
 import stat
 from typing import IO
 
-__all__ = ["NotARegularFileError", "kind_of_file", "open_regular", "open_regular_file", "why_unreadable"]
-
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _KINDS = {
     stat.S_IFREG: "a regular file",

@@ -31,8 +31,6 @@ from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.readonly import MOST_LEVELS, Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow, too_deep
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
 
-__all__ = ["RemoteDirectory", "RemoteFile", "matching", "open_directory"]
-
 BLOCK = 256 << 10  # bytes of the first read at a position
 CACHE = 64 << 20  # bytes of blocks that a directory keeps
 

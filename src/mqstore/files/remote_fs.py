@@ -23,8 +23,6 @@ from typing import Any, Protocol, TypeVar
 from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
 
-__all__ = ["WINDOW", "ListingEntry", "OpenFile", "RemoteFiles", "attempt", "connect", "option_names", "window_of"]
-
 WINDOW = 16 << 20
 SMALLEST_WINDOW = 4 << 10
 TIMEOUT = 20.0

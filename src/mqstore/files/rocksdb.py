@@ -23,8 +23,6 @@ from mqstore.errors import CannotOpenError
 from mqstore.files.locking import remove_own_tree
 from mqstore.files.readonly import ReadOnlyDirectory
 
-__all__ = ["Family", "OnFault", "RocksDatabase", "UnreadDatabaseError", "is_database", "is_installed"]
-
 _CHUNK = 8 << 20
 _MAX_FAULTS = 100
 _NOISE = re.compile(

@@ -16,8 +16,6 @@ from typing import Any
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.rocksdb import is_installed
 
-__all__ = ["NewDatabase"]
-
 TABLE_FORMAT = 5  # of RocksDB 6.6 to 10; a broker's 8.4 cannot read 6
 _MEMORY = 32 << 20  # bytes of pairs that are held before they become a table
 _NEEDED = ("CURRENT", "IDENTITY", "MANIFEST-")

@@ -18,8 +18,6 @@ from mqstore.errors import CannotOpenError, FileLostError
 from mqstore.files.readonly import DirectoryEntry, MappedFile, ReadOnlyDirectory
 from mqstore.files.regular_file import kind_of_file, why_unreadable
 
-__all__ = ["SingleFile"]
-
 
 class SingleFile(ReadOnlyDirectory):
     """A directory that holds one file. root: path of the file; name: its path in the directory that is made up."""

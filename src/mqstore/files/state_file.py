@@ -32,24 +32,6 @@ from typing import IO, Any, NoReturn
 from mqstore.errors import TargetError
 from mqstore.files.regular_file import open_regular, why_unreadable
 
-__all__ = [
-    "LARGEST",
-    "LARGEST_NUMBER",
-    "ForeignStateError",
-    "fields_of",
-    "flag",
-    "one_of",
-    "open_state",
-    "parse",
-    "plain_name",
-    "read_state",
-    "require_own_directory",
-    "rows",
-    "seal",
-    "text",
-    "whole",
-]
-
 LARGEST = 64 << 20
 LARGEST_NUMBER = (1 << 63) - 1
 LONGEST_TEXT = 1 << 16

@@ -21,8 +21,6 @@ from typing import IO
 
 from mqstore.files.readonly import MOST_LEVELS
 
-__all__ = ["MOST_BYTES", "MOST_MEMBERS", "NoSpaceError", "RefusedMemberError", "UnpackedTree"]
-
 MOST_BYTES = 1 << 40
 MOST_MEMBERS = 200_000  # which take half a minute; a directory can have more
 MOST_LINKS = 40  # on the way to one target

@@ -34,8 +34,6 @@ from mqstore.files.durable_file import open_for_writing, writing
 from mqstore.files.readonly import Bytes
 from mqstore.files.recorder import Sync
 
-__all__ = ["WritableMap"]
-
 _MADV_POPULATE_WRITE = 23
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

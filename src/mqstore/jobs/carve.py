@@ -36,8 +36,6 @@ from mqstore.rocketmq.salvage.carving import Piece, Stretch
 if TYPE_CHECKING:
     pass
 
-__all__ = ["SPLIT", "SourceFile", "Unclaimed", "Wreck", "carve", "fingerprint", "source_files"]
-
 LARGEST_FOUND = 1 << 30  # bytes of the findings of one task
 SPLIT = 128 << 20
 MAX_FILES = 10_000  # small files searched by one task

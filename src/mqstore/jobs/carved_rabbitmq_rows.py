@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from mqstore.jobs.carve import Progress
 
-__all__ = ["write_carved_rabbitmq_rows"]
-
 FRAGMENT_BYTES = 64 << 20
 FRAGMENT_RECORDS = 1 << 17
 ID_SIZE = 16

@@ -23,8 +23,6 @@ from mqstore.table.text import columns_for
 if TYPE_CHECKING:
     from mqstore.jobs.carve import Progress
 
-__all__ = ["write_carved_rows"]
-
 FRAGMENT_BYTES = 64 << 20
 FRAGMENT_RECORDS = 1 << 17
 

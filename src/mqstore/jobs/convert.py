@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
 
-__all__ = ["convert"]
-
 
 def convert(
     store: str | Path,

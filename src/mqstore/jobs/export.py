@@ -45,8 +45,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ALL_FORMATS", "MANIFEST", "export"]
-
 MANIFEST = "_mqstore_export.json"
 ALL_FORMATS = (*FORMATS, *TABLE_FORMATS)
 MODES = ("PERMISSIVE", "FAILFAST")

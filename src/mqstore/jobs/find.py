@@ -34,8 +34,6 @@ from mqstore.table.text import columns_for, python_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_LIMIT", "FindReport", "find"]
-
 DEFAULT_LIMIT = 10_000
 
 

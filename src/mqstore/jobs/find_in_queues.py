@@ -22,8 +22,6 @@ from mqstore.table.needle import Needle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FindInQueuesReport", "find_in_queues"]
-
 
 DEFAULT_LIMIT = 10_000
 

@@ -26,8 +26,6 @@ from mqstore.table.text import json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Fragment", "FragmentCounts", "write_fragment", "write_fragments"]
-
 COPIED = 8 << 20
 
 Groups = Counter[tuple[str, str]]

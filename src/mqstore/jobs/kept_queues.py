@@ -23,8 +23,6 @@ from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["KeptQueue", "queues_without_messages"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeptQueue:

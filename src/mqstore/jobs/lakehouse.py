@@ -21,8 +21,6 @@ from typing import Any
 
 from mqstore.errors import MqstoreError, TargetError, UsageError
 
-__all__ = ["CATALOG", "TABLE", "TABLE_FORMATS", "check_table_format", "make_table", "quiet_pyiceberg", "table_errors"]
-
 CATALOG = "catalog.db"
 TABLE = "mqstore.messages"
 TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}

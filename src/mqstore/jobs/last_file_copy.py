@@ -19,8 +19,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.threads import TaskThreads
 
-__all__ = ["LastFileCopy"]
-
 COPIED_AT_ONCE = 32 << 20  # bytes
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["LINEAGE", "export"]
-
 LINEAGE = ("store_file", "position", "verdict")
 _NOT_FOR_PATHS = frozenset({"payload", "payload_b64", "properties", "properties_json", "routing_keys"})
 

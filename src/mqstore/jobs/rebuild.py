@@ -63,7 +63,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["rebuild"]
 # kept by a broker beside the log, not derived from it
 _CARRIED = ("config", "timerwheel", "timerlog", "compaction", "brokerIdentity", "epochFileCheckpoint")
 

@@ -22,8 +22,6 @@ from mqstore.rocketmq.format.profile import NEWEST, Profile, profile
 from mqstore.rocketmq.rebuild_steps import PLAIN, StagedRows, read_rows
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["DATABASE", "NEEDED_OPTION", "QueueDatabase", "check_request", "configuration_notes", "refuse_batch_queues"]
-
 DATABASE = "database"  # of the scratch directory
 NEEDED_OPTION = "storeType=defaultRocksDB"
 OLDEST_VERSION = "5.4.0"

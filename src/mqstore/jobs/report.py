@@ -8,8 +8,6 @@ from typing import Any
 
 from mqstore.findings import Coverage, Damage
 
-__all__ = ["ExportReport", "Progress", "RebuildReport"]
-
 Progress = Callable[[int, int], None]
 
 

@@ -31,8 +31,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.jobs.written_files import PREFIX
 from mqstore.table.parts import PartFile, TaskOutput
 
-__all__ = ["ExportWork", "export_and_record", "is_work", "work_at", "work_directory"]
-
 PLAN = "plan.json"
 
 

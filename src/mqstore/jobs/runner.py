@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from mqstore.files.location import Location
 
-__all__ = ["SPARK_FROM", "Runner", "RunnerChoice", "ThreadRunner", "choose_runner"]
-
 SPARK_FROM = 10 << 30  # bytes of a store
 
 T = TypeVar("T")

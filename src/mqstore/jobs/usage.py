@@ -37,8 +37,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BY", "UsageReport", "key_prefix", "usage"]
-
 BY = ("topic", "queue", "day", "key-prefix:N", "retained")
 COUNTS = ("messages", "bytes", "body_bytes", "properties_bytes", "overhead_bytes", "share")
 _FIRST_DAY = date(1970, 1, 1)

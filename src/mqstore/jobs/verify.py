@@ -26,8 +26,6 @@ from mqstore.rocketmq.verify.verification import Verification
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["verify"]
-
 
 def verify(
     store: str | os.PathLike[str] | RocketMQStore,

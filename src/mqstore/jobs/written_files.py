@@ -17,8 +17,6 @@ from mqstore.files.durable import DurableDirectory, NewFile, identity_of
 from mqstore.files.state_file import fields_of, parse, read_state, seal, whole
 from mqstore.findings import Verdict
 
-__all__ = ["PREFIX", "WrittenFile", "record_written", "written_before"]
-
 PREFIX = "written-"
 
 

@@ -26,8 +26,6 @@ from mqstore.table.text import json_rows, rabbitmq_columns_for, rename_propertie
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FOUND_COLUMNS", "FoundInQueues", "find"]
-
 # added to the columns of the message table
 FOUND_COLUMNS = ("matched_in", "matched_as", "state", "consumed_by")
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["Message", "get"]
-
 WAYS = "name the message with one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ"
 _LOST = ("damaged", "unreachable")
 

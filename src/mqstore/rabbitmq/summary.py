@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["FITS", "RabbitMQSummary", "VhostSummary", "summarize"]
-
 FITS = {
     (): "any version: there is no queue index yet",
     (1,): "RabbitMQ 3.8 to 4.2; brokers from 4.3 on do not read version 1 queues",

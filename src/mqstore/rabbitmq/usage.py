@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["FileUsage", "QueueUsage", "UsageReport", "usage"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileUsage:

@@ -25,8 +25,6 @@ from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
 
-__all__ = ["verify"]
-
 # fates of which a queue has one finding for all messages
 _WHOLE_QUEUES = (
     (fate.HIDDEN, Kind.BROKER_LOSES, "they are after damage that the broker does not read past"),

@@ -16,8 +16,6 @@ from typing import Any, Literal, TypeVar
 
 from mqstore.errors import UsageError
 
-__all__ = ["Change", "Step", "chosen"]
-
 Operation = Literal["write", "resize", "put", "rename", "remove", "mkdir", "rmdir"]
 
 

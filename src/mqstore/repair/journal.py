@@ -37,8 +37,6 @@ from mqstore.files.regular_file import open_regular, why_unreadable
 from mqstore.repair.change import Change, Step
 from mqstore.repair.manifest import LARGEST_MANIFEST, MODES, Blob, Manifest, ManifestError, Recorded, blob_name, decode, encode
 
-__all__ = ["APPLIED", "PREPARED", "UNDOING", "Journal", "StoreLocking", "apply", "read_journal", "resume", "undo"]
-
 MANIFEST, STATE = "manifest.json", "state"
 PREPARED, APPLIED, UNDOING = "prepared", "applied", "undoing"
 JournalState = str

@@ -36,8 +36,6 @@ from typing import Any, get_args
 from mqstore.errors import TargetError
 from mqstore.repair.change import Operation
 
-__all__ = ["LARGEST_MANIFEST", "MODES", "Blob", "Manifest", "ManifestError", "Recorded", "blob_name", "decode", "encode"]
-
 FORMAT = 2
 LARGEST_MANIFEST = 256 << 20
 MODES = 0o666  # permission bits that are kept

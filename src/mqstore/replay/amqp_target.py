@@ -17,8 +17,6 @@ from mqstore.rabbitmq.salvage.amqp_sender import encoded_properties
 from mqstore.replay.outgoing import FROM_HEADER, ReplayMessage
 from mqstore.replay.target import Outcome
 
-__all__ = ["AmqpTarget"]
-
 PATIENCE = 60.0  # seconds without a confirm after which the broker is given up
 OPENED = 30.0  # seconds for a connection
 LAST = 2.0  # seconds to wait for the last confirms of a run that has failed

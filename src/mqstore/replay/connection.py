@@ -21,8 +21,6 @@ from mqstore.broker.protocol.codes import V4_9_3, ResponseCode
 from mqstore.broker.protocol.frames import MAX_FRAME, Frame, FrameError, decode, encode
 from mqstore.errors import MqstoreError
 
-__all__ = ["ClientError", "RemotingConnection", "successful"]
-
 LOST = -1  # code of an error without a response
 TOO_LARGE = -2  # code of a request that no receiver accepts
 FOREIGN = 100  # frames that are not the response, before the connection is given up

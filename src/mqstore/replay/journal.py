@@ -27,8 +27,6 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import UsedFile
 from mqstore.files.state_file import flag, open_state, parse, seal, text, whole
 
-__all__ = ["Journal", "QueueState"]
-
 SYNCED = 0.5  # seconds between two syncs
 LONGEST_LINE = 1 << 20
 LONGEST_WHY = 500  # characters of a reason

@@ -29,8 +29,6 @@ from typing import Any
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_to_bin
 
-__all__ = ["FROM", "FROM_HEADER", "ReplayMessage", "born_of", "parse_edits"]
-
 FROM, FROM_HEADER = "MQSTORE_FROM", "x-mqstore-from"
 EXCHANGE_HEADER, KEY_HEADER, BORN_HEADER = "x-mqstore-exchange", "x-mqstore-routing-key", "x-mqstore-born-timestamp"
 LONGEST_NAME = 255  # bytes of a header's name

@@ -14,8 +14,6 @@ from typing import Any
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 
-__all__ = ["column_names", "json_form", "parquet_rows"]
-
 ROWS = 4096
 BYTES = 8 << 20
 LOST = "\ufffd"

@@ -28,8 +28,6 @@ from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
 T = TypeVar("T")
 
-__all__ = ["DISPATCHED", "Producer", "RefusedError", "WriteQueue"]
-
 TEMPLATE_QUEUES = 4
 SUBSCRIPTION_IN_REQUEST = 4
 NOT_FOUND = -3  # code of a search that was given up

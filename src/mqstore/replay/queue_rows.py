@@ -25,8 +25,6 @@ from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.replay.parquet_rows import column_names, json_form, parquet_rows
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 
-__all__ = ["BadRowError", "holds_queue_rows", "queue_rows"]
-
 LONGEST_LINE = 64 << 20
 PARQUET = ".parquet"
 _KNOWN = frozenset(RABBITMQ_COLUMNS) | frozenset(RABBITMQ_EXTRA_COLUMNS)

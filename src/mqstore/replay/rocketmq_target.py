@@ -14,8 +14,6 @@ from mqstore.replay.outgoing import ReplayMessage
 from mqstore.replay.producer import DISPATCHED, Producer, RefusedError, WriteQueue
 from mqstore.replay.target import Outcome
 
-__all__ = ["RocketMQTarget"]
-
 LAST = 2.0  # seconds to wait for the last responses of a run that has failed
 
 

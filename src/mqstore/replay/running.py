@@ -16,8 +16,6 @@ from mqstore.replay.journal import Journal
 from mqstore.replay.outgoing import ReplayMessage
 from mqstore.replay.target import Outcome, Target
 
-__all__ = ["MAX_REFUSED", "ReplayCounts", "replay"]
-
 MAX_REFUSED = 100  # refused messages that are listed
 REPORTED = 0.2  # seconds between two reports of progress
 AHEAD = 1000  # messages that are read ahead

@@ -26,8 +26,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import QueueSelection, Selection
 
-__all__ = ["DEFAULT_VERDICTS", "RABBITMQ_VERDICTS", "NotConsumed", "rabbitmq_messages", "rocketmq_messages"]
-
 DEFAULT_VERDICTS = frozenset({"intact", "unindexed"})  # without a queue entry: the broker would list it after its start
 RABBITMQ_VERDICTS = frozenset({"intact"})
 

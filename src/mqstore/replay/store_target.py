@@ -15,8 +15,6 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 from mqstore.table.columns import Selection
 
-__all__ = ["StoreTarget", "check_store"]
-
 
 def check_store(path: Path, create: bool) -> None:
     """Refuse a path without a store, unless a new one is to be created there. Raises CannotOpenError, NotAStoreError, TargetError."""

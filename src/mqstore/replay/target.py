@@ -11,8 +11,6 @@ from typing import Protocol
 
 from mqstore.replay.outgoing import ReplayMessage
 
-__all__ = ["Outcome", "Target"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -18,8 +18,6 @@ from mqstore.replay.rocketmq_target import RocketMQTarget
 from mqstore.replay.store_target import StoreTarget, check_store
 from mqstore.replay.target import Target
 
-__all__ = ["check_target", "open_target", "shown"]
-
 BROKERS = ("rocketmq://", "amqp://", "amqps://")
 WHAT = "give rocketmq://host:port[/topic], amqp://user:password@host:port/vhost (amqps:// with TLS) or a store's directory"
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
 
-__all__ = ["Message", "get", "message_rows"]
-
 WAYS = "name the message with one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC -q N --at QUEUE_OFFSET"
 
 

@@ -43,21 +43,6 @@ from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = [
-    "DispatchResult",
-    "DispatchTask",
-    "QueueBuildTask",
-    "QueuePart",
-    "RebuildSettings",
-    "StagedRows",
-    "build_queue",
-    "queue_directory",
-    "read_rows",
-    "scan_split",
-    "settings_of",
-    "write_blanks",
-]
-
 DISPATCHED_AT_ONCE = 1 << 17  # records dispatched before their entries are written
 MAX_FINDINGS = 1000  # findings of one split that are listed
 MAX_OFFSET = 1 << 56  # queue offsets from here on are handled by `build_queue`

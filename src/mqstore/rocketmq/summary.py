@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["FITS", "BrokerSetting", "LogEnd", "RocketMQSummary", "summarize"]
-
 TAIL = 256 << 20
 
 _PLACES = (

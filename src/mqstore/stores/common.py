@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["Names", "counted", "least", "names_of", "result"]
-
 Names = str | Iterable[str] | None
 
 

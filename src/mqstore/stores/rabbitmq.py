@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     _: type[Store]
 
-__all__ = ["RabbitMQ"]
-
 
 class RabbitMQ(RabbitMQStore):
     """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""

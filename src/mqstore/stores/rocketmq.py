@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     _: type[Store]
 
-__all__ = ["RocketMQ"]
-
 
 class RocketMQ(RocketMQStore):
     """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""

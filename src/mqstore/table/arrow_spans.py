@@ -18,19 +18,6 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BadRowError",
-    "Bytes",
-    "Longs",
-    "Spans",
-    "bad_row",
-    "distinct_values",
-    "integer_values",
-    "is_bytes",
-    "millisecond_values",
-    "spans_of",
-]
-
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 

@@ -17,21 +17,6 @@ from mqstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "EXTRA_COLUMNS",
-    "RABBITMQ_COLUMNS",
-    "RABBITMQ_EXTRA_COLUMNS",
-    "RABBITMQ_PROPERTIES",
-    "ROCKETMQ_COLUMNS",
-    "TIME_COLUMNS",
-    "QueueSelection",
-    "Selection",
-    "check_columns",
-    "check_rabbitmq_columns",
-    "rabbitmq_schema",
-    "rocketmq_schema",
-]
-
 ROCKETMQ_COLUMNS = (
     "topic",
     "queue_id",

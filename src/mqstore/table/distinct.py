@@ -17,8 +17,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["distinct", "distinct_of_sorted", "whole_runs"]
-
 I = TypeVar("I", bound=np.integer)  # noqa: E741
 
 

@@ -17,8 +17,6 @@ from mqstore.table.text import json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "Complete", "RowCounts", "filter_by_verdict", "format_of", "write_rows"]
-
 FORMATS = ("jsonl", "parquet")
 
 

@@ -14,23 +14,6 @@ from typing import Any
 
 from mqstore.errors import UsageError
 
-__all__ = [
-    "MIN_BYTES_FOR_RATE",
-    "clock",
-    "command",
-    "count",
-    "moment",
-    "no_formula",
-    "pace",
-    "parse_time",
-    "printable",
-    "printable_csv",
-    "printable_json",
-    "queue_title",
-    "shorten",
-    "size",
-]
-
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PART = r"([0-9]{1,6}) ?(seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d|weeks?|w)"

@@ -31,8 +31,6 @@ from mqstore.kernels.common.needles import mark_spans, shift_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BASE64", "COMPRESSED", "MAX_EXPANDED", "TEXT", "Needle", "Parts", "expand", "looks_compressed"]
-
 TEXT, BASE64, COMPRESSED = "text", "base64", "compressed"
 
 LEAST_BYTES = 2

@@ -30,8 +30,6 @@ from mqstore.table.text import csv_rows, json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMATS", "REPETITIVE", "SEARCHED", "PartFile", "PartFiles", "TaskOutput", "split_by_partition"]
-
 FORMATS = ("parquet", "jsonl", "csv")
 
 GROUP_BYTES = 64 << 20  # Arrow data per row group

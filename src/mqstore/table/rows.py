@@ -15,8 +15,6 @@ from mqstore.table.formatting import count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Rows"]
-
 _SHOWN = 10  # rows in a notebook
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-__all__ = ["did_you_mean", "no_vhost"]
-
 SHOWN = 20
 
 

@@ -17,8 +17,6 @@ from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BODY_CHOICES", "columns_for", "csv_rows", "json_rows", "python_rows", "rabbitmq_columns_for", "rename_properties_json"]
-
 BODY_CHOICES = ("none", "sha256", "base64", "text")
 
 # columns with few distinct values, each of which is quoted once per batch

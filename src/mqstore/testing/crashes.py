@@ -52,8 +52,6 @@ from mqstore.files.recorder import Mark, Operation, RecordedWrites
 from mqstore.testing.disk_model import Disk, Tree
 from mqstore.testing.losses import LossKind, describe_operation, losses
 
-__all__ = ["CrashCheckError", "CrashRun", "CrashState", "CrashStates", "run_states", "scratch_directory"]
-
 ACKNOWLEDGED = "acknowledged"
 STATES_AT_ONCE = 32
 

@@ -41,8 +41,6 @@ from mqstore.files.recorder import (
 )
 from mqstore.testing.images import FileLayout, Image, Inode
 
-__all__ = ["Directory", "Disk", "NameChange", "Node", "Tree", "directory_part", "file_part"]
-
 
 @dataclass(slots=True, eq=False)
 class Directory:

@@ -37,8 +37,6 @@ from mqstore.errors import MqstoreError
 from mqstore.files.recorder import Operation, Recorder
 from mqstore.testing.crashes import scratch_directory
 
-__all__ = ["FailingDisk", "Fault", "FaultCheckError", "FaultRun", "every_fault"]
-
 NEEDS_NO_ROOM = frozenset({"remove"})
 
 Outcome = TypeVar("Outcome")

@@ -24,8 +24,6 @@ from pathlib import Path
 from mqstore.files.durable_file import written_ranges
 from mqstore.files.recorder import Truncate, Write
 
-__all__ = ["PAGE", "FileLayout", "Image", "Inode", "Page", "UnsyncedChange"]
-
 PAGE = 4096
 ZEROS = bytes(PAGE)
 

@@ -39,8 +39,6 @@ from mqstore.files.recorder import Create, Mark, Operation, Rename, Truncate, Wr
 from mqstore.testing.disk_model import Disk, NameChange, Node, Tree, directory_part, file_part
 from mqstore.testing.images import PAGE, FileLayout, Inode, Page
 
-__all__ = ["Loss", "LossKind", "describe_operation", "losses"]
-
 SECTOR = 512
 
 

@@ -26,8 +26,6 @@ from mqstore.broker.server import Broker
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.testing.client import Client, ReceivedMessage, SendReceipt
 
-__all__ = ["SMALL", "RunningBroker"]
-
 T = TypeVar("T")
 
 # a small store for tests: created in milliseconds, a few megabytes on disk

@@ -19,8 +19,6 @@ from typing import Any, ClassVar, Literal
 
 from mqstore.testing.running_broker import RunningBroker
 
-__all__ = ["RocketMQTestCase"]
-
 
 class RocketMQTestCase(unittest.TestCase):
     """A test case whose tests have `self.rocketmq`, a RocketMQ name server and broker over an empty store.

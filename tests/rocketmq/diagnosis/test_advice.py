@@ -17,7 +17,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
 
 FOUR = case_named("4.9.3/f-broker-offsets")
-BEFORE_READING = ("mqstore diagnose ", "mqstore repair ", "mqstore rebuild ", "mqstore verify ", "mqstore topics ")
+BEFORE_READING = ("mqstore diagnose ", "mqstore repair ", "mqstore rebuild ", "mqstore verify ", "mqstore topics ", "mqstore inspect ")
 
 
 def _check(store: RocketMQStore) -> tuple[Advice, Advice]:

@@ -27,8 +27,6 @@ from enum import IntFlag
 from mqstore.broker.access.addresses import NO_ADDRESS, WhiteList
 from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, TRACE_TOPIC, is_shared, retry_topic
 
-__all__ = ["AccessRules", "Account", "Permission", "shown"]
-
 
 class Permission(IntFlag):
     """What an account may do with a topic or group. PUB | SUB, of a request: both are needed. EITHER: one of them is enough."""

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 
 from mqstore.errors import UsageError
 
-__all__ = ["NO_ADDRESS", "WhiteList", "contains", "parse"]
-
 EVERY = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 MAX_ADDRESSES = 1000  # of one pattern
 DIGITS = {10: frozenset("0123456789"), 16: frozenset("0123456789abcdefABCDEF")}

@@ -32,8 +32,6 @@ from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.format.record_decoder import record_or_none
 from mqstore.rocketmq.format.system_topics import retry_topic
 
-__all__ = ["LISTS", "RECORDS", "described", "filtered", "has_key", "of_topic"]
-
 EITHER = Permission.EITHER
 
 # records

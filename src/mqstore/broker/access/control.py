@@ -48,8 +48,6 @@ from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 if TYPE_CHECKING:
     from mqstore.broker.runtime.connection import Connection
 
-__all__ = ["AccessControl", "check_accounts", "refusal"]
-
 SETTLE = 0.05  # seconds in which a changed file must not change again
 COMPLETE = b"\n..."  # how a file ends that says that it is complete
 LOGGED_PER_SECOND = 10  # refusals; the others are counted

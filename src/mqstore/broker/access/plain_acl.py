@@ -34,8 +34,6 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 
-__all__ = ["parse", "read"]
-
 SHORTEST = 7  # characters of a key
 PERMISSIONS = {
     "DENY": Permission.DENY,

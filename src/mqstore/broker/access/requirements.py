@@ -29,8 +29,6 @@ from mqstore.broker.protocol.frames import Frame
 from mqstore.rocketmq.format.record import Record, decode_properties
 from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, reply_topic, retry_topic
 
-__all__ = ["ACCOUNT", "ADMIN", "RESOURCES", "Needs", "RecordAt", "described", "needed"]
-
 PUB, SUB, EITHER = Permission.PUB, Permission.SUB, Permission.EITHER
 KNOWN = frozenset(map(int, RequestCode))  # any other request is not supported, which an account may learn
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"

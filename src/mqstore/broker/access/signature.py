@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mqstore.broker.protocol.frames import Frame
 
-__all__ = ["ACCESS_KEY", "SIGNATURE", "is_signed_by", "sign"]
-
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 UNSIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
 

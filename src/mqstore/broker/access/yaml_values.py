@@ -17,8 +17,6 @@ from typing import Any
 
 from mqstore.errors import UsageError
 
-__all__ = ["LIMIT", "Items", "Mapping", "Text", "Value", "invalid", "parse"]
-
 LIMIT = 1 << 20  # bytes of a file
 MAX_VALUES = 100_000
 MAX_DEPTH = 8

@@ -26,8 +26,6 @@ from mqstore.rocketmq.query.pull import GetResult, GetStatus
 if TYPE_CHECKING:
     from mqstore.broker.filter.sql_filter import SqlFilter
 
-__all__ = ["EVERYTHING", "PullFilter"]
-
 LOOKED_AT = 800
 AT_ONCE = 32
 MOST_BYTES = 256 << 10

@@ -48,8 +48,6 @@ from mqstore.broker.filter.sql_terms import (
 )
 from mqstore.errors import UsageError
 
-__all__ = ["SqlFilter", "compile_expression"]
-
 SqlFilter = Callable[[Properties], bool]
 
 MAX_DEPTH = 60

@@ -16,23 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-__all__ = [
-    "HOLDS",
-    "IncomparableError",
-    "Properties",
-    "Term",
-    "comparison",
-    "constant",
-    "equality",
-    "junction",
-    "logical_not",
-    "membership",
-    "minus",
-    "order_of",
-    "property_of",
-    "text_test",
-]
-
 Properties = Mapping[str, str]
 Value = bool | int | float | str | None
 Evaluate = Callable[[Properties], Value]

@@ -41,8 +41,6 @@ from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, is_system_topic
 from mqstore.rocketmq.live.retention import disk_ratio
 
-__all__ = ["COMPONENTS", "HANDLERS", "Configuration", "format_duration", "format_size", "runtime_table"]
-
 # names by which clients know the broker, and what limits them
 FIXED = frozenset({"brokerName", "brokerClusterName", "brokerId", *settings.LIMITS})
 POOLS = ("send", "pull", "query")

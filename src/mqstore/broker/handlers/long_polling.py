@@ -26,8 +26,6 @@ from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, ResponseError
 from mqstore.rocketmq.query.pull import GetStatus
 
-__all__ = ["COMPONENTS", "HeldPull", "LongPolling"]
-
 CHECK_INTERVAL = 5.0  # seconds
 
 QueueKey = tuple[str, int]

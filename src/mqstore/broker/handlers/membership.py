@@ -29,8 +29,6 @@ from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import UsageError
 
-__all__ = ["COMPONENTS", "HANDLERS", "Membership"]
-
 NO_SQL = "The broker does not support consumer to filter message by SQL92"
 
 

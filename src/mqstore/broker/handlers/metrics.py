@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from mqstore.broker.handlers.metrics_listener import MetricsListener
 
-__all__ = ["COMPONENTS", "BrokerCollector", "Metrics", "Sample", "check_metrics", "help_text", "samples"]
-
 READ_TIMEOUT = 5.0  # seconds that reading all values may take
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.registry import Collector
 
-__all__ = ["MetricsListener"]
-
 MAX_CONCURRENT = 16  # requests
 IO_TIMEOUT = 5.0  # seconds that one read or write may wait for the client
 POLL_INTERVAL = 0.1  # seconds; how long `stop` waits at most

@@ -28,8 +28,6 @@ from mqstore.broker.runtime.routes import BrokerEntry, cluster_info, properties_
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
-__all__ = ["COMPONENTS", "HANDLERS", "NameServer"]
-
 ORDER = "ORDER_TOPIC_CONFIG"
 INHERIT, WRITE, READ = 1, 2, 4
 REGISTRATION = 30_000  # ms between a broker's registrations

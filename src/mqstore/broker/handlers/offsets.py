@@ -24,8 +24,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
 from mqstore.rocketmq.query.pull import GetStatus
 
-__all__ = ["HANDLERS", "moving"]
-
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 

@@ -40,8 +40,6 @@ from mqstore.broker.runtime.quotas import held_size
 from mqstore.errors import UsageError
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
 
-__all__ = ["HANDLERS", "PullHeader"]
-
 COMMITS, MAY_SUSPEND, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4
 
 _CODES = {

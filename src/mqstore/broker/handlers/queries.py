@@ -27,8 +27,6 @@ from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.rocketmq.format.queue_page import page_from
 from mqstore.rocketmq.query.point_lookup import QueryResult
 
-__all__ = ["HANDLERS"]
-
 MOST_ENTRIES = 10_000
 SLOW = 0.01  # seconds
 

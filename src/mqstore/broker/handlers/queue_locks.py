@@ -26,8 +26,6 @@ from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
 
-__all__ = ["COMPONENTS", "HANDLERS", "QueueLocks"]
-
 EXPIRES = 60_000  # ms
 
 

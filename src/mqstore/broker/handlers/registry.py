@@ -25,8 +25,6 @@ from mqstore.broker.handlers import (
     transactions,
 )
 
-__all__ = ["HANDLER_MODULES"]
-
 HANDLER_MODULES: tuple[ModuleType, ...] = (
     topic_creation,
     nameserver,

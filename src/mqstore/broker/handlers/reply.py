@@ -24,8 +24,6 @@ from mqstore.broker.runtime.logs import log
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.record import decode_properties
 
-__all__ = ["HANDLERS", "pushed"]
-
 PUSH_TIMEOUT = 3.0
 
 

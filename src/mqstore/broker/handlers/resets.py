@@ -32,8 +32,6 @@ from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.rocketmq.config.topic_table import TopicConfig
 
-__all__ = ["HANDLERS", "moved"]
-
 CALL_TIMEOUT = 5.0
 
 

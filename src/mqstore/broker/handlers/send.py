@@ -43,8 +43,6 @@ from mqstore.rocketmq.format.system_topics import (
 )
 from mqstore.rocketmq.live.retention import disk_ratio
 
-__all__ = ["HANDLERS", "HELP", "after_template", "described", "put_answer", "sent", "store_it"]
-
 HELP = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 INHERIT, MULTI_TAG = 1, 0x2
 

@@ -28,8 +28,6 @@ from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.record import Record, decode_properties, offset_message_id, parse_host
 from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
-__all__ = ["HANDLERS"]
-
 USUAL_TRIES = 16
 
 

@@ -29,8 +29,6 @@ from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.counters import SPANS, Counters
 from mqstore.rocketmq.config.topic_table import TopicConfig
 
-__all__ = ["COMPONENTS", "HANDLERS", "Statistics"]
-
 
 class Statistics(Component):
     """Counters of a broker, sampled each second. mornings: messages put and pulled up to yesterday's and today's midnight."""

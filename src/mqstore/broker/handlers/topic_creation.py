@@ -20,8 +20,6 @@ from mqstore.broker.runtime.context import Component, Context
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
 from mqstore.rocketmq.format.system_topics import SYSTEM_GROUP_PREFIX, retry_topic
 
-__all__ = ["COMPONENTS", "READ", "WRITE", "TopicsAndGroups", "topic_problem"]
-
 READ, WRITE = 4, 2
 LONGEST_TOPIC = 127
 

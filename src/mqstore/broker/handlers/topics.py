@@ -29,8 +29,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
 from mqstore.rocketmq.format.system_topics import is_system_topic
 
-__all__ = ["HANDLERS", "changed_attributes"]
-
 # valid values of an attribute (None: a number), and whether it may change after the topic's creation
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...] | None, bool]] = {
     "queue.type": (("SimpleCQ", "BatchCQ"), False),

@@ -30,8 +30,6 @@ from mqstore.rocketmq.format.message import PutResult, PutStatus
 from mqstore.rocketmq.format.record import Record, encode, offset_message_id, parse_host
 from mqstore.rocketmq.format.system_topics import HALF_TOPIC
 
-__all__ = ["COMPONENTS", "HANDLERS", "CheckBack", "check_request"]
-
 COMMIT, ROLLBACK = 8, 12
 
 

@@ -30,8 +30,6 @@ from mqstore.broker.protocol.codes import V4_9_4, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.protocol.headers import boolean_or
 
-__all__ = ["BodyError", "MessageQueue", "encode", "parse", "parse_request", "takes_strict_json"]
-
 MAX_DEPTH = 64
 
 

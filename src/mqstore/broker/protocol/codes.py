@@ -14,20 +14,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = [
-    "V3_0_7_SNAPSHOT",
-    "V3_0_11",
-    "V3_1_8_SNAPSHOT",
-    "V3_4_9",
-    "V4_9_3",
-    "V4_9_4",
-    "V5_3_3",
-    "Language",
-    "RequestCode",
-    "ResponseCode",
-    "release_name",
-]
-
 V3_0_7_SNAPSHOT = 28  # first release whose clients accept an offset reset
 V3_0_11 = 37
 V3_1_8_SNAPSHOT = 62  # first release whose clients respond to the broker's calls

@@ -18,8 +18,6 @@ from __future__ import annotations
 from mqstore.broker.protocol.codes import RequestCode
 from mqstore.broker.protocol.frames import Frame
 
-__all__ = ["ANY", "CREDENTIALS", "FIELDS", "defined", "undefined"]
-
 # what hooks of clients add: the keys and the signature, and the channel that some clients name
 CREDENTIALS = frozenset({"AccessKey", "Signature", "SecurityToken", "OnsChannel"})
 # bname, ns, nsd, oway, lo: of every header of 5.x (RpcRequestHeader, TopicRequestHeader); ReqT, __ZONE_…: of its hooks

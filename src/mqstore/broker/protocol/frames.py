@@ -37,19 +37,6 @@ from typing import Any
 
 from mqstore.broker.protocol.codes import Language, ResponseCode
 
-__all__ = [
-    "MAX_FRAME",
-    "MAX_HEADER",
-    "Frame",
-    "FrameError",
-    "ResponseError",
-    "Serialization",
-    "decode",
-    "encode",
-    "make_request",
-    "make_response",
-]
-
 MAX_FRAME = 16 << 20  # including the length field
 MAX_HEADER = 1 << 20  # a header holds properties of up to 32 KiB and some names; decoded it takes several times as much memory
 

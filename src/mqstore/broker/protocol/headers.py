@@ -20,8 +20,6 @@ from typing import overload
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError
 
-__all__ = ["boolean", "boolean_or", "int32", "int32_or", "int64", "int64_or", "missing", "number_or_none", "text", "text_or"]
-
 _I32, _I64 = 1 << 31, 1 << 63
 _SMALL = {str(number): number for number in range(-1, 256)}  # the most frequent numbers in headers: queues, flags, counts
 

@@ -36,8 +36,6 @@ from typing import Any
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.tag_filter import TagFilter
 
-__all__ = ["ConsumerGroupData", "Heartbeat", "Subscription", "parse", "parse_subscription"]
-
 CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM = (

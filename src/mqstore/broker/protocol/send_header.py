@@ -36,8 +36,6 @@ from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.protocol.headers import missing, number_or_none
 from mqstore.rocketmq.format.message import Inner
 
-__all__ = ["SendHeader", "inner_messages", "parse"]
-
 _SHORT = tuple("abcdefghijklm")
 _LONG = (
     "producerGroup",

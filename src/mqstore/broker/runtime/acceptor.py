@@ -26,8 +26,6 @@ from mqstore.broker.runtime.logs import log
 from mqstore.errors import UsageError
 from mqstore.tls import HANDSHAKE, TlsFiles
 
-__all__ = ["TlsAcceptor"]
-
 BACKLOG = 4096
 ACCEPTED_AT_ONCE = 100  # connections, before other work of the loop
 RENEWAL = 5.0  # seconds between looks at the files

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mqstore.broker.runtime.settings import Settings
     from mqstore.tls import TlsMode
 
-__all__ = ["advertised_address", "bind_listener", "check_exposure", "is_loopback"]
-
 
 def bind_listener(listen: str) -> socket.socket:
     """Return a socket bound to `host:port` or `[host]:port`. Raises UsageError."""

@@ -34,8 +34,6 @@ from typing import Generic, TypeVar
 from mqstore.broker.protocol.heartbeats import ConsumerGroupData, Heartbeat, Subscription
 from mqstore.broker.runtime.quotas import held_size
 
-__all__ = ["Clients", "ConsumerGroup", "Member"]
-
 EXPIRES = 120_000
 
 C = TypeVar("C", bound=Hashable)

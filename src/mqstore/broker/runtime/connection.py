@@ -27,8 +27,6 @@ from mqstore.tls import HANDSHAKE
 if TYPE_CHECKING:
     from mqstore.broker.runtime.settings import Settings
 
-__all__ = ["Connection", "SharedState"]
-
 MAX_JOINED = 64 << 10  # maximum bytes of responses that are joined
 UNCOUNTED = 4 << 10  # bytes of an unfinished frame that are accepted even if all others take too much memory
 

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-__all__ = ["SPANS", "Counters", "Series", "Span", "SpanName"]
-
 SpanName = Literal["minute", "hour", "day"]
 SPANS: dict[SpanName, tuple[int, int]] = {"minute": (10_000, 7), "hour": (600_000, 7), "day": (3_600_000, 25)}  # ms, samples
 

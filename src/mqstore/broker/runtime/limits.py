@@ -15,8 +15,6 @@ from mqstore.broker.protocol.frames import ResponseError
 from mqstore.broker.protocol.heartbeats import Heartbeat
 from mqstore.broker.runtime.settings import BROKER_NAMES, LIMITS, Settings
 
-__all__ = ["Limits"]
-
 _OPTIONS = {own: name for name, own in BROKER_NAMES.items() if name in LIMITS}
 _SETTINGS = {
     "topics": "max_topics",

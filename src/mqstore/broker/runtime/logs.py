@@ -15,8 +15,6 @@ import datetime
 import json
 import logging
 
-__all__ = ["LOGGER", "JsonLogFormatter", "log"]
-
 LOGGER = logging.getLogger("mqstore.broker")
 
 

@@ -16,8 +16,6 @@ from mqstore.broker.protocol.codes import V4_9_3, V5_3_3, ResponseCode, release_
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.profile import VersionRules, version_rules
 
-__all__ = ["PROFILE_4_9_3", "PROFILE_5_3_3", "Profile", "profile"]
-
 
 @dataclass(frozen=True, slots=True)
 class Profile:

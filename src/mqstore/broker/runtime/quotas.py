@@ -22,8 +22,6 @@ from collections.abc import Iterator
 
 from mqstore.broker.runtime.settings import Settings
 
-__all__ = ["Quota", "Quotas", "held_size"]
-
 HELD_BASE = 2 << 10  # bytes of memory that a held pull or a subscription takes without its expression
 HELD_PER_CHARACTER = 32  # bytes of memory that a character of a compiled expression takes; measured: 27 for SQL92, 20 for tags
 DESCRIPTORS = 0.75  # the part of the process's file descriptors that connections may take; the rest is for files

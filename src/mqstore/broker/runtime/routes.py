@@ -18,8 +18,6 @@ from typing import Any
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.rocketmq.config.topic_config import topic as topic_of
 
-__all__ = ["BrokerEntry", "cluster_info", "properties_of", "properties_text", "route", "topics_of_body"]
-
 WRITE = 2
 MASTER = 0
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from mqstore.errors import UsageError
 
-__all__ = ["BROKER_NAMES", "LIMITS", "Settings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

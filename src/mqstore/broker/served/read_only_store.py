@@ -48,8 +48,6 @@ from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import QueueView, View
 
-__all__ = ["ReadOnlyStore", "ViewName"]
-
 ViewName = Literal["auto", "recovered", "disk"]
 
 READ = 4

@@ -19,8 +19,6 @@ from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query import point_lookup
 from mqstore.rocketmq.query.pull import GetResult
 
-__all__ = ["LiveStore", "NamedQueue", "ServedStore"]
-
 Boundary = Literal["lower", "upper"]
 
 

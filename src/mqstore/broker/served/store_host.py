@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_HOST_IPV6
 
-__all__ = ["rewritten", "with_ipv4_hosts"]
-
 _SYS_FLAG, _BORN_HOST = 36, 48
 _LEAST = 91  # bytes of the smallest record
 

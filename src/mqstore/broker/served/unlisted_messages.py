@@ -19,8 +19,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import QueueView
 from mqstore.rocketmq.verify.log_proof import check_split, plan
 
-__all__ = ["CompletedQueue", "completed", "looks_sound"]
-
 CHECKED = 1 << 23  # 160 MB of entries, some tenths of a second
 
 Place = tuple[str, int]

@@ -34,33 +34,6 @@ if TYPE_CHECKING:
     from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
 
-__all__ = [
-    "AsVersion",
-    "AtTime",
-    "BodyDisplay",
-    "BodyOption",
-    "BrokerVersion",
-    "Columns",
-    "Config",
-    "DamageMode",
-    "GrepOption",
-    "Master",
-    "QueueNames",
-    "ReaderThreads",
-    "Splits",
-    "Store",
-    "Stores",
-    "ViewName",
-    "ViewOption",
-    "at_microseconds",
-    "column_names",
-    "open_either",
-    "open_store",
-    "open_view",
-    "option",
-    "verb",
-]
-
 
 class ViewName(StrEnum):
     """The state of a store that a command shows."""

@@ -8,8 +8,6 @@ from mqstore.cli.common.arguments import BodyDisplay
 from mqstore.cli.common.output import Output
 from mqstore.table.formatting import count
 
-__all__ = ["PREVIEW", "print_body", "write_body"]
-
 PREVIEW = 400
 
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from mqstore.errors import UsageError
 from mqstore.table.formatting import printable
 
-__all__ = ["ChosenColumns"]
-
 
 def _plain(title: str) -> str:
     return " ".join(title.lower().replace("(utc)", "").replace("_", " ").split())

@@ -12,8 +12,6 @@ from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice, Diagnosis
 
-__all__ = ["NotReadableError", "answering", "show_advice", "show_diagnosis"]
-
 SHOWN = 20
 
 

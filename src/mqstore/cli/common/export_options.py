@@ -18,8 +18,6 @@ from mqstore.errors import TargetError
 if TYPE_CHECKING:
     from mqstore.files.location import Url
 
-__all__ = ["ExportFormat", "ExportOptions", "Threads", "To", "check_target"]
-
 
 class ExportFormat(StrEnum):
     """The kind of files that an export writes."""

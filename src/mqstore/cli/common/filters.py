@@ -15,17 +15,6 @@ from mqstore.errors import UsageError
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import parse_time
 
-__all__ = [
-    "FromSeq",
-    "Limit",
-    "MessageFilters",
-    "Queues",
-    "ToSeq",
-    "Vhosts",
-    "body_pattern",
-    "queue_number",
-]
-
 Topics = Annotated[list[str] | None, option("--topic", "-t", help="Only this topic; may be repeated.")]
 Queues = Annotated[
     list[str] | None, option("--queue", metavar="QUEUE", help="Only this queue, by id (RabbitMQ: by name); may be repeated.")

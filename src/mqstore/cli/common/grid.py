@@ -21,8 +21,6 @@ from unicodedata import east_asian_width
 
 from mqstore.table.formatting import printable
 
-__all__ = ["Column", "Grid", "display_width"]
-
 GAP = "  "
 SAMPLE = 400
 PLANNED = 100  # rows by which columns and widths are chosen where not all fits

@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
-__all__ = ["back_end_arguments", "command_parameters"]
-
 
 def command_parameters(function: Callable[..., int]) -> list[inspect.Parameter]:
     """Return the parameters of a command line: those of the function except `out`, with options classes flattened."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
-__all__ = ["CommonOptions", "Format", "Output"]
-
 WIDE = 200  # columns of text that is not for a terminal
 BUFFER = 1 << 18
 FACT = 12  # columns for a name before its value

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["BYTES", "Report", "interrupted_work", "progress_bar"]
-
 Report = Callable[[int, int], None]
 
 PATIENCE = 0.4  # seconds before a bar appears; quicker work needs none

@@ -25,19 +25,6 @@ from mqstore.cli.common.arguments import (
 from mqstore.cli.common.filters import FromSeq, Limit, MessageFilters, Queues, ToSeq, Vhosts
 from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 
-__all__ = [
-    "DiagnoseOptions",
-    "FindOptions",
-    "GetOptions",
-    "InspectOptions",
-    "MessagesOptions",
-    "OnlyTopic",
-    "QueueOptions",
-    "TopicsOptions",
-    "UsageOptions",
-    "VerifyOptions",
-]
-
 OnlyTopic = Annotated[str | None, option("--topic", "-t", help="Only this topic.")]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mqstore.repair.change import Step
     from mqstore.repair.journal import StoreLocking
 
-__all__ = ["RepairOptions", "Repairing", "check_options", "directory_of", "run_repair"]
-
 NAMES = ("number", "step", "file", "offset", "length", "why", "otherwise", "loss", "possible")
 
 

@@ -14,8 +14,6 @@ from mqstore.table.formatting import count, size
 if TYPE_CHECKING:
     from mqstore.findings import Damage, Report
 
-__all__ = ["print_damage", "print_shares", "ran_on", "show_verification"]
-
 
 class _Ran(Protocol):
     """A report of a job."""

@@ -29,8 +29,6 @@ from typing import Annotated, Any, TypeVar, get_args
 
 from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 
-__all__ = ["BackEnd", "RabbitMQOnly", "RocketMQOnly", "StoreKind", "back_end_for", "kind_from_name", "kind_of"]
-
 BackEnd = Callable[..., int]
 
 _ROCKETMQ_DIRECTORIES = frozenset({"commitlog", "consumequeue"})

@@ -9,8 +9,6 @@ from mqstore.cli.common.output import Output
 from mqstore.store import StorePart
 from mqstore.table.formatting import size
 
-__all__ = ["print_parts"]
-
 
 def print_parts(out: Output, parts: Iterable[StorePart]) -> None:
     """Print a table of the parts."""

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from mqstore.errors import UsageError
 from mqstore.table.formatting import parse_time
 
-__all__ = ["join_ranges", "time_range"]
-
 
 def join_ranges(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with those of `--between FROM TO` as one: `--between FROM..TO`."""

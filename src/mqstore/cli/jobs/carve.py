@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
     from mqstore.table.file import Complete, RowCounts
 
-__all__ = ["carve"]
-
 SHOWN = 20
 MAX_GROUPS = 1000
 MEANINGS = {

@@ -17,8 +17,6 @@ from mqstore.table.formatting import clock, count, size
 if TYPE_CHECKING:
     from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport
 
-__all__ = ["register"]
-
 INTERRUPTED = 130
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from mqstore.pipeline.tail.append import AppendReport
     from mqstore.table import columns as table_columns
 
-__all__ = ["print_exported", "print_rebuilt", "register"]
-
 
 class QueueKind(StrEnum):
     """How a store keeps its consume queues."""

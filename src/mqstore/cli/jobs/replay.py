@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqstore.replay.outgoing import ReplayMessage
     from mqstore.replay.running import ReplayCounts
 
-__all__ = ["register", "replay"]
-
 SHOWN = 3
 PREVIEW = 60
 _ROCKETMQ_ONLY = ("topic", "tags", "key", "from_offset", "to_offset", "since", "until", "grep")

@@ -12,8 +12,6 @@ from mqstore.files.regular_file import open_regular_file
 from mqstore.replay.outgoing import ReplayMessage
 from mqstore.replay.queue_rows import BadRowError, holds_queue_rows, queue_rows
 
-__all__ = ["digest_of", "rows_of_file"]
-
 SHOWN = 5  # bad lines that are named
 CHUNK = 1 << 20
 

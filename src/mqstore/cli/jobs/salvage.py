@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["register"]
-
 VERDICT_MEANINGS = {
     Verdict.INTACT: "intact, and where their queue expects them",
     Verdict.CONSUMED: "acknowledged, but still in the files",

@@ -18,8 +18,6 @@ from mqstore.table.formatting import clock, command, count, size
 if TYPE_CHECKING:
     from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
 
-__all__ = ["print_converted", "register"]
-
 SHOWN = 40
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]

@@ -9,8 +9,6 @@ from mqstore.cli.common.reports import print_damage, ran_on
 from mqstore.cli.rabbitmq.store import open_rabbitmq
 from mqstore.table.formatting import count, pace, size
 
-__all__ = ["export"]
-
 
 def export(out: Output, store: Store, options: ExportOptions) -> int:
     """Export the message table as Parquet, JSON lines or CSV; each row names the file and position it came from.

@@ -17,8 +17,6 @@ from mqstore.table.text import rabbitmq_columns_for
 if TYPE_CHECKING:
     from mqstore.jobs.find_in_queues import FindInQueuesReport
 
-__all__ = ["find"]
-
 
 def find(out: Output, store: Store, options: FindOptions) -> int:
     """Find the messages that hold a text, and say what became of each."""

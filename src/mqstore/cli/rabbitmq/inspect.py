@@ -15,8 +15,6 @@ from mqstore.table.formatting import count, moment, size
 if TYPE_CHECKING:
     from mqstore.rabbitmq.summary import RabbitMQSummary
 
-__all__ = ["inspect"]
-
 SHOWN = 12
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.get import Message
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = ["get", "messages"]
-
 _LOST = ("damaged", "unreachable")
 _GRID_COLUMNS = (
     "vhost",

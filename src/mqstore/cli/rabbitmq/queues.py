@@ -17,8 +17,6 @@ from mqstore.table.formatting import count, size
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.queue import Queue
 
-__all__ = ["queue", "topics"]
-
 
 # topics
 

@@ -13,8 +13,6 @@ from mqstore.cli.rabbitmq.store import open_rabbitmq
 if TYPE_CHECKING:
     from mqstore.rabbitmq.repair.queue_step import QueueStep
 
-__all__ = ["repair"]
-
 
 def repair(out: Output, store: Store, options: RepairOptions) -> int:
     """Repair a store in place: list the changes, make them, or take them back."""

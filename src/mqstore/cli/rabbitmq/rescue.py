@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.convert.node_check import NodeCheck
     from mqstore.rabbitmq.convert.rescue import RescueReport
 
-__all__ = ["register"]
-
 SHOWN = 20
 
 Data = Annotated[

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.stores.rabbitmq import RabbitMQ
 
-__all__ = ["note_damage", "note_findings", "open_rabbitmq", "read_names"]
-
 FINDINGS_SHOWN = 20
 
 

@@ -17,8 +17,6 @@ from mqstore.table.formatting import count, pace, size
 if TYPE_CHECKING:
     from mqstore.rabbitmq.usage import UsageReport
 
-__all__ = ["usage"]
-
 SHOWN = 20
 
 

@@ -9,8 +9,6 @@ from mqstore.cli.common.diagnoses import answering, show_diagnosis
 from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import DiagnoseOptions
 
-__all__ = ["register"]
-
 
 def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
     """Show whether a broker starts on a store, what it loses and delivers again, and what to run next. Changes nothing.

@@ -18,8 +18,6 @@ from mqstore.table.text import columns_for
 if TYPE_CHECKING:
     from mqstore.jobs.find import FindReport
 
-__all__ = ["find", "register"]
-
 SHOWN = 20
 _NOT_CONSUMED = {
     "waiting": "whose offset is {}",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["StoreRow", "inspect", "is_pattern"]
-
 THREADS = 8  # opening a store waits for the disk, or for a server, more than it computes
 SHOWN = 12
 _BROKERS = {"rocketmq": "RocketMQ", "rabbitmq": "RabbitMQ"}

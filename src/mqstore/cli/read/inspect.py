@@ -23,8 +23,6 @@ from mqstore.table.formatting import count, moment, size
 if TYPE_CHECKING:
     from mqstore.rocketmq.summary import RocketMQSummary
 
-__all__ = ["print_summary", "register"]
-
 SHOWN = 12
 
 

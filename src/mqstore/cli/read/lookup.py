@@ -17,8 +17,6 @@ from mqstore.table.formatting import clock, count, size
 if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.answer import LookupReport
 
-__all__ = ["register"]
-
 _NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
 

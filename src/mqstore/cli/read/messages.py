@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
 
-__all__ = ["GRID", "grid_rows", "register"]
-
 MAX_NOTES = 20  # damaged ranges of the log that are reported one by one
 
 

@@ -36,8 +36,6 @@ from mqstore.cli.write.put import put
 from mqstore.cli.write.target import AsWriter, WritableStore
 from mqstore.table.formatting import parse_time
 
-__all__ = ["register"]
-
 Topic = Annotated[str, option("--topic", "-t", help="The topic.")]
 NameServer = Annotated[str | None, option("--namesrvAddr", "-n", metavar="HOST:PORT", help="Ignored: the store is read without a broker.")]
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
 
-__all__ = ["END_OF_TIME", "ask", "print_answer", "register"]
-
 END_OF_TIME = 2**63 - 1
 MAX_RESULTS = 64
 STEPS_SHOWN = 40

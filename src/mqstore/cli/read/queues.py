@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
-__all__ = ["ENTRY_NAMES", "GROUP_NAMES", "TOPIC_NAMES", "queue_rows", "register", "topic_rows"]
-
 CHUNK = 4096
 FINDINGS_SHOWN = 20
 

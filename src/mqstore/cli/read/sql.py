@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["register"]
-
 
 def sql(
     out: Output,

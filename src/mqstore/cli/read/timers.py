@@ -14,8 +14,6 @@ from mqstore.cli.common.output import Output
 from mqstore.cli.common.read_options import OnlyTopic
 from mqstore.table.formatting import count, moment, size
 
-__all__ = ["register", "timers"]
-
 _NO_TIMERS = (
     "it has no timer wheel; a queue with a message TTL and a dead-letter exchange delays messages, and `mqstore messages` lists them"
 )

@@ -18,8 +18,6 @@ from mqstore.table.formatting import count, moment, pace, size
 if TYPE_CHECKING:
     from mqstore.jobs.usage import UsageReport
 
-__all__ = ["print_usage", "register", "usage"]
-
 SHOWN = 20
 
 

@@ -15,8 +15,6 @@ from mqstore.table.formatting import count, pace, size
 if TYPE_CHECKING:
     from mqstore.findings import Report
 
-__all__ = ["print_report", "register"]
-
 
 def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """Check every record, queue entry and index entry, and each against the others. RabbitMQ: journals, segments and message files.

@@ -11,8 +11,6 @@ from mqstore.cli.common.arguments import BrokerVersion, Config, Tls, ViewName, o
 from mqstore.cli.common.output import Output
 from mqstore.cli.serve.fast_start import ServeOptions, run
 
-__all__ = ["register", "serve"]
-
 Served = Annotated[
     Path,
     typer.Argument(

@@ -14,8 +14,6 @@ from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.tls import tls_mode
 
-__all__ = ["console", "register"]
-
 INTERRUPTED = 130
 
 Stores = Annotated[list[Path], typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from mqstore.broker.server import Broker
 
-__all__ = ["ServeOptions", "parse_serve_options", "run"]
-
 FORMATS = ("text", "json", "jsonl", "csv")
 VERSIONS = ("4.9.3", "5.3.3")
 VIEWS = ("recovered", "disk")

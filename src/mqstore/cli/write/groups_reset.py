@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import QueueView
 
-__all__ = ["RESET_NAMES", "reset_group"]
-
 RESET_NAMES = ("group", "topic", "queue_id", "before", "after", "min_offset", "max_offset", "lag", "state")
 
 FIRST_TIME = 1_000_000_000_000  # ms, the year 2001: smaller numbers are queue offsets

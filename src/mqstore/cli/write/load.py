@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.append.batch_appender import BatchResult
     from mqstore.rocketmq.engine.message_store import MessageStore
 
-__all__ = ["LOAD_NAMES", "load", "register"]
-
 LOAD_NAMES = ("store", "created", "from", "skipped", "messages", "bytes", "first_physical_offset", "last_physical_offset", "seconds")
 
 FLUSH_EVERY = 64 << 20  # bytes of log, which are then released from this process's memory

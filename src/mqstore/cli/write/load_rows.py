@@ -28,8 +28,6 @@ from mqstore.table.formatting import shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadPlaceError", "BodyForm", "Source", "SourceRows", "open_source"]
-
 ROWS = 8192
 BYTES = 8 << 20
 LONGEST_LINE = 64 << 20

@@ -18,8 +18,6 @@ from mqstore.errors import CannotOpenError, UsageError
 if TYPE_CHECKING:
     from mqstore.rocketmq.format.message import Message
 
-__all__ = ["PUT_NAMES", "put", "register"]
-
 PUT_NAMES = ("status", "msg_id", "topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp", "store", "created")
 
 _LAST_QUEUE = (1 << 31) - 1

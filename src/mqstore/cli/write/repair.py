@@ -16,8 +16,6 @@ from mqstore.cli.rabbitmq import repair as rabbitmq_repair
 if TYPE_CHECKING:
     from mqstore.repair.change import Step
 
-__all__ = ["register"]
-
 
 def repair(out: Output, store: Store, options: RepairOptions) -> int:
     """Repair a store in place: list the changes, make them, or take them back. Without --apply or --undo nothing is changed.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.engine.message_store import MessageStore
     from mqstore.rocketmq.format.message import PutStatus
 
-__all__ = ["AsWriter", "Create", "Interrupts", "StoppedError", "StoreTarget", "Sync", "WritableStore", "open_target", "refusal"]
-
 WritableStore = Annotated[
     Path,
     typer.Argument(metavar="STORE", help="The directory that contains commitlog/. It is written to.", show_default=False, readable=False),

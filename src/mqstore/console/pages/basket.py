@@ -15,8 +15,6 @@ from mqstore.console.pages.route import PageRoute
 from mqstore.console.replay import ReplayResult, ReplayTarget, count_by_family, replay, targets_of
 from mqstore.errors import NotFoundError, UsageError
 
-__all__ = ["ROUTES"]
-
 SHOWN = 200
 
 

@@ -13,8 +13,6 @@ from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
 from mqstore.findings import Report
 
-__all__ = ["ROUTES"]
-
 SHOWN = 200
 MAPS = 60
 

@@ -20,8 +20,6 @@ from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["ROUTES", "damage_of", "log_end", "written_bytes"]
-
 SHOWN = 200
 LISTED = 200
 

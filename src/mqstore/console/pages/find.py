@@ -20,8 +20,6 @@ from mqstore.rabbitmq.find import find as search_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.needle import Needle
 
-__all__ = ["ROUTES"]
-
 SHOWN = 200
 
 

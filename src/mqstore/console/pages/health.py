@@ -23,8 +23,6 @@ from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["ROUTES", "Health", "StoreLine", "last_report", "look", "queue_rows", "store_line"]
-
 
 @dataclass(frozen=True, slots=True)
 class Health:

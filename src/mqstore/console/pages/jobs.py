@@ -8,8 +8,6 @@ from mqstore.console.jobs import Job, State
 from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
 
-__all__ = ["ROUTES"]
-
 _UNLISTED = frozenset({"look", "draw"})  # of every store, as soon as its page is opened
 
 

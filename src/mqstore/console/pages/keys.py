@@ -18,8 +18,6 @@ from mqstore.rocketmq.lookup import explain as explaining
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
 from mqstore.rocketmq.store.view import View
 
-__all__ = ["ROUTES"]
-
 STEPS = 200
 
 

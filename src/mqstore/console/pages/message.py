@@ -22,8 +22,6 @@ from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection
 
-__all__ = ["ROUTES", "entry_at", "rabbitmq_row", "rocketmq_row"]
-
 _TIMES = ("born_timestamp", "store_timestamp")
 
 

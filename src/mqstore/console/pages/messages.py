@@ -15,8 +15,6 @@ from mqstore.console.pages.topics import unread_queues
 from mqstore.errors import NotFoundError
 from mqstore.table.columns import Selection
 
-__all__ = ["ROUTES"]
-
 
 def by_time(request: PageRequest) -> Response:
     opened = request.store

@@ -24,8 +24,6 @@ from mqstore.console.timeline import Timeline
 from mqstore.diagnosis import Diagnosis
 from mqstore.rocketmq.store.view import ConsumerOffset
 
-__all__ = ["ROUTES"]
-
 SHOWN = 10  # bars of a chart
 DEPTH = ("ready", "unacknowledged", "lost", "waiting", "transient")
 

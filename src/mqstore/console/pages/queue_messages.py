@@ -17,8 +17,6 @@ from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import shorten
 
-__all__ = ["by_queue"]
-
 SHOWN = 200
 BEGINNING = 80  # characters of a body that a list shows
 _COLUMNS = ("vhost", "queue", "priority_level", "seq_id", "pos", "size", "exchange", "routing_keys", "payload", "verdict")

@@ -21,8 +21,6 @@ from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.table.columns import QueueSelection
 
-__all__ = ["ROUTES"]
-
 SHOWN = 200
 MAPS = 24  # segments that are mapped
 STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from mqstore.console.page import PageFunction
 
-__all__ = ["PageRoute"]
-
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:

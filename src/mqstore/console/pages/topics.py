@@ -15,8 +15,6 @@ from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREF
 from mqstore.rocketmq.store.queue_totals import messages_of
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
-__all__ = ["ROUTES", "unread_queues"]
-
 SHOWN = 200
 
 

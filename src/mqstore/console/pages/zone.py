@@ -9,8 +9,6 @@ from mqstore.console.page import PageRequest
 from mqstore.console.pages.route import PageRoute
 from mqstore.errors import UsageError
 
-__all__ = ["ROUTES"]
-
 
 def zone(request: PageRequest) -> Response:
     return request.show("zone.html", section="zone", names=zones.names(), back=request.text("back"))

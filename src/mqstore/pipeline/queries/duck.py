@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from mqstore.pipeline.source.stores import TableFormat
     from mqstore.pipeline.spark.source_api import DataSourceReader
 
-__all__ = ["Result", "StoreTables", "conditions_in"]
-
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|:?\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C

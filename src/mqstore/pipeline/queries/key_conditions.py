@@ -20,8 +20,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["keys_wanted"]
-
 TABLE, COLUMN = "messages", "keys"
 MOST_KEYS = 10_000
 DEEPEST = 200  # levels of a tree

@@ -25,8 +25,6 @@ from mqstore.pipeline.source.views import views
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["narrowed", "rows_of", "sql"]
-
 NAME = "narrowed"  # the alias of the result, which has only its own columns
 _INSTEAD = "give `columns` and `where` to pipeline.read or pipeline.views"
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Need", "Relation", "dataset", "is_cached", "needs_of", "needs_the_time", "relations_of", "with_attributes", "with_relations"]
-
 # formats: whether they have the option `filters`
 FORMATS = {
     "rocketmq": True,

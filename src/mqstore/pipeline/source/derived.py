@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.format.index_file import IndexFile
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["SOURCES", "finding_rows"]
-
 ENTRIES = 1 << 20  # entries per task
 BATCH = 1 << 16  # entries per batch
 _MOST_MS = (2**63 - 1) // 1000  # that fit a timestamp in microseconds

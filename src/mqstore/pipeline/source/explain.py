@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.spark.source_api import InputPartition
 
-__all__ = ["ReadPlan", "StoreRead", "explain_read"]
-
 SHOWN = 20  # stores, and skipped paths, that the summary shows
 
 

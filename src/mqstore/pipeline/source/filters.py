@@ -18,8 +18,6 @@ from typing import Any
 from mqstore.pipeline.spark.source_api import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from mqstore.table.columns import Selection
 
-__all__ = ["apply_filters", "values_of"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # columns whose values a selection holds as a set, and as a range

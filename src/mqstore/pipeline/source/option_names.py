@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from mqstore.errors import UsageError
 from mqstore.pipeline.spark.source_api import CaseInsensitiveDict
 
-__all__ = ["BATCH", "RABBITMQ", "SINK", "STREAM", "TABLE", "checked"]
-
 TABLE = ("columns", "config", "mode")
 _MESSAGES = (
     *TABLE,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.spark.source_api import Filter
 
-__all__ = ["ReadOptions", "count_option", "message_columns", "message_fields", "table_columns"]
-
 _KAFKA_NUMBERS = {"earliest": -2, "latest": -1}
 
 

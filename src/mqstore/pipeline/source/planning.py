@@ -27,8 +27,6 @@ from mqstore.pipeline.spark.source_api import InputPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartGroup", "Planned", "SkippedStore", "combined", "grouped", "parts_in", "plan_stores", "report_skipped"]
-
 THREADS = 8  # opening a store waits for the disk, or for a server, more than it computes
 TASKS = 16  # minimum number of tasks, unless they fall below LEAST_BYTES: the planner cannot find out the number of cores
 LEAST_BYTES = 16 << 20

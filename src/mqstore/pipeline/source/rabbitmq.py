@@ -62,8 +62,6 @@ from mqstore.table.formatting import parse_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RABBITMQ_MESSAGE_COLUMNS", "RABBITMQ_VIEWS", "RabbitMQDataSource", "RabbitMQOptions", "StorePartition", "open_rabbitmq"]
-
 FORMAT = "rabbitmq"
 VIEWS = ("messages", "index", "store", "refusals")
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["joined"]
-
 NO_ID = "0" * 32
 # the copy of a message that counts: complete, then found by the broker, then in the lowest file, there the last copy
 _BEST = "struct(not (whole and ended), not seen_by_broker, number, plain, -position)"

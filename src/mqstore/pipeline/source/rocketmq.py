@@ -85,8 +85,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.pruning import PrunedScan
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LogPart", "RocketMQDataSource", "read", "register"]
-
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores

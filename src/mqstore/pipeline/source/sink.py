@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["RocketMQStreamWriter", "RocketMQWriter", "finish", "stream_writer", "writer"]
-
 PATIENCE = 60  # seconds to wait for the lock at the commit, and before each batch of a stream
 PATIENCE_BEFORE = 5  # before the tasks of a batch write: nothing is lost if it fails, and a broker does not stop by itself
 RECORD_MARGIN = 65536  # a 5.3 record may exceed the longest body by this many bytes

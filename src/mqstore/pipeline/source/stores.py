@@ -31,25 +31,6 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = [
-    "STORE",
-    "TableFormat",
-    "as_utf8",
-    "boolean",
-    "canonical",
-    "check_nullable",
-    "check_types",
-    "ddl_schema",
-    "ddl_type",
-    "fails_fast",
-    "open_for_tasks",
-    "parse_fs_options",
-    "reported",
-    "split_names",
-    "store_paths",
-    "with_store",
-]
-
 STORE = "store"
 MODES = ("PERMISSIVE", "FAILFAST")
 

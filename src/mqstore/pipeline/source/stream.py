@@ -62,8 +62,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["LogRange", "LogRanges", "RocketMQStreamReader", "StreamSettings", "read_range", "view_of"]
-
 _START_OPTIONS = ("startingoffsets", "startingtimestamp")  # the start of a stream is not a condition on its messages
 RANGES = "rocketmq-ranges"
 RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"

@@ -33,8 +33,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MESSAGE_COLUMNS", "VIEWS", "views"]
-
 MESSAGE_COLUMNS = (*(name for name in ROCKETMQ_COLUMNS if name != "body"), "body_len")
 VIEWS = ("messages", "queues", "groups", "damage", "index_entries", "timers")
 _FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "index_entries": "rocketmq-index", "timers": "rocketmq-timer"}

@@ -9,26 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "CaseInsensitiveDict",
-    "DataSource",
-    "DataSourceArrowWriter",
-    "DataSourceReader",
-    "DataSourceStreamReader",
-    "DataSourceStreamWriter",
-    "DataSourceWriter",
-    "EqualNullSafe",
-    "EqualTo",
-    "Filter",
-    "GreaterThan",
-    "GreaterThanOrEqual",
-    "In",
-    "InputPartition",
-    "LessThan",
-    "LessThanOrEqual",
-    "WriterCommitMessage",
-]
-
 
 class CaseInsensitiveDict(dict[str, str]):
     """Options, whose names have no case."""

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from mqstore.pipeline.spark.java import Java, cache_directory
 
-__all__ = ["SETTING", "class_archive_options"]
-
 SETTING = "spark.mqstore.classArchive"
 
 _MAGIC = 0xF00BABA8  # the first four bytes; Java writes the header last

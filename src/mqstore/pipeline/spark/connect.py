@@ -29,8 +29,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SCHEME", "active_client", "connected", "disconnect", "is_connect", "parallel_tasks", "run_on_connect"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

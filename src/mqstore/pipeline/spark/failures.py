@@ -10,8 +10,6 @@ from typing import Any
 
 from mqstore.errors import PipelineError, UnsupportedError
 
-__all__ = ["error_sentence", "failures", "innermost_cause", "is_late_worker", "require_pyspark"]
-
 _LATE_WORKER = "Python worker failed to connect back"
 
 

@@ -25,8 +25,6 @@ from mqstore.errors import PipelineError, TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import remove_own_tree
 
-__all__ = ["Java", "bundled_java", "cache_directory", "find_java", "launcher_home", "system_java"]
-
 OLDEST = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 

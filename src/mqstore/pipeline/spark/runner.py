@@ -14,8 +14,6 @@ from mqstore.threads import in_threads
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkRunner", "StartingSparkRunner", "freeze_gc_once"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -31,8 +31,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["package_archive", "ship"]
-
 _SHIPPED_SUFFIXES = (".py", ".so", ".properties")
 _NOT_SHIPPED = "cli/data/"  # stores for the command `demo`
 _STREAM_DIRECTORY = "streaming_job"  # below Spark's directory of distributed files

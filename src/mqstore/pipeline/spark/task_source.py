@@ -21,8 +21,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["FUNCTION", "NAME", "TASKS", "VERSION", "TaskSource"]
-
 NAME = "mqstore-tasks"
 VERSION = "version"
 # tasks may contain credentials of a store's URL: Spark redacts options with such a name wherever it prints them

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["run_tasks"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

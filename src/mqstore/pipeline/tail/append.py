@@ -44,8 +44,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FILE_BYTES", "AppendReport", "append"]
-
 FILE_BYTES = 256 << 20
 STATE = "_mqstore_append"
 _PENDING = f"{STATE}/pending.json"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mqstore.files.durable import DurableDirectory
     from mqstore.pipeline.tail.added_batch import AddedBatch
 
-__all__ = ["DeltaBatches", "bounds"]
-
 APPLICATION = "mqstore-follow"
 COMPACTED_BYTES = 256 << 20
 

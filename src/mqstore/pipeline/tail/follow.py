@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["FORMS", "FollowReport", "FollowedBatch", "follow"]
-
 FORMS = ("parquet", "store", *TABLE_FORMATS)
 BATCH_BYTES = 256 << 20
 MAX_DAMAGE = 1000

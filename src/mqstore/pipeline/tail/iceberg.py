@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.tail.added_batch import AddedBatch
 
-__all__ = ["IcebergBatches", "SyncedFileIO", "sql_catalog"]
-
 TRIES = 5
 _LAST = "mqstore.batch"
 _KEPT = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}

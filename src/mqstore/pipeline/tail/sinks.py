@@ -37,21 +37,6 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "MANIFEST",
-    "STATE",
-    "BatchOutcome",
-    "FollowOutput",
-    "FollowSink",
-    "ParquetSink",
-    "RangeTask",
-    "StoreSink",
-    "discard_stages",
-    "export_range",
-    "locked_target",
-    "read_batch",
-]
-
 FORMS = ("store", "parquet", "iceberg", "delta")
 STATE = "_mqstore_follow"
 MANIFEST = "_manifest.json"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties
     from deltalake.transaction import RemoveAction
 
-__all__ = ["PARTITIONS", "NewFile", "NewTable", "PositionTable", "open_position_table"]
-
 # column of the message table: what a partition of a table is called. A time is a day
 PARTITIONS = {"topic": "topic", "store_timestamp": "store_day"}
 _PROPERTY = "mqstore.position"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from mqstore.pipeline.source.stream import LogRange
 
-__all__ = ["BatchTable", "TableSink", "open_table"]
-
 _METADATA = {"iceberg": "metadata and catalog.db", "delta": "_delta_log"}
 
 

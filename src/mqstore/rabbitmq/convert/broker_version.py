@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from mqstore.errors import UsageError
 
-__all__ = ["NEWEST_NODE", "BrokerVersion", "node_version", "target_version"]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersion:

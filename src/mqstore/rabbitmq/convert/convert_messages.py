@@ -35,8 +35,6 @@ from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["CopiedFiles", "Refusal", "RewrittenEntries", "copy_store", "rewrite_entries", "rewrite_store"]
-
 END = 255
 MARK_AND_SIZE = 9  # what the size field does not count
 _BASIC = b"\x83h\x06"  # how a basic_message begins: a tuple of six

@@ -52,23 +52,6 @@ from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, T
 from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = [
-    "LEFT_OUT",
-    "LOST",
-    "ROWS",
-    "OpenVhost",
-    "QueueReport",
-    "QueueResult",
-    "QueueTask",
-    "buffers",
-    "convert_queue",
-    "needed_rows",
-    "open_vhost",
-    "queue_reference",
-    "select_messages",
-    "write_orphan_queue",
-]
-
 ROWS = (
     ".needed"  # only while the new directory is written: one file per queue with the rows of the message store that it needs, 8 bytes each
 )

@@ -45,8 +45,6 @@ from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import read_terms
 
-__all__ = ["InPlaceReport", "rescue_in_place"]
-
 TARGET = "4.3"
 OTHERWISE = "leave out --in-place: the new node then gets the definitions first"
 # the records of 3.10 to 3.12, by their number of elements; older versions have fewer

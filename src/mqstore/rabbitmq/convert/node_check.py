@@ -30,8 +30,6 @@ from mqstore.errors import CannotOpenError, NotAStoreError, UsageError
 from mqstore.files.regular_file import open_regular_file, why_unreadable
 from mqstore.rabbitmq.convert.broker_version import target_version
 
-__all__ = ["PASSWORD", "USER", "ManagementApi", "NodeCheck", "check_node", "read_document"]
-
 USER, PASSWORD = "MQSTORE_MANAGEMENT_USER", "MQSTORE_MANAGEMENT_PASSWORD"
 TIMEOUT = 30.0
 DEADLINE = 180.0  # of a whole answer, however slowly it comes

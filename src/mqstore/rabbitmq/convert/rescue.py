@@ -41,8 +41,6 @@ from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
 
-__all__ = ["RescueReport", "StoppedNode", "queue_names", "rescue"]
-
 # what 3.12 and newer ignore, and 4.x refuses in a policy
 _OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator"})
 _OLD_POLICIES = frozenset(

@@ -13,8 +13,6 @@ from typing import Any
 
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 
-__all__ = ["list_commands", "message_counts", "message_table", "quoted", "steps", "steps_in_place"]
-
 Counts = Mapping[tuple[str, str], int]
 
 

@@ -15,8 +15,6 @@ from mqstore.rabbitmq.definitions.metadata import Definitions, Parameter
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.message.properties import Fields
 
-__all__ = ["definitions_document", "queue_type"]
-
 POLICIES = b"policy"
 # parameters that a broker makes by itself, or that are valid only while it runs
 _OWN = (b"internal_cluster_id", b"imported_definition_hash_value")

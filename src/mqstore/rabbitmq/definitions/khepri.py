@@ -37,8 +37,6 @@ from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 
-__all__ = ["KhepriRecords", "Tree", "read_khepri"]
-
 MEMBER = "rabbitmq_metadata"
 MAX_FILE_BYTES = 256 << 20
 NO_PAYLOAD = "$__NO_PAYLOAD__"

@@ -42,21 +42,6 @@ from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
 
-__all__ = [
-    "Binding",
-    "Definitions",
-    "Exchange",
-    "Parameter",
-    "Permission",
-    "QueueDefinition",
-    "User",
-    "named_directories",
-    "names_of_node",
-    "read_definitions",
-    "resource_names",
-    "search_names",
-]
-
 TABLES = (
     "rabbit_vhost",
     "rabbit_durable_queue",

@@ -32,8 +32,6 @@ from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import Buffer
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
-__all__ = ["Tables", "file_names", "replay"]
-
 LOGS = ("PREVIOUS.LOG", "LATEST.LOG")
 DECISIONS = "DECISION_TAB.LOG"
 

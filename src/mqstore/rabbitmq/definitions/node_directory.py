@@ -16,8 +16,6 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location
 
-__all__ = ["coordination_files", "delivers_queue_names", "node_directory"]
-
 MNESIA = ("schema.DAT", "LATEST.LOG")
 _LONG_NAME = re.compile(r"[0-9A-Fa-f]{16}\.(?:wal|segment)")
 _SHORT_NAME = re.compile(r"[0-9A-Fa-f]{8}\.(?:wal|segment)")

@@ -18,8 +18,6 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 
-__all__ = ["parse", "read"]
-
 MAX_FILE_BYTES = 256 << 20
 
 

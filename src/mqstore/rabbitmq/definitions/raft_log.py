@@ -33,8 +33,6 @@ from dataclasses import dataclass
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import EtfError, Term, decode
 
-__all__ = ["LogEntry", "RaftFile", "Snapshot", "segment", "snapshot", "write_ahead_log"]
-
 WAL, SEGMENT, SNAPSHOT = b"RAWA", b"RASG", b"RASN"
 TRUNCATES, KNOWN_ID, NUMBER = 1 << 23, 1 << 22, (1 << 22) - 1
 _WORDS = struct.Struct(">II")

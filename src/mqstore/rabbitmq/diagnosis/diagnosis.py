@@ -35,8 +35,6 @@ from mqstore.rabbitmq.verify import verify
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import command, count
 
-__all__ = ["advise", "diagnose"]
-
 START = "rabbitmq-server"
 
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})

@@ -26,8 +26,6 @@ from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
-__all__ = ["Evidence", "are_containers", "evidence", "flags_of_4"]
-
 LOOKED_AT = 10_000  # messages
 
 _CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom

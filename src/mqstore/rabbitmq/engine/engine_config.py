@@ -14,8 +14,6 @@ from mqstore.errors import UsageError
 from mqstore.files.recorder import Recorder
 from mqstore.rabbitmq.format.segment import MAX_ENTRIES
 
-__all__ = ["EngineConfig", "microseconds"]
-
 MAX_FILE_BYTES = 1 << 31
 
 

@@ -55,8 +55,6 @@ from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, P
 from mqstore.rabbitmq.format.journal import acknowledge, deliver
 from mqstore.rabbitmq.format.segment import mark, read_segment
 
-__all__ = ["LiveEntry", "LiveIndexV1", "LiveSegmentV1", "StoreReferences", "drop_missing_v1", "recover_v1"]
-
 P, D, A = queue_index.P, queue_index.D, queue_index.A
 _DELIVER = 2 << 62
 _ACKNOWLEDGE = 3 << 62

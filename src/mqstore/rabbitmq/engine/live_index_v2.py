@@ -38,8 +38,6 @@ from mqstore.rabbitmq.format import queue_store as qs
 from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, ROW, SHARED
 from mqstore.rabbitmq.format.queue_store import HEADER_SIZE
 
-__all__ = ["LiveIndexV2", "LiveSegmentV2", "drop_missing_v2", "recover_v2"]
-
 _ENTRY = struct.Struct(">BBBB16sIQ")
 _PLACE = struct.Struct(">QII")
 _GONE = bytes(qi.ENTRY_SIZE)

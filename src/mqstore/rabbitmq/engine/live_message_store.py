@@ -40,8 +40,6 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.message_locations import MessageLocation, MessageLocations
 from mqstore.rabbitmq.format import message_file
 
-__all__ = ["FileSummary", "LiveMessageStore", "start_message_store"]
-
 MAX_BUFFERED = 8 << 20  # bytes of records that are buffered until the next sync
 RECORD_EXTRA = 25  # size, id and end mark
 DRAFT = ".mqstore-"

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry
 
-__all__ = ["LiveIndex", "LiveQueue"]
-
 CHUNK = 4096
 
 

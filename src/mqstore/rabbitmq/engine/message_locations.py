@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from mqstore.errors import UnsupportedError
 from mqstore.kernels.rabbitmq import id_table
 
-__all__ = ["LIMIT", "MessageLocation", "MessageLocations"]
-
 LIMIT = 1 << 32
 OVERFLOW_ROWS = 1024  # rows after the last home
 BLOCK = 1 << 17

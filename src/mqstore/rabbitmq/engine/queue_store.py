@@ -33,8 +33,6 @@ from mqstore.rabbitmq.engine.running_vhost import RunningVhost, start_vhost, wri
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file
 from mqstore.rabbitmq.message.message_term import PERSISTENT, MessageTemplate, MessageTerm, properties_to_bin, read_message
 
-__all__ = ["Counts", "Delivery", "QueueStore"]
-
 _MAX_TEMPLATES = 4096
 _IDS = 4096
 _SUPPORTED_ARGUMENTS = {"x-max-priority", "x-message-ttl", "x-queue-version", "x-queue-type", "x-queue-mode"}

@@ -55,8 +55,6 @@ from mqstore.rabbitmq.format import vhost_config
 from mqstore.rabbitmq.format.names import parse_queue_name_file, split_priority, vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, read_terms, write_clean_dot, write_terms
 
-__all__ = ["RECOVERY", "SIDE_FILES", "RunningVhost", "start_vhost", "take_terms", "write_side_files"]
-
 STORE = "msg_store_persistent"
 TRANSIENT = "msg_store_transient"
 RECOVERY = "recovery.dets"

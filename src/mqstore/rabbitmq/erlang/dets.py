@@ -37,8 +37,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import Buffer, EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Term, encode
 
-__all__ = ["DetsTable", "read_objects", "read_table", "write_objects"]
-
 COOKIE = 0x00ABCDEF
 FORMAT = 9
 ACTIVE = bytes.fromhex("12345678")

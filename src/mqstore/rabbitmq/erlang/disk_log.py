@@ -31,8 +31,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import LIMITS, Buffer, EtfError, Limits, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
-__all__ = ["DiskLog", "LogItem", "SavedTable", "items", "read_log", "read_table", "table_is_complete", "write_log", "write_table"]
-
 MAGIC = bytes.fromhex("01020304")
 CLOSED = bytes.fromhex("63584d0b")
 OPENED = bytes.fromhex("06070809")

@@ -18,8 +18,6 @@ from collections.abc import Iterator, Sequence
 
 from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, Atom, Term
 
-__all__ = ["ErlangTextError", "read_text", "write_text"]
-
 MAX_DEPTH = 64
 # a message store with 100,000 queues has a clean.dot of 6 MB
 MAX_TEXT_BYTES = 64 << 20

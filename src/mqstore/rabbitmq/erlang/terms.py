@@ -18,8 +18,6 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["MAX_ATOM_LENGTH", "Atom", "BitBinary", "ImproperList", "Opaque", "Pairs", "Term", "encode"]
-
 Term = Any
 
 VERSION = 131

@@ -30,19 +30,6 @@ from numpy.typing import NDArray
 from mqstore.kernels.rabbitmq import queue_index
 from mqstore.rabbitmq.format.journal import PUBLISH_TRANSIENT
 
-__all__ = [
-    "ACKED",
-    "DELIVERED",
-    "PUBLISHED",
-    "JournalMap",
-    "MergedState",
-    "MergedStates",
-    "journal_map",
-    "merge",
-    "minus_plus",
-    "without_journal",
-]
-
 # states of an entry: bits
 PUBLISHED, DELIVERED, ACKED = queue_index.P, queue_index.D, queue_index.A
 NOTHING, SP, SPD, SPDA = 0, 1, 3, 7

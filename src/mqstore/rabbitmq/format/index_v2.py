@@ -37,8 +37,6 @@ from mqstore.rabbitmq.format.index_v1 import ENTRY, HIDDEN, IN_QUEUE_STORE, IN_S
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
 from mqstore.rabbitmq.format.names import is_file_number
 
-__all__ = ["ENTRY_COUNT", "IndexFile", "QueueIndexV2", "header", "read_index", "shared_entry", "stored_entry"]
-
 ENTRY_COUNT = 4096
 ENTRY_SIZE = 32
 SHARED, QUEUE_STORE = 1, 2

@@ -37,8 +37,6 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_index
 
-__all__ = ["Journal", "acknowledge", "deliver", "publish", "read_journal"]
-
 PUBLISH, PUBLISH_TRANSIENT, DELIVER, ACKNOWLEDGE = range(4)  # the first two bits of an action
 
 _PUBLISH = struct.Struct(">Q16sQII")

@@ -31,20 +31,6 @@ from mqstore.files.confined_directory import ConfinedDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 
-__all__ = [
-    "REQUIRED",
-    "QueueDirectory",
-    "VhostDirectory",
-    "bytes_of",
-    "find_vhosts",
-    "looks_like_rabbitmq",
-    "mapped_bytes",
-    "own_entries",
-    "read_queues",
-    "read_vhost",
-    "unread_entries",
-]
-
 LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"

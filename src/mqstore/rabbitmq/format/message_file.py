@@ -34,21 +34,6 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import message_store
 
-__all__ = [
-    "HEADER",
-    "OVERHEAD",
-    "CarefulScan",
-    "Extents",
-    "Scan",
-    "careful_scan",
-    "damage",
-    "gaps",
-    "ids",
-    "record",
-    "resynchronising_scan",
-    "strict_scan",
-]
-
 Extents = Sequence[tuple[int, int]]
 
 _HEADER = struct.Struct(">Q16s")

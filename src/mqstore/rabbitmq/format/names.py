@@ -35,18 +35,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = [
-    "QueueName",
-    "base36",
-    "is_file_number",
-    "parse_queue_name_file",
-    "priority_name",
-    "queue_directory",
-    "queue_name_file",
-    "split_priority",
-    "vhost_directory",
-]
-
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 V2_LINE = b"INDEX: v2\n"
 # Brokers write no larger file: names have at most 255 bytes.

@@ -32,8 +32,6 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_files
 
-__all__ = ["HEADER_SIZE", "entries", "entry", "header_damage", "valid_entries"]
-
 HEADER_SIZE = 64
 _ENTRY = struct.Struct(">IBHB")
 ENTRY_HEADER = _ENTRY.size

@@ -27,8 +27,6 @@ from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 
-__all__ = ["CleanDot", "QueueTerms", "queue_value", "read_clean_dot", "read_terms", "write_clean_dot", "write_terms"]
-
 MAX_SEQ_ID = (1 << 62) - 1
 REFERENCE = 16
 

@@ -38,8 +38,6 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import queue_index
 
-__all__ = ["MAX_ENTRIES", "Segment", "mark", "publish", "read_segment"]
-
 MAX_ENTRIES = 16384
 _PUBLISH = struct.Struct(">H16sQII")
 _WORD = struct.Struct(">H")

@@ -36,17 +36,6 @@ from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.format.segment import MAX_ENTRIES, read_segment
 
-__all__ = [
-    "DEFAULT_ENTRIES",
-    "ENTRIES_WITHOUT_CONFIG",
-    "InferredCount",
-    "config_file",
-    "inferred_entry_count",
-    "lacks_number",
-    "segment_entry_count",
-    "stated_entry_count",
-]
-
 ENTRIES_WITHOUT_CONFIG = 16384
 DEFAULT_ENTRIES = 2048
 LONGEST = 1 << 16  # bytes; what is longer was damaged, and as text would take many times its size

@@ -30,8 +30,6 @@ from typing import Any
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term
 
-__all__ = ["Amqp10Error", "fragments", "properties", "stored_size", "value"]
-
 DATA = 0x75
 BODY_TYPE = b"amqp-1.0"
 MAX_DEPTH = 32

@@ -30,8 +30,6 @@ from typing import Any
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message.properties import NAMES, Properties, PropertiesError
 
-__all__ = ["delivered_properties", "mqtt_properties", "reply_queue"]
-
 MAX_SHORTSTR = 255
 _ADDRESS = b"/queues/"
 _QUEUE_NAME = re.compile(rb"(?:[-!$&'()*+,.:;=@_~0-9A-Za-z]|%[0-9A-Fa-f]{2})*")

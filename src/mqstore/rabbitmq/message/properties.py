@@ -45,16 +45,6 @@ from typing import Any
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term
 
-__all__ = [
-    "PropertiesError",
-    "json_properties",
-    "json_text",
-    "properties_from_bin",
-    "properties_from_json",
-    "properties_from_record",
-    "properties_to_bin",
-]
-
 Properties = dict[str, Any]
 Fields = list[list[Any]]
 

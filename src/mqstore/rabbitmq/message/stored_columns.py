@@ -30,8 +30,6 @@ from mqstore.table.columns import RABBITMQ_PROPERTIES, rabbitmq_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StoredTerms"]
-
 Longs = NDArray[np.int64]
 _HEADERS = RABBITMQ_PROPERTIES.index("headers")
 _NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})

@@ -43,8 +43,6 @@ from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change
 from mqstore.table.formatting import count
 
-__all__ = ["index_v1_step", "index_v2_steps", "lost_index_steps"]
-
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
 
 

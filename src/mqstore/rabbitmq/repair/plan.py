@@ -47,8 +47,6 @@ from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.journal import StoreLocking
 
-__all__ = ["LOCKING", "NodeLock", "holder", "plan"]
-
 PROCESSES = Path("/proc")
 _DIRECTORY = re.compile(rb'\x00dir\x00"([^"\x00]+)"\x00')
 _WRITING = os.O_WRONLY | os.O_RDWR

@@ -61,8 +61,6 @@ from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change
 from mqstore.table.formatting import count
 
-__all__ = ["config_steps", "corrected_terms", "left_over_steps", "marker_steps", "store_steps", "stray_steps", "terms_steps"]
-
 _IN_QUEUE = re.compile(r"([0-9]*).*?\.(idx|qi)", re.ASCII)
 _IN_STORE = re.compile(r"(.*)\.(?:rdq|rdt)", re.DOTALL)
 _OTHERWISE = {

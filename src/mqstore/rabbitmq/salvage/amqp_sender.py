@@ -26,8 +26,6 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import without_password
 from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 
-__all__ = ["WINDOW", "OutgoingMessage", "SendCounts", "Sender", "encoded_properties"]
-
 MOST_AGAIN = 1 << 20  # messages to send again: at most a window of them is without an answer
 WINDOW = 1000
 NOTED = 0.5  # seconds between two writes of the resume file, at least

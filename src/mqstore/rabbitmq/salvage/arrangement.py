@@ -31,8 +31,6 @@ from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["guess_names", "is_part", "open_parts", "unread_files"]
-
 INDEX = ("idx", "jif", "qi", "qs")
 STORE = ("rdq", "rdt")
 BESIDE = (".config", ".vhost", "recovery.dets")

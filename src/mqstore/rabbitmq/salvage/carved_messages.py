@@ -47,21 +47,6 @@ if TYPE_CHECKING:
 
     from mqstore.rabbitmq.store.store import RabbitMQStore
 
-__all__ = [
-    "FILE_BYTES",
-    "FROM",
-    "KIND",
-    "TERM",
-    "TERM_END",
-    "CarvedStore",
-    "FoundMessages",
-    "batch_ends",
-    "duplicates",
-    "rows_of",
-    "terms_of",
-    "write_carved",
-]
-
 FILE_BYTES = 64 << 20  # a message file of a carved store is ended by the first message after this many bytes
 BATCH_ROWS = 2048
 BATCH_BYTES = 32 << 20

@@ -22,8 +22,6 @@ from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
-__all__ = ["outgoing_message", "outgoing_messages"]
-
 UNREADABLE = "the bytes are not a message"
 UNWRITABLE = "the properties cannot be read"
 _REASONS = {

@@ -39,8 +39,6 @@ from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["WRITTEN", "SalvageReport", "messages_of", "open_wreck", "salvage", "salvage_store"]
-
 WRITTEN = frozenset({Verdict.INTACT, Verdict.CONSUMED, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED})
 
 

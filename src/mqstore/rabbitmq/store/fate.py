@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from mqstore.rabbitmq.format.index_v1 import PERSISTENT
 from mqstore.rabbitmq.format.index_v1 import REPEATED as REPEATED_PUBLISH
 
-__all__ = ["FATES", "Fates", "fates", "lost", "totals"]
-
 RECOVERED, ACKNOWLEDGED, TRANSIENT, MISSING, DAMAGED, HIDDEN, REPEATED, UNFOUND, REFUSED, UNLISTED = range(10)
 FATES = ("recovered", "acknowledged", "transient", "missing", "damaged", "hidden", "repeated", "unfound", "refused", "unlisted")
 

@@ -32,24 +32,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = [
-    "BAD_STATES",
-    "ENTRY_NAMES",
-    "NOT_READ",
-    "NOT_RECOVERED",
-    "QUEUE_NAMES",
-    "EmptyQueue",
-    "StoreTotals",
-    "UnreadQueue",
-    "empty_queues",
-    "entry_rows",
-    "queue_rows",
-    "totals",
-    "unread_parts",
-    "unread_queues",
-    "vhost_rows",
-]
-
 QUEUE_NAMES = (
     "vhost",
     "queue",

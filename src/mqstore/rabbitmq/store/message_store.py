@@ -40,18 +40,6 @@ from mqstore.rabbitmq.format.layout import own_entries
 from mqstore.rabbitmq.format.message_file import HEADER
 from mqstore.rabbitmq.message.message_term import read_message
 
-__all__ = [
-    "FileRecords",
-    "FoundRecord",
-    "MessageIds",
-    "MessagePosition",
-    "MessageStore",
-    "RecordTable",
-    "StoreFile",
-    "search_records",
-    "store_files",
-]
-
 ROWS_AT_ONCE = 1 << 20
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
 _CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")

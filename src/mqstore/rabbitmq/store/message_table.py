@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = ["TERM_COLUMNS", "MessageRows", "build_batch", "decode_terms", "needs_terms", "orphan_rows", "verdicts"]
-
 # columns that need the stored message
 TERM_COLUMNS = frozenset(
     {

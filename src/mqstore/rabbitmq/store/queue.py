@@ -33,8 +33,6 @@ from mqstore.shown import Shown
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_store import MessageStore
 
-__all__ = ["EntryTable", "Queue", "QueueCounts"]
-
 MAX_FINDINGS = 100  # findings of a kind per segment that are listed one by one
 # what is known of a message before its bytes are read
 PLAIN, CONSUMED, UNREACHABLE, DAMAGED, DUPLICATE, UNINDEXED = range(6)

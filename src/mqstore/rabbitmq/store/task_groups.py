@@ -41,30 +41,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.queue import Queue
     from mqstore.rabbitmq.store.vhost import Vhost
 
-__all__ = [
-    "INDEX_COLUMNS",
-    "REFUSAL_COLUMNS",
-    "STORE_COLUMNS",
-    "FileGroup",
-    "JoinedStore",
-    "QueueGroup",
-    "cut",
-    "files_token",
-    "group_rows",
-    "index_batches",
-    "index_schema",
-    "joined_stores",
-    "open_cached",
-    "plan_files",
-    "plan_queues",
-    "read_group",
-    "read_joined",
-    "record_batches",
-    "refusal_batches",
-    "refusal_schema",
-    "store_schema",
-]
-
 GROUP_BYTES = 64 << 20
 ROWS = 1 << 14
 

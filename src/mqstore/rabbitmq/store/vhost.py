@@ -30,8 +30,6 @@ from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.start_rules import QueueStart
 
-__all__ = ["Vhost"]
-
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 
 

@@ -22,8 +22,6 @@ from mqstore.rocketmq.format.record import TRANSACTION_MASK
 from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 from mqstore.rocketmq.format.topic_name import usable_topic
 
-__all__ = ["CRC_PROPERTY_SIZE", "PROPERTIES_LIMIT", "Admission", "host_bytes", "illegal", "joined_properties"]
-
 PROPERTIES_LIMIT = 32767
 CRC_PROPERTY_SIZE = 20  # bytes of the `__CRC32#` property of a batch's records, its separator excluded
 MAX_TOPICS = 100_000

@@ -43,8 +43,6 @@ from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK,
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
 
-__all__ = ["QUEUED_TYPES", "Appender"]
-
 RECORD_MARGIN = 65536  # bytes by which a 5.3 record may be longer than the longest body
 INNER_BATCH = 0xC0
 _NUMBERS = struct.Struct(">iiiq")  # queue id, system flag, reconsume times, born timestamp

@@ -27,8 +27,6 @@ from mqstore.table.needle import Parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchResult", "message_of_row", "put_columns", "put_each", "special_rows"]
-
 Longs = NDArray[np.int64]
 
 ROWS_AT_ONCE = 8192

@@ -38,8 +38,6 @@ from mqstore.rocketmq.format.message import Message, PutResult
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
-__all__ = ["DelayService", "DueMessage", "asks_for_timer", "delay_level", "delayed", "deliverable"]
-
 POLL = 0.1
 ENTRIES_AT_ONCE = 512
 

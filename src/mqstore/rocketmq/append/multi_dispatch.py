@@ -26,8 +26,6 @@ from mqstore.rocketmq.format import java_map
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import is_left_out_of_light_queues
 
-__all__ = ["applies", "queue_key", "with_queue_offsets"]
-
 NAMES = "INNER_MULTI_DISPATCH"
 OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 LMQ_PREFIX = "%LMQ%"

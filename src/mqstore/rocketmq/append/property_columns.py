@@ -29,8 +29,6 @@ from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, is_bytes, sp
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["property_texts"]
-
 NAMES = {"keys": b"KEYS", "tags": b"TAGS", "uniq_key": b"UNIQ_KEY"}
 _NAMES_END = "a byte 01 would end the name of the property; leave it out"
 _SEPARATES = "a byte 02 would end the property; leave it out"

@@ -5,8 +5,6 @@ The offsets of one topic are a separate dictionary, which the compiled fast path
 
 from __future__ import annotations
 
-__all__ = ["QueueOffsets"]
-
 
 class QueueOffsets:
     """(topic bytes, queue id) -> queue offset of the next message; 0 for a queue that has none yet."""

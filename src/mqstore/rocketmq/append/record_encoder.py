@@ -57,8 +57,6 @@ from mqstore.table.needle import Parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchColumns", "topic_fault"]
-
 COMPRESSION_BITS = 0x701
 # bytes of a body from which a library's CRC before writing is faster than the kernel's CRC while writing
 _LONG_BODY = LONG_SPAN and max(LONG_SPAN, 2048)

@@ -41,8 +41,6 @@ from mqstore.rocketmq.format.message import Message, MessageBatch
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
-__all__ = ["UniqueIds", "as_sent", "batch_as_sent", "sent_back", "unique_id_time"]
-
 _TAIL = struct.Struct(">HIIH")
 _EXTRAORDINARY = frozenset({b"", b"TRAN_MSG", b"DELAY", b"INNER_MULTI_DISPATCH"})  # names whose values `as_sent` reads
 

@@ -31,8 +31,6 @@ from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutResult
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["CheckRun", "Decision", "Transactions"]
-
 ENTRIES_AT_ONCE = 512
 
 Decision = Literal["commit", "rollback"] | None

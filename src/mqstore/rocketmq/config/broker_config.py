@@ -21,8 +21,6 @@ from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 
-__all__ = ["BrokerConfig", "load", "load_properties", "parse", "properties"]
-
 LIMIT = 1 << 20
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -43,8 +43,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["ConfigWriter", "DataVersion", "bean", "save", "to_text"]
-
 _ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

@@ -27,8 +27,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 
-__all__ = ["DelayOffsets", "OffsetTable", "load", "load_delay_offsets", "table"]
-
 CONSUMER_OFFSETS = "config/consumerOffset.json"
 LMQ_OFFSETS = "config/lmqConsumerOffset.json"
 DELAY_OFFSETS = "config/delayOffset.json"

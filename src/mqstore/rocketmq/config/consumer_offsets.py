@@ -44,8 +44,6 @@ from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
 from mqstore.rocketmq.format.java_map import JavaMap
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["ConsumerOffsets", "OffsetChange", "split"]
-
 COMMITS_PER_VERSION = 500
 UNKNOWN = -1
 

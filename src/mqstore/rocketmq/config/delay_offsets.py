@@ -24,8 +24,6 @@ from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bea
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["DelayOffsetTable"]
-
 UPDATES_PER_VERSION = 200
 
 

@@ -30,8 +30,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.java_text import decode_utf8
 
-__all__ = ["ConfigFile", "load", "parse"]
-
 LIMIT = 32 << 20  # largest file that is read, in bytes; real ones have some megabytes at most
 BLANK = " \t\r\n\f\b"
 

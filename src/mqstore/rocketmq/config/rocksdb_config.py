@@ -34,8 +34,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offset_file import ByQueue, OffsetTable, table
 from mqstore.rocketmq.config.topic_config import TopicConfig, topic
 
-__all__ = ["GROUPS", "OFFSETS", "TOPICS", "V2", "GroupNames", "TopicTable", "groups", "offsets", "parse_key_v2", "topics"]
-
 TOPICS, GROUPS, OFFSETS, V2 = "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb"
 OFFSET_TABLE, TOPIC_TABLE, GROUP_TABLE = 1, 3, 4
 _DATA = 2

@@ -17,8 +17,6 @@ from mqstore.errors import UsageError
 from mqstore.files.recorder import Recorder
 from mqstore.rocketmq.dispatch.dispatcher import DEFAULT_DELAYS
 
-__all__ = ["StoreConfig", "now_ms"]
-
 
 def now_ms() -> int:
     """Return the current time in ms since the epoch."""

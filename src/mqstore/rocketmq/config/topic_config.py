@@ -30,8 +30,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 
-__all__ = ["TopicConfig", "TopicsConfig", "load", "topic"]
-
 TOPICS = "config/topics.json"
 GROUPS = "config/subscriptionGroup.json"
 

@@ -26,8 +26,6 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
 from mqstore.rocketmq.format.java_text import decode_utf8
 
-__all__ = ["LoadedConfig", "loaded_configs", "readable_offsets", "torn_text"]
-
 TOPICS = "config/topics.json"
 _ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
 _ONLY_5 = ("config/topicQueueMapping.json", "config/consumerOrderInfo.json")

@@ -32,8 +32,6 @@ from mqstore.rocketmq.recovery.rocksdb_recovery import RocksRecovery
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["RULES", "DatabaseQueues", "keeps_queues_in_database", "require_configuration", "unknown_of_index"]
-
 PLACE = "consumequeue"
 BESIDE = "consumequeue_rocksdb"
 ROCKSDB = "defaultRocksDB"

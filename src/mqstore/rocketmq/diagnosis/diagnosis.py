@@ -41,8 +41,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.formatting import command, count
 
-__all__ = ["advise", "diagnose", "rules_of"]
-
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"

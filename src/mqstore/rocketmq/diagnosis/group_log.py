@@ -22,8 +22,6 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.formatting import count
 
-__all__ = ["cannot_be_determined"]
-
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 

@@ -36,8 +36,6 @@ from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_at, start_in, status_at
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LogElsewhere", "RenamedLogFile", "log_elsewhere", "renamed_log_files"]
-
 _PLACES = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.conf")  # relative to the store
 _MOST_PATHS = 8  # over which a log may be spread
 

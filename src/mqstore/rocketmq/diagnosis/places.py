@@ -15,8 +15,6 @@ from collections.abc import Iterator, Set
 
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["directories_in_index", "misnamed_files", "unwritable_queues"]
-
 ROOT = "consumequeue"
 NAME = 20  # digits of the name of a queue file
 _LONG = re.compile(r"[+-]?[0-9]{1,19}")

@@ -24,8 +24,6 @@ from mqstore.rocketmq.format.system_topics import CHECK_GROUP, SCHEDULE_TOPIC
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["Redelivery", "redelivery"]
-
 
 @dataclass(frozen=True, slots=True)
 class Redelivery:

@@ -29,8 +29,6 @@ from mqstore.rocketmq.verify.queue_proof import QueueProof
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.distinct import distinct
 
-__all__ = ["QueueLoss", "SurvivalCheck"]
-
 Longs = NDArray[np.int64]
 
 SLOTS = 65536  # queue entries that are looked at at once

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes, MappedFile
 
-__all__ = ["SCAN_ROWS", "BaseQueueImage", "FileImage", "Rows", "Source", "java_divide", "java_long"]
-
 Rows = NDArray[np.void]
 Source = Callable[[], MappedFile]
 

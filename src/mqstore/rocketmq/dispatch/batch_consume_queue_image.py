@@ -15,8 +15,6 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, valid_units
 from mqstore.rocketmq.format.profile import DEFAULT_VERSION
 
-__all__ = ["BatchQueueImage"]
-
 
 class BatchQueueImage(BaseQueueImage):
     """A batch queue of 46-byte units, each standing for several messages. Satisfies `store.view.QueueView`.

@@ -36,8 +36,6 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["PLAIN_LIMIT", "QueueImage"]
-
 BLANK = np.array((0, BLANK_SIZE, 0), ENTRY)
 
 PLAIN_LIMIT = 1 << 58  # smaller queue offsets cannot overflow as byte offsets

@@ -36,19 +36,6 @@ from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC, is_left_out_of_light_queues
 
-__all__ = [
-    "DEFAULT_DELAYS",
-    "KEY_ROW",
-    "TAGS_KEY",
-    "DispatchOutput",
-    "DispatchRequest",
-    "DispatchRules",
-    "Dispatcher",
-    "QueueRun",
-    "dispatch_request",
-    "parse_delays",
-]
-
 Longs = NDArray[np.int64]
 
 DEFAULT_DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

@@ -31,8 +31,6 @@ from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from mqstore.threads import TaskThreads
 
-__all__ = ["IndexEnd", "IndexSequence", "IndexTask", "IndexWriter", "build_index", "index_name", "plan_index"]
-
 BLOCK = 1 << 18  # keys chained before they are written
 SLOT_BLOCK = 1 << 14  # slots that are written as one block, if any is in use
 

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.format.index_file import ENTRY, IndexEntry, IndexFile
 
-__all__ = ["IndexImage", "IndexService"]
-
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 

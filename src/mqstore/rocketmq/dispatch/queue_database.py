@@ -21,8 +21,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.rocksdb_queue import BOUNDS, CHECKPOINT_TOPIC, bound_key, queue_prefix
 
-__all__ = ["QueueDatabaseWriter"]
-
 AT_ONCE = 1 << 15  # entries written together
 _BOUND = struct.Struct(">qq")
 _INT64 = struct.Struct(">q")

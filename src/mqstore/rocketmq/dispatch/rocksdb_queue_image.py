@@ -27,8 +27,6 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE, ENTRY
 from mqstore.rocketmq.format.rocksdb_queue import MAX_GAP, RocksQueueReader
 
-__all__ = ["RocksQueueImage"]
-
 PART = 65536  # entries that are looked at at once
 
 

@@ -18,8 +18,6 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record
 
-__all__ = ["TagKeys", "tags_hash"]
-
 WINDOW = 64  # entries that are looked at in one place
 NEWEST = 1024  # entries at the end of a file that are looked at until a record with tags is found
 PLACES = 32  # files that are looked at

@@ -20,8 +20,6 @@ from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 
-__all__ = ["AnyQueueImage", "DispatchTarget", "InMemoryTarget"]
-
 Longs = NDArray[np.int64]
 AnyQueueImage = QueueImage | BatchQueueImage
 

@@ -22,8 +22,6 @@ from mqstore.kernels.rocketmq.put import PutPath
 from mqstore.rocketmq.live.index_writer import StoredIndex
 from mqstore.rocketmq.live.loader import LoadedStore
 
-__all__ = ["DispatchListener", "DispatchLoop"]
-
 RECORDS_AT_ONCE = 1 << 16
 
 DispatchListener = Callable[[frozenset[tuple[str, int]]], object]

@@ -34,8 +34,6 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.engine.staging import job_owner, started
 from mqstore.rocketmq.live.store_lock import StoreInUseError, StoreLock
 
-__all__ = ["hold", "lent", "release", "serve"]
-
 POLL = 0.2
 LINGER = 60.0  # seconds without a stage after which the process ends
 ANSWER = 30.0  # seconds after which a process that does not answer is given up

@@ -30,8 +30,6 @@ from mqstore.rocketmq.format.log_slices import store_timestamp_in
 from mqstore.rocketmq.rebuild_steps import settings_of
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["Geometry", "LogCopy"]
-
 CARRIED = "config"
 
 

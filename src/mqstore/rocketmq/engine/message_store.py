@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["MessageStore"]
-
 _DEFAULTS = StoreConfig()
 
 

@@ -27,8 +27,6 @@ from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.group_commit import GroupCommit
 
-__all__ = ["Services", "WritableStore"]
-
 TICK = 0.02
 IDLE = 0.001
 BUSY = 0.003  # between two rounds of dispatch while messages keep coming: larger rounds cost less per message

@@ -23,8 +23,6 @@ from mqstore.rocketmq.format.profile import VERSIONS
 if TYPE_CHECKING:
     from mqstore.files.recorder import Recorder
 
-__all__ = ["MANIFEST", "CommittedBatch", "Intent", "Manifest", "SinkSettings", "load_manifest"]
-
 MANIFEST = "config/mqstore-sink.json"
 UNNAMED_KEPT = 100  # runs that the user did not name and that are kept
 

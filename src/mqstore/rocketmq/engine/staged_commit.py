@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from mqstore.files.recorder import Recorder
 
-__all__ = ["Sink", "intent_stage"]
-
 FLUSH_EVERY = 64 << 20  # bytes of log; once flushed, their pages leave the memory of this process
 POLL = 0.2
 

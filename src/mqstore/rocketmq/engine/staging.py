@@ -40,21 +40,6 @@ from mqstore.table.arrow_spans import bad_row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "RowRules",
-    "StagedPart",
-    "batches_of",
-    "check_run",
-    "columns_of",
-    "job_owner",
-    "open_stage",
-    "remove_left_behind",
-    "remove_stage",
-    "stage_of",
-    "started",
-    "write_part",
-]
-
 MARK = ".mqstore-sink-"
 OF_JOB = "@"  # cannot be part of the name of a run
 OWNER = "owner"

@@ -33,8 +33,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.queue_reader import QueueReader
 
-__all__ = ["DEFAULT_FILE_SIZE", "UNIT", "UNIT_SIZE", "BatchQueueReader", "valid_units"]
-
 UNIT = np.dtype(
     [
         ("physical_offset", ">i8"),

@@ -27,8 +27,6 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
-__all__ = ["SIZE", "Checkpoint", "decode", "encode", "load"]
-
 SIZE = 4096
 SAFETY_MS = 3000
 

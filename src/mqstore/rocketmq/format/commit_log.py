@@ -34,8 +34,6 @@ from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import MAGIC_AT, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 
-__all__ = ["CommitLog", "EndOfFile", "LogEvent", "Records", "group_ranges", "size_at", "start_in", "status_at"]
-
 CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
 TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
 AT_ONCE = 16 << 20  # bytes after which a walk that is read ahead yields, so that it does not leave the window

@@ -34,18 +34,6 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.queue_reader import QueueReader
 
-__all__ = [
-    "BLANK_SIZE",
-    "DEFAULT_FILE_SIZE",
-    "ENTRY",
-    "ENTRY_SIZE",
-    "ConsumeQueueReader",
-    "QueueEntry",
-    "common_file_size",
-    "queues",
-    "unpack",
-]
-
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = ENTRY.itemsize
 DEFAULT_FILE_SIZE = 6_000_000

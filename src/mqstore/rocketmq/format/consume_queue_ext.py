@@ -30,8 +30,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueueExt", "ExtUnit", "address_of", "is_address", "position_of", "unpack"]
-
 DEFAULT_FILE_SIZE = 50_331_648
 MIN_UNIT_SIZE = 20
 

@@ -29,8 +29,6 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, reach_record, status_at
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["DLedgerLog", "open_log", "refuse_dledger", "second_log"]
-
 _HEADER = frames.ENTRY_HEADER_SIZE
 _BLANK = b"\xff\xff\xff\xff"
 

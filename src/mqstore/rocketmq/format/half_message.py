@@ -28,9 +28,6 @@ from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
-__all__ = ["committed", "given_up", "half", "op_message", "renewed", "settled_by"]
-
-
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"

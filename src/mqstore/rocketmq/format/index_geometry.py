@@ -38,22 +38,6 @@ from numpy.typing import NDArray
 from mqstore.files import MappedFile
 from mqstore.kernels.rocketmq import index_chains
 
-__all__ = [
-    "DEFAULT",
-    "ENTRY",
-    "ENTRY_SIZE",
-    "HEADER",
-    "HEADER_SIZE",
-    "SLOT_SIZE",
-    "Geometry",
-    "Header",
-    "Shape",
-    "file_size",
-    "geometry_of_length",
-    "infer",
-    "read_header",
-]
-
 ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 HEADER = struct.Struct(">qqqqii")
 HEADER_SIZE = HEADER.size

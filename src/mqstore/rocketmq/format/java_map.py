@@ -33,8 +33,6 @@ from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.profile import profile, version_rules
 
-__all__ = ["JavaMap", "parsed", "reencode"]
-
 _TREE_AT = 8
 _TREE_TABLE = 64
 

@@ -27,8 +27,6 @@ import codecs
 
 from mqstore.kernels.rocketmq.hashing import MALFORMED, hash_bytes
 
-__all__ = ["decode_utf8", "encode_key", "index_hash", "java_hash", "slot_hash"]
-
 _MIN_INT = -(1 << 31)
 _ERRORS = "mqstore-java"
 

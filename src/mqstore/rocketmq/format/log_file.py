@@ -23,8 +23,6 @@ from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
 
-__all__ = ["named_start", "open_place"]
-
 _LOG = "commitlog"
 _DERIVED = {
     "consumequeue": "consume queue",

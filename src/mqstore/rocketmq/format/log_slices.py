@@ -24,8 +24,6 @@ from typing import Protocol
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, STORE_TIMESTAMP_AT, STORE_TIMESTAMP_AT_IPV6, SYS_FLAG_AT
 
-__all__ = ["LogFiles", "LogSlices", "roll_next_file", "store_timestamp_at", "store_timestamp_in"]
-
 _TIME = struct.Struct(">q")
 
 

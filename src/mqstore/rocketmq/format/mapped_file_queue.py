@@ -29,8 +29,6 @@ from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["FileQueue", "QueueFile", "infer_size", "load"]
-
 NAME_DIGITS = 20
 _MAX_START = (1 << 63) - 1
 

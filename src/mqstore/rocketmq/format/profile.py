@@ -29,8 +29,6 @@ from functools import lru_cache
 
 from mqstore.errors import UsageError
 
-__all__ = ["DEFAULT_VERSION", "NEWEST", "OLDEST", "RELEASES", "VERSIONS", "Profile", "VersionRules", "profile", "version_rules"]
-
 _PATCHES = {
     "4.3": 2, "4.4": 0, "4.5": 2, "4.6": 1, "4.7": 1, "4.8": 0, "4.9": 8,
     "5.0": 0, "5.1": 4, "5.2": 0, "5.3": 4, "5.4": 0, "5.5": 0,

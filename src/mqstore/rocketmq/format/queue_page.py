@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
 
-__all__ = ["PagedFile", "PagedQueue", "QueuePage", "entry_at", "page_from", "roll_next_file", "unit_size"]
-
 Rows = NDArray[np.void]
 
 

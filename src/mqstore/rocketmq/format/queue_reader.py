@@ -11,8 +11,6 @@ from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.shown import Shown
 
-__all__ = ["QueueReader"]
-
 
 class QueueReader(Shown):
     """The files of one queue on disk. Never writes; a missing file is a gap, not an error."""

@@ -41,25 +41,6 @@ from functools import lru_cache
 
 from mqstore.rocketmq.format.java_text import decode_utf8
 
-__all__ = [
-    "BadRecordError",
-    "Record",
-    "blank",
-    "body_crc",
-    "decode",
-    "decode_properties",
-    "encode",
-    "encode_properties",
-    "format_host",
-    "frame_size",
-    "offset_message_id",
-    "parse_host",
-    "parse_message_id",
-    "property_crc_fits",
-    "split_keys",
-    "without_property",
-]
-
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = -626843481, -626843477, -875286124
 
 COMPRESSED = 0x1

@@ -15,8 +15,6 @@ from mqstore.kernels.rocketmq.record_decode import Decoder
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import Record, format_host
 
-__all__ = ["record_or_none", "records_in", "records_of"]
-
 _DECODER = Decoder(Record, decode_utf8, format_host)
 
 

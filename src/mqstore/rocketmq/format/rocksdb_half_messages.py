@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 from mqstore.files.rocksdb import Family, OnFault
 
-__all__ = ["FAMILY", "HalfMessage", "HalfMessages", "parse_half"]
-
 FAMILY = "trans"
 _LAST = b"lastOffsetPy"
 _INT64 = struct.Struct(">q")

@@ -26,8 +26,6 @@ from typing import NamedTuple
 from mqstore.files.rocksdb import Family, OnFault
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record, split_keys
 
-__all__ = ["IndexHit", "RocksIndex", "entry", "index_keys", "parse_entry"]
-
 HOUR = 3_600_000
 _INT64 = struct.Struct(">q")
 _KINDS = (b"K", b"U")

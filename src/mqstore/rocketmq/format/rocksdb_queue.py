@@ -37,18 +37,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 
-__all__ = [
-    "BOUNDS",
-    "CHECKPOINT_TOPIC",
-    "RocksQueueReader",
-    "bound_key",
-    "entry_key",
-    "listed_until",
-    "parse_key",
-    "queue_prefix",
-    "readers",
-]
-
 BOUNDS = "offset"  # the family of bounds
 CHECKPOINT_TOPIC = b"CHECKPOINT_TOPIC"
 VALUE_SIZE = 28

@@ -24,8 +24,6 @@ from typing import NamedTuple
 
 from mqstore.files.rocksdb import Family, OnFault
 
-__all__ = ["FAMILY", "ROLL_LABEL", "Timeline", "TimerPair", "parse_pair"]
-
 FAMILY = "timer"
 ROLL_LABEL = "TIMER_ROLL_LABEL"  # property of a record that was put again
 _CHECKPOINT, _SCANNED = b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint"

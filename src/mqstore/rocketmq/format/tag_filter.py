@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.java_text import java_hash
 
-__all__ = ["EVERYTHING", "TagFilter"]
-
 _BLANKS = "".join(map(chr, range(0x21)))  # what Java's trim() removes
 
 

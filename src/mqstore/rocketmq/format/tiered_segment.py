@@ -25,8 +25,6 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-__all__ = ["DERIVED_KINDS", "LOG", "is_tier", "segment_kind"]
-
 LOG = "COMMIT_LOG"
 DERIVED_KINDS = {"CONSUME_QUEUE": "consume queue", "INDEX": "key index"}
 

@@ -52,21 +52,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 
-__all__ = [
-    "RECALLS",
-    "ROLLED",
-    "SLOT",
-    "SLOT_SIZE",
-    "UNIT",
-    "UNIT_SIZE",
-    "WHEEL",
-    "Slot",
-    "TimerCheck",
-    "TimerLog",
-    "read_check",
-    "slots",
-]
-
 WHEEL, LOG, CHECK = "timerwheel", "timerlog", "config/timercheck"
 SLOT = np.dtype([("second", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
 UNIT = np.dtype(

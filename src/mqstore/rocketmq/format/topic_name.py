@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["usable_topic"]
-
 
 def usable_topic(topic: str) -> bool:
     """Return whether a topic can name a directory, as its queues require."""

@@ -12,8 +12,6 @@ from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 from mqstore.rocketmq.live.queue_files import QueueFiles, loaded_files, new_file, remove_files
 
-__all__ = ["StoredBatchQueue"]
-
 
 class StoredBatchQueue(BatchQueueImage):
     """A batch queue on disk. relative: its directory."""

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.format.checkpoint import SAFETY_MS, SIZE, Checkpoint, encode
 
-__all__ = ["LiveCheckpoint"]
-
 RELATIVE = "checkpoint"
 
 

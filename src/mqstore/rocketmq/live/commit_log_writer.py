@@ -24,8 +24,6 @@ from mqstore.kernels.rocketmq.put import LogEnd
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.recovery.broker_recovery import LogFile
 
-__all__ = ["LiveFile", "LiveLog"]
-
 END_OF_FILE = 8  # bytes of a BLANK record: every record leaves at least this much room after it
 _POPULATE_FROM = 64 << 10  # bytes that came since the last call
 _POPULATE_ROUNDS = 4  # calls for which pages are provided

@@ -30,8 +30,6 @@ from mqstore.rocketmq.format.consume_queue_ext import (
     position_of,
 )
 
-__all__ = ["ExtQueueWriter", "pack"]
-
 MAX_UNIT_SIZE = 32_767
 END_ROOM = 4
 MAX_POSITION = -(1 << 31) - 1 + (1 << 63)

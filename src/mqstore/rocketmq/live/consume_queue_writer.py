@@ -19,8 +19,6 @@ from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 from mqstore.rocketmq.live.queue_files import QueueFiles, StoredFile, loaded_files, new_file, remove_files
 
-__all__ = ["StoredQueue"]
-
 Rows = NDArray[np.void]
 
 

@@ -33,8 +33,6 @@ from mqstore.rocketmq.live.consume_queue_writer import StoredQueue
 from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex
 from mqstore.rocketmq.live.queue_files import QueueFiles
 
-__all__ = ["DerivedFiles"]
-
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]
 

@@ -19,8 +19,6 @@ from collections.abc import Callable
 
 from mqstore.errors import MqstoreError
 
-__all__ = ["GroupCommit"]
-
 GATHERING = 0.001  # seconds that a leader waits at most for the threads that the last sync concerned, and
 GATHERING_SHARE = 2  # no longer than this many times what the last sync took
 

@@ -27,8 +27,6 @@ from mqstore.rocketmq.dispatch.index_builder import index_name
 from mqstore.rocketmq.dispatch.index_image import IndexImage, IndexService
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexEntry, IndexFile
 
-__all__ = ["StoredIndex", "StoredIndexFile"]
-
 Rows = NDArray[np.void]
 
 _HEADER = struct.Struct(">qqqqii")

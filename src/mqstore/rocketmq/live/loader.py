@@ -38,8 +38,6 @@ from mqstore.rocketmq.live.store_lock import StoreLock, create_abort, remove_abo
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LoadedStore", "check_loadable", "load"]
-
 DEFAULT_LOG_FILE = 1 << 30
 DEFAULT_EXT_FILE = 48 << 20
 _ROCKSDB = ("consumequeue/CURRENT", "config/rdb", "config/consumerOffsets", "config/topics", "config/subscriptionGroups")

@@ -25,8 +25,6 @@ from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 
-__all__ = ["QueueFiles", "StoredFile", "StoredImage", "loaded_files", "new_file", "open_files_at_once", "remove_files"]
-
 Rows = NDArray[np.void]
 
 PAGE = 4096

@@ -24,8 +24,6 @@ from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.live.commit_log_writer import LiveLog
 from mqstore.rocketmq.live.index_writer import StoredIndex
 
-__all__ = ["DiskState", "Retention", "RetentionResult", "disk_ratio"]
-
 MANUAL_RUNS = 20
 _HOUR = 3_600_000
 

@@ -28,8 +28,6 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import LockedFile, LockHeldError
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["ABORT", "LOCK", "StoreInUseError", "StoreLock", "create_abort", "remove_abort"]
-
 LOCK = "lock"
 ABORT = "abort"
 _CONTENT = b"lock"

@@ -34,8 +34,6 @@ from mqstore.table.text import json_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MANIFEST", "Answer", "AnswerFile", "LookupReport", "answer_schema"]
-
 MANIFEST = "_mqstore_lookup.json"
 GROUP_BYTES = 64 << 20  # of Arrow data that becomes one row group
 COPY_BYTES = 16 << 20

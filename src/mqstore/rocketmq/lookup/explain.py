@@ -25,8 +25,6 @@ from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexA
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 
-__all__ = ["DATABASE", "KeyAnswer", "query"]
-
 DATABASE = "rocksdbstore"  # in place of the name of an index file
 
 

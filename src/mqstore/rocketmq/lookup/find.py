@@ -32,8 +32,6 @@ from mqstore.rocketmq.store.view import ConsumerOffset, View
 from mqstore.table.needle import COMPRESSED, Needle, expand, looks_compressed
 from mqstore.table.text import columns_for, python_rows
 
-__all__ = ["FOUND_COLUMNS", "FindTask", "FoundInSplit", "HitStates", "find_in_split"]
-
 # added to the columns of the message table
 FOUND_COLUMNS = ("matched_in", "matched_as", "state", "indexed", "consumed_by", "not_consumed_by")
 

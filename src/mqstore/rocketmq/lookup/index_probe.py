@@ -25,8 +25,6 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.lookup.key_set import KeySet
 from mqstore.table.distinct import distinct_of_sorted
 
-__all__ = ["CANDIDATE", "EMPTY", "IndexHits", "probe", "sweep", "why_unusable"]
-
 CANDIDATE = np.dtype([("hash", "<i4"), ("file", "<i4"), ("physical_offset", "<i8")])
 
 EMPTY = "it has no entries"  # as a broker creates the next file in advance

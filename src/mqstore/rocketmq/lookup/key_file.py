@@ -28,8 +28,6 @@ from mqstore.rocketmq.lookup.key_set import AT_ONCE, BadPairs, KeySet, PairColum
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_keys"]
-
 PIECE = 4 << 20  # bytes of text read at once
 _TAB, _RETURN, _NEWLINE = b"\t\r\n"
 _BOM = b"\xef\xbb\xbf"

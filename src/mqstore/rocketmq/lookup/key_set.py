@@ -37,8 +37,6 @@ from mqstore.table.distinct import distinct
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BadPairs", "KeySet", "Matches", "PairColumns", "hash_pairs", "last_per_key_mask"]
-
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -26,9 +26,6 @@ from mqstore.rocketmq.lookup.index_probe import EMPTY, why_unusable
 from mqstore.rocketmq.scan.splits import log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["Costs", "Interval", "Plan", "Survey", "check_plan", "choose", "covered_intervals", "survey", "uncovered_intervals"]
-
-
 # seconds for a key, an entry and a byte, measured on one core: they choose the plan, nothing else depends on them
 PROBE_SECONDS = 2e-6
 SWEEP_SECONDS = 3e-8

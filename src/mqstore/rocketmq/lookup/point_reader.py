@@ -29,8 +29,6 @@ from mqstore.table.columns import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PointTask", "files_of", "grouped_records", "read_points"]
-
 
 @dataclass(frozen=True, slots=True)
 class PointTask:

@@ -35,8 +35,6 @@ from mqstore.rocketmq.verify.index_proof import check_chains
 from mqstore.table.columns import Selection
 from mqstore.table.distinct import distinct, distinct_of_sorted
 
-__all__ = ["PrunedScan", "QueueRange", "fully_indexed", "prune"]
-
 Longs = NDArray[np.int64]
 
 BLOCK = 1 << 20  # entries read at once

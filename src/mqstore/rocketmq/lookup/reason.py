@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["LOOKUP_ONLY", "Reason"]
-
 
 class Reason(StrEnum):
     """Why an answer is empty or short. The first one that applies is given."""

@@ -47,24 +47,6 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = [
-    "COLLISION",
-    "DAMAGED",
-    "HIT",
-    "OUTCOME",
-    "FetchTask",
-    "IndexSearch",
-    "LookupContext",
-    "LookupResult",
-    "ScanTask",
-    "SearchTask",
-    "damage_sentence",
-    "fetch_range",
-    "keys_of",
-    "scan_range",
-    "search_index",
-]
-
 # the outcome of a candidate: a hit · a record with another key of the same hash · no valid record
 HIT, COLLISION, DAMAGED = 0, 1, 2
 OUTCOME = np.dtype([("place", "<i8"), ("physical_offset", "<i8"), ("outcome", "<i4")])

@@ -20,8 +20,6 @@ from mqstore.kernels.rocketmq.index_search import search_chain
 from mqstore.rocketmq.format.index_file import IndexEntry, SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 
-__all__ = ["MAX_RESULTS", "IndexAnswer", "IndexFileLike", "MessageAnswer", "query_messages", "query_offsets", "search", "time_matches"]
-
 MAX_RESULTS = 64
 MAX_STEPS = 100_000  # steps of one search that are recorded
 END_OF_TIME = 2**63 - 1

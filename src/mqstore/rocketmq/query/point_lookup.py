@@ -44,21 +44,6 @@ from mqstore.rocketmq.format.record import (
 from mqstore.rocketmq.format.record_decoder import record_or_none, records_of
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
 
-__all__ = [
-    "QueryResult",
-    "commit_log_offset_in_queue",
-    "earliest_time",
-    "earliest_time_of_log",
-    "is_on_disk",
-    "message_ids",
-    "message_total",
-    "query_message",
-    "raw_record_at",
-    "record_at",
-    "record_by_id",
-    "store_timestamp_of",
-]
-
 MAX_MESSAGE_SIZE = 4 << 20
 
 _SIZE = struct.Struct(">i")

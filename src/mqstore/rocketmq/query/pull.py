@@ -52,8 +52,6 @@ from mqstore.rocketmq.query.pull_batch import batch_fast, batch_of_records
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GetResult", "GetStatus", "PullRules", "TagsCodeOf", "filter_hashes", "get_message", "kernel_limits"]
-
 TagsCodeOf = Callable[[int], int | None]
 
 _LARGEST_TOTAL = 128 << 20

@@ -31,8 +31,6 @@ from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, check_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NOT_IN_RECORD", "PULL_COLUMNS", "batch_fast", "batch_of_records"]
-
 NOT_IN_RECORD = ("store_file", "verdict")  # columns that cannot be computed from a record alone
 PULL_COLUMNS = tuple(name for name in ROCKETMQ_COLUMNS if name not in (*NOT_IN_RECORD, "body_crc_ok"))
 

@@ -11,8 +11,6 @@ from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positio
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 
-__all__ = ["scanned_index"]
-
 NAME = "made-from-the-log"
 SLOTS = 1 << 20
 POSITIONS = 2**31 - 1

@@ -34,8 +34,6 @@ from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at
 from mqstore.rocketmq.format.profile import VERSIONS, version_rules
 from mqstore.rocketmq.format.queue_page import PagedFile, PagedQueue, Rows
 
-__all__ = ["Boundary", "offset_by_time"]
-
 Boundary = Literal["lower", "upper"]
 
 

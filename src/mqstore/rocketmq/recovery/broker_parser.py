@@ -51,8 +51,6 @@ from mqstore.rocketmq.format.record import (
 )
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
-__all__ = ["LARGEST_ARRAY", "ParseStop", "RecordParser", "java_integer"]
-
 Longs = NDArray[np.int64]
 
 LARGEST_ARRAY = 640 << 20  # what a heap of 1 GiB can still allocate in one piece

@@ -64,8 +64,6 @@ from mqstore.rocketmq.format.record import (
 )
 from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, ParseStop, RecordParser
 
-__all__ = ["LogFile", "Recovery"]
-
 Longs = NDArray[np.int64]
 
 _WORTH_A_THREAD = 4 << 20  # size of a log file from which parsing and dispatch run in parallel

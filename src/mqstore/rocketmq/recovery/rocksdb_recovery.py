@@ -22,8 +22,6 @@ from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 
-__all__ = ["RocksRecovery"]
-
 
 class RocksRecovery(Recovery):
     """The load and start of a broker on a directory. readers: the queues of its database. listed: physical offset that it states."""

@@ -23,8 +23,6 @@ from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_config
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["config_steps"]
-
 TOPICS = "config/topics.json"
 Ends = Mapping[tuple[str, int], int]
 

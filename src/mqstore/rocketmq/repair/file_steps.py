@@ -18,8 +18,6 @@ from mqstore.rocketmq.format import consume_queue, mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS, FileQueue
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["file_steps"]
-
 _REFUSES = "it does not start"
 
 

@@ -30,8 +30,6 @@ from mqstore.rocketmq.verify.log_proof import check_split, plan
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
 
-__all__ = ["index_steps"]
-
 MOST_KEYS = 2_000_000  # of a file that is repaired in place
 _OTHERWISE = "key queries miss messages, or follow links that lead elsewhere"
 

@@ -39,8 +39,6 @@ from mqstore.rocketmq.format.record import (
     encode,
 )
 
-__all__ = ["log_steps", "rename_steps"]
-
 FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
 SMALLEST = len(encode(Record(FILLER_TOPIC, b"")))

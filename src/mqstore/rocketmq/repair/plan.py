@@ -31,8 +31,6 @@ from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["LOCKING", "RecordGuard", "plan"]
-
 LOCKING = StoreLocking(StoreLock, LOCK)
 
 

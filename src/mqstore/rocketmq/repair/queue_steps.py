@@ -26,8 +26,6 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
 
-__all__ = ["RepairScan", "queue_steps"]
-
 Rows = NDArray[np.void]
 ROW = ENTRY.itemsize
 MOST_STAND_INS = 100_000  # of a queue; more are not a repair

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from mqstore.rocketmq.format.commit_log import size_at
 from mqstore.rocketmq.salvage.carving import Stretch
 
-__all__ = ["Mask", "PlacedStretch", "assemble"]
-
 Mask = NDArray[np.bool_]
 
 MOST_COMPARED = 64  # stretches that one is compared with, in each log, and logs that it is compared with

@@ -23,8 +23,6 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["Piece", "Stretch"]
-
 Longs = NDArray[np.int64]
 
 

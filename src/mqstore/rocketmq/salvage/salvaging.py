@@ -32,8 +32,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["rows_of", "salvage_into_store"]
-
 RECORDS_AT_ONCE = 4096
 MAX_BATCH_BYTES = 16 << 20
 PERMISSIONS = 6

@@ -26,8 +26,6 @@ from mqstore.table.columns import rocketmq_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RecordColumns"]
-
 Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

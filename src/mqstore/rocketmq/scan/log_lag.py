@@ -18,8 +18,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.log_slices import store_timestamp_in
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail
 
-__all__ = ["LogLag"]
-
 COUNTED = 16 << 20  # bytes of log
 
 

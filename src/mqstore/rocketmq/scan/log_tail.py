@@ -38,8 +38,6 @@ from mqstore.rocketmq.format.dledger_log import refuse_dledger
 from mqstore.rocketmq.format.log_slices import store_timestamp_in
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["Advance", "LogPosition", "LogTail", "Piece"]
-
 GENERATION_BYTES = 88  # leading bytes that identify a record; every record is longer
 MIN_PIECE = 8 << 20
 MAX_PIECE = 64 << 20

@@ -27,8 +27,6 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.format.commit_log import CHUNK, CommitLog, EndOfFile, LogEvent, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
-__all__ = ["LEAD", "Split", "SplitResult", "SplitWalk", "bytes_to_read", "check_seams", "log_bytes", "plan"]
-
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
 LEAD = 8 << 20  # twice the largest body a broker accepts by default

@@ -29,8 +29,6 @@ from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 
-__all__ = ["Group", "SplitUsage", "Tally", "UsageTask", "add", "usage_of_split"]
-
 DAY = 86_400_000
 MAX_REPORTED = 1000
 

@@ -14,8 +14,6 @@ from mqstore.shown import Shown
 from mqstore.table.formatting import count
 from mqstore.table.spelling import did_you_mean
 
-__all__ = ["BaseView", "no_queue"]
-
 
 class BaseView(ABC, Shown):
     """A view over the files of a store. Subclasses know which queues it has."""

@@ -18,8 +18,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase, UnreadDatabaseError, is_database, is_installed
 from mqstore.findings import Damage, Kind
 
-__all__ = ["INDEX_PLACE", "INSTALL", "QUEUE_PLACES", "Databases"]
-
 QUEUE_PLACES = ("consumequeue", "consumequeue_rocksdb")
 INDEX_PLACE = "rocksdbstore"
 INSTALL = "`pip install 'mqstore[rocksdb]'` installs what reads it"

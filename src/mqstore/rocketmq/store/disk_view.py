@@ -18,8 +18,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DiskView"]
-
 
 class DiskView(BaseView):
     """The files as they are: valid records wherever they are, derived files as found."""

@@ -10,8 +10,6 @@ from mqstore.rocketmq.store.split_reader import ReadTask, read_split
 from mqstore.table.columns import rocketmq_schema
 from mqstore.table.parts import PartFile, PartFiles, TaskOutput
 
-__all__ = ["LINEAGE", "ExportTask", "empty_part", "export_split"]
-
 LINEAGE = ("physical_offset", "store_file", "verdict")
 
 MAX_FINDINGS = 1000

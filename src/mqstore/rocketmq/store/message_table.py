@@ -22,7 +22,6 @@ from mqstore.table.columns import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["batch_of", "judge", "select", "table"]
 Mask = NDArray[np.bool_]
 
 MAX_BATCH_BYTES = 16 << 20  # bytes of records in a batch, so that no column comes near the 2 GiB that Arrow allows

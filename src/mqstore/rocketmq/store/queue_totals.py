@@ -14,8 +14,6 @@ import numpy as np
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
 from mqstore.rocketmq.store.view import QueueView, View
 
-__all__ = ["QueueTotals", "messages_of", "totals"]
-
 CHUNK = 1 << 20  # entries read at once
 COUNTED = 1 << 23  # entries of a store that `messages_of` reads; of larger stores it looks at the first ones of each queue only
 

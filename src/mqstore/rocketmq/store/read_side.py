@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.format.log_slices import LogSlices
     from mqstore.rocketmq.format.queue_page import PagedQueue
 
-__all__ = ["ReadSide"]
-
 
 class ReadSide:
     """Mix-in with the queries of a store. Subclasses provide the log, `queue_or_none` and `index_files`."""

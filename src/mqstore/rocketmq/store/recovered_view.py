@@ -28,8 +28,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RecoveredView", "recover"]
-
 PLACE = "consumequeue"  # of the database, where it is all that the broker has
 ROCKSDB = "defaultRocksDB"  # storeType
 

@@ -24,8 +24,6 @@ from mqstore.table.columns import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ReadTask", "opened_view", "overlapping", "read_split", "token_of"]
-
 _views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from mqstore.rocketmq.store.disk_view import DiskView
 
-__all__ = ["RocketMQStore"]
-
 
 class RocketMQStore(StoreFiles, Shown):
     """One store directory. `view` returns one of the two views; the other members are the files as they are on disk."""

@@ -46,8 +46,6 @@ from mqstore.rocketmq.store.unread_parts import unread_parts
 from mqstore.rocketmq.store.version_evidence import Evidence, evidence, written_by_5
 from mqstore.store import StorePlace
 
-__all__ = ["StoreFiles", "looks_like_rocketmq"]
-
 
 class StoreFiles:
     """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly.

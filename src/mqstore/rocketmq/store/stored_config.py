@@ -15,8 +15,6 @@ from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, 
 from mqstore.rocketmq.config.topic_config import TopicsConfig
 from mqstore.rocketmq.store.databases import Databases
 
-__all__ = ["offset_table", "topics", "unread_offsets"]
-
 
 def _is_later(directory: ReadOnlyDirectory, relative: str, version: rocksdb_config.DataVersion | None) -> bool:
     """Return whether a file of JSON has a later data version than a database."""

@@ -17,8 +17,6 @@ from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, readers
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 
-__all__ = ["StoredQueues", "stored_queues"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredQueues:

@@ -26,8 +26,6 @@ from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, UNIT_SIZE, Time
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["TIMER_NAMES", "Timer", "Timers"]
-
 TIMER_NAMES = ("due_time", "topic", "queue_id", "physical_offset", "size", "uniq_key", "state")
 _CHUNK = 4096
 _PRECISION = 1000  # ms by which a broker may deliver before the due time

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 
-__all__ = ["REQUIRED", "below", "unread_directories"]
-
 REQUIRED = ("", "commitlog")
 _QUEUES = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 _PLACES = (*_QUEUES, "index", "config")

@@ -23,8 +23,6 @@ from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
 
-__all__ = ["unread_parts"]
-
 _TIERED = "config/tieredStoreMetadata.json"
 _TIERED_INDEX = "tiered_index_file"
 _POP = "kvStore"

@@ -17,8 +17,6 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.profile import Profile, profile
 
-__all__ = ["Evidence", "evidence", "written_by_5"]
-
 _V5_ONLY = (
     "abort.bak",
     "timerwheel",

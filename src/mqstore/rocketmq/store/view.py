@@ -22,8 +22,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ConsumerOffset", "QueueView", "View"]
-
 
 class QueueView(Protocol):
     """A consume queue from its minimum to its maximum offset."""

@@ -17,8 +17,6 @@ from mqstore.rocketmq.format.rocksdb_index import RocksIndex, index_keys, parse_
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["DatabaseIndexProof"]
-
 MAX_FINDINGS = 200
 
 

@@ -23,8 +23,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import ENTRY, IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
 
-__all__ = ["IndexProof", "check_chains", "keys_without_entry", "unfinished_put"]
-
 BLOCK = 250_000  # entries a chain check holds at once
 MAX_FINDINGS = 200  # findings per file that are listed
 _END_OFFSET, _SLOT_COUNT = 24, 32  # positions in the header

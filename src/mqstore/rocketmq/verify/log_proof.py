@@ -16,8 +16,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
 
-__all__ = ["SPLIT", "LogSplit", "SplitCheck", "SplitsAhead", "check_split", "plan"]
-
 SPLIT = 16 << 20  # bytes of log a thread checks at once
 
 

@@ -21,8 +21,6 @@ from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
-__all__ = ["BatchQueueProof", "QueueProof"]
-
 ENTRIES_AT_ONCE = 1 << 16
 MAX_FINDINGS = 200  # findings per queue that are listed
 

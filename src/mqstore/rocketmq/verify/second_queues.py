@@ -14,8 +14,6 @@ from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.queue_proof import QueueProof
 
-__all__ = ["SecondQueues"]
-
 
 class SecondQueues:
     """The proofs of the queues that a store has twice."""

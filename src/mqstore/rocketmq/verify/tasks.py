@@ -22,8 +22,6 @@ from mqstore.rocketmq.verify.log_proof import LogSplit, SplitsAhead, check_split
 from mqstore.rocketmq.verify.queue_proof import MAX_FINDINGS
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
-__all__ = ["IndexProofTask", "PartProof", "PartTask", "absorb", "check_index", "check_part", "index_tasks", "joined", "parts"]
-
 Queue = tuple[str, int]
 Ranges = list[tuple[int, int]]
 

@@ -20,8 +20,6 @@ from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.timers import Timers
 
-__all__ = ["TimelineProof"]
-
 MAX_FINDINGS = 200
 
 

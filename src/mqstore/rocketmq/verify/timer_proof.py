@@ -18,8 +18,6 @@ from mqstore.rocketmq.format.system_topics import TIMER_TOPIC
 from mqstore.rocketmq.format.timer_wheel import SLOT_SIZE, UNIT_SIZE, WHEEL, Slot, TimerLog, read_check, slots
 from mqstore.rocketmq.store.store import RocketMQStore
 
-__all__ = ["TimerProof"]
-
 MAX_FINDINGS = 200
 
 

@@ -42,8 +42,6 @@ from mqstore.rocketmq.verify.timer_proof import TimerProof
 from mqstore.table.distinct import distinct
 from mqstore.threads import TaskThreads
 
-__all__ = ["Verification", "settle_index", "verify"]
-
 REMEDY = "`mqstore rebuild` makes queues and index from the log"
 DROP_EVERY = 32  # splits, half a gigabyte of log
 

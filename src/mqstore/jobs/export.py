@@ -31,8 +31,7 @@ from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.jobs.report import ExportReport, Progress
 from mqstore.jobs.resume import ExportWork, export_and_record, work_directory
-from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
 from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
@@ -92,7 +91,7 @@ def export(
         check_table_format(format, Path(os.path.abspath(to)), by)
     default = columns_for("base64") if format in ("jsonl", "csv") else ROCKETMQ_COLUMNS
     chosen = check_columns(dict.fromkeys((*(default if columns is None else columns), *LINEAGE, *by)))
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     wanted = _export_identity(store, format, chosen, by, selection)
     local_target(to)

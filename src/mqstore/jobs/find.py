@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
-from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.lookup.pruning import prune
@@ -114,7 +113,7 @@ def find(
     needle = Needle(text)
     if limit < 1:
         raise UsageError(f"the limit must be at least 1 (got {limit})")
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with choice.runner(spark) as runner:
         return replace(_run(store, runner, needle, whole_key, body, limit, progress), why=choice.why)

@@ -32,8 +32,7 @@ from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.report import Progress
-from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
@@ -118,7 +117,7 @@ def lookup(
     target = _answer_target(to)
     begun = time.perf_counter()
     wanted = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     check_outside(to, store.path)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:

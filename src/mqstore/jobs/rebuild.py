@@ -38,8 +38,7 @@ from mqstore.jobs.rebuild_database import (
     refuse_batch_queues,
 )
 from mqstore.jobs.report import Progress, RebuildReport
-from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
@@ -100,7 +99,7 @@ def rebuild(
     Raises TargetError if `to` exists or cannot be written, PipelineError if Spark cannot run, and UsageError or UnsupportedError for
     queues that cannot be kept in this way.
     """
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     local_store(store.path, "rebuild links or copies the log files, and")
     store.require_commit_log("a rebuild")
     version = check_request(queues, version, store.evidence.profile)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from mqstore.errors import PipelineError, UsageError
 from mqstore.files.archive import is_packed, refuse_packed
+from mqstore.places import open_rocketmq
+from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.threads import in_threads
 
 if TYPE_CHECKING:
@@ -107,6 +109,15 @@ class RunnerChoice:
             return
         with session.running(self.master, spark=spark) as started:
             yield runner.SparkRunner(started)
+
+
+def open_for(
+    store: str | os.PathLike[str] | RocketMQStore, config: str | os.PathLike[str] | None, *, spark: SparkSession | None, master: str | None
+) -> RocketMQStore:
+    """Open the store of a job. Raises CannotOpenError for an archive that Spark is to read, before it is unpacked."""
+    if not isinstance(store, RocketMQStore) and (spark is not None or master is not None):
+        refuse_packed(store)
+    return open_rocketmq(store, config=config)
 
 
 def choose_runner(

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
-from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split
 from mqstore.rocketmq.store.split_reader import token_of
@@ -223,7 +222,7 @@ def usage(
     """
     if prefix is not None and prefix < 1:
         raise UsageError(f"the key prefix must have at least 1 character (got {prefix})")
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with choice.runner(spark) as runner:
         return replace(_run(store, runner, prefix, splits, progress), runs_on=runner.name, why=choice.why)

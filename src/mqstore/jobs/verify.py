@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from mqstore.errors import UsageError
 from mqstore.findings import Report
 from mqstore.jobs.report import Progress
-from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.places import open_rocketmq
+from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.splits import bytes_to_read
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.tasks import absorb, check_index, check_part, index_tasks, joined, parts
@@ -47,7 +46,7 @@ def verify(
 
     if splits is not None and splits < 1:
         raise UsageError(f"the number of splits must be at least 1 (got {splits})")
-    store = open_rocketmq(store, config=config)
+    store = open_for(store, config, spark=spark, master=master)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with choice.runner(spark) as runner:
         if choice.threads is not None and splits is None:

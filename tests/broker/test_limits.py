@@ -18,10 +18,9 @@ import pytest
 from support.broker import OPEN, Answer, BrokerThread, Wire
 
 from mqstore.broker.handlers.long_polling import LongPolling
-from mqstore.broker.handlers.membership import Membership
+from mqstore.broker.handlers.membership import LockComponent, Membership
 from mqstore.broker.handlers.metrics import samples
-from mqstore.broker.handlers.queue_locks import LockComponent
-from mqstore.broker.runtime.quotas import held_size
+from mqstore.broker.runtime.limits import held_size
 from mqstore.broker.runtime.settings import LIMITS, Settings
 
 MANY = 40_000

@@ -12,7 +12,7 @@ from support import access_table
 from support.broker import VERSIONS, BrokerThread, Wire
 
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.broker.protocol.fields import ANY, FIELDS
+from mqstore.broker.protocol.headers import ANY, FIELDS
 from mqstore.broker.server import handler_table
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,9 +26,8 @@ from interop.clientoracle import CLIENTS, VERSIONS, why_not
 from interop.realbroker import java
 from support.certificates import Files, server_files
 
-from mqstore.broker.access.signature import sign
-from mqstore.broker.protocol.fields import ANY, FIELDS
 from mqstore.broker.protocol.frames import RESPONSE, Frame, decode, encode
+from mqstore.broker.protocol.headers import ANY, FIELDS, sign
 from mqstore.testing import Client
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-clients")]

@@ -28,21 +28,33 @@ import os
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Self
 
+from mqstore.broker.handlers import (
+    broker_info,
+    long_polling,
+    membership,
+    metrics,
+    nameserver,
+    offsets,
+    pull,
+    queries,
+    send,
+    statistics,
+    topic_creation,
+    topics,
+)
 from mqstore.broker.handlers.metrics import check_metrics
-from mqstore.broker.handlers.registry import HANDLER_MODULES
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.acceptor import TlsAcceptor
 from mqstore.broker.runtime.address import advertised_address, bind_listener, check_exposure
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler
+from mqstore.broker.runtime.context import PROFILE_4_9_3, Context, Handler, profile
 from mqstore.broker.runtime.logs import log
-from mqstore.broker.runtime.profile import PROFILE_4_9_3, profile
+from mqstore.broker.runtime.served_store import LiveStore, ServedStore
 from mqstore.broker.runtime.settings import Settings
-from mqstore.broker.served.served_store import LiveStore, ServedStore
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import refuse_address
@@ -54,7 +66,24 @@ from mqstore.tls import TlsFiles, TlsMode, tls_mode
 
 if TYPE_CHECKING:
     from mqstore.broker.access.control import AccessControl
-    from mqstore.broker.served.read_only_store import ViewName
+    from mqstore.broker.runtime.read_only_store import ViewName
+
+
+HANDLER_MODULES: tuple[ModuleType, ...] = (
+    topic_creation,
+    nameserver,
+    membership,
+    statistics,
+    topics,
+    broker_info,
+    metrics,
+    long_polling,
+    send,
+    pull,
+    queries,
+    offsets,
+)
+
 
 _DEFAULTS = StoreConfig()
 _SWEEP = 5.0  # seconds between checks for idle connections
@@ -363,7 +392,7 @@ def open_served_store(
 
 def open_read_only(path: str | os.PathLike[str], config: StoreConfig, version: str | None, view: ViewName) -> ServedStore:
     """Open a store read-only. The code for that is imported on demand, since most brokers write."""
-    from mqstore.broker.served.read_only_store import ReadOnlyStore
+    from mqstore.broker.runtime.read_only_store import ReadOnlyStore
 
     return ReadOnlyStore(path, config, version, view)
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from mqstore.broker.access.signature import ACCESS_KEY, SIGNATURE, sign
 from mqstore.broker.protocol.codes import V4_9_3, ResponseCode
 from mqstore.broker.protocol.frames import MAX_FRAME, Frame, FrameError, decode, encode
+from mqstore.broker.protocol.headers import ACCESS_KEY, SIGNATURE, sign
 from mqstore.errors import MqstoreError
 
 LOST = -1  # code of an error without a response

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from mqstore.broker.runtime.served_store import ServedStore
 from mqstore.broker.runtime.settings import Settings
-from mqstore.broker.served.served_store import ServedStore
 from mqstore.broker.server import Broker
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.testing.client import Client, ReceivedMessage, SendReceipt

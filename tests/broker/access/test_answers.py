@@ -14,8 +14,8 @@ from support.wire import Pair, asked, connected, received
 
 from mqstore.broker import Broker
 from mqstore.broker.access.answers import LISTS, RECORDS
-from mqstore.broker.protocol.fields import CREDENTIALS
 from mqstore.broker.protocol.frames import RESPONSE, Frame, encode
+from mqstore.broker.protocol.headers import CREDENTIALS
 from mqstore.rocketmq.config.topic_config import TopicConfig
 from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig
 from mqstore.rocketmq.engine.message_store import MessageStore

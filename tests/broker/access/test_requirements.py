@@ -17,10 +17,9 @@ from support.wire import asked
 from mqstore.broker.access.accounts import AccessRules, Account, Permission
 from mqstore.broker.access.control import refusal
 from mqstore.broker.access.requirements import ACCOUNT, ADMIN, RESOURCES, needed
-from mqstore.broker.access.signature import sign
 from mqstore.broker.protocol.codes import RequestCode
-from mqstore.broker.protocol.fields import ANY, FIELDS
 from mqstore.broker.protocol.frames import Frame
+from mqstore.broker.protocol.headers import ANY, FIELDS, sign
 from mqstore.broker.runtime.context import Context
 from mqstore.broker.server import handler_table
 from mqstore.rocketmq.format.message import Message

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqstore.broker.access.signature import is_signed_by, sign
 from mqstore.broker.protocol.frames import Frame
+from mqstore.broker.protocol.headers import is_signed_by, sign
 
 KEY = "12345678"
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqstore.broker.access.yaml_values import LIMIT, Items, Mapping, Text, parse
+from mqstore.broker.access.plain_acl import LIMIT, Items, Mapping, Text, parse_yaml
 from mqstore.errors import UsageError
 
 pytestmark = pytest.mark.versions
 
 
 def test_values_stay_text_and_know_their_lines() -> None:
-    root = parse(b"a: 007\nb: [yes, 1.50]\nc:\n  d: !!python/name:os.system x\n", "f")
+    root = parse_yaml(b"a: 007\nb: [yes, 1.50]\nc:\n  d: !!python/name:os.system x\n", "f")
     assert root.entries == {
         "a": Text("007", 1),
         "b": Items(2, [Text("yes", 2), Text("1.50", 2)]),
@@ -22,11 +22,11 @@ def test_values_stay_text_and_know_their_lines() -> None:
 
 
 def test_an_absent_value_is_left_out_and_a_quoted_one_is_not() -> None:
-    assert list(parse(b"a:\nb: ~\nc: null\nd: ''\ne: 'null'\nf: [~, x]\n", "f").entries) == ["d", "e", "f"]
+    assert list(parse_yaml(b"a:\nb: ~\nc: null\nd: ''\ne: 'null'\nf: [~, x]\n", "f").entries) == ["d", "e", "f"]
 
 
 def test_a_byte_order_mark_is_skipped() -> None:
-    assert parse("\ufeffa: b".encode(), "f").entries["a"] == Text("b", 1)
+    assert parse_yaml("\ufeffa: b".encode(), "f").entries["a"] == Text("b", 1)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
 )
 def test_what_cannot_be_used_is_a_sentence(raw: bytes, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        parse(raw, "f")
+        parse_yaml(raw, "f")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_cannot_be_used_is_a_sentence(raw: bytes, why: str) -> None:
 )
 def test_an_error_does_not_quote_the_file(raw: bytes) -> None:
     with pytest.raises(UsageError) as raised:
-        parse(raw, "f")
+        parse_yaml(raw, "f")
     assert "hunter" not in str(raised.value)
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
@@ -78,6 +78,6 @@ def test_an_error_does_not_quote_the_file(raw: bytes) -> None:
 @given(st.binary(max_size=60) | st.text("{}[]&*!|>'\"-?: \n\tab#%@,", max_size=60).map(str.encode))
 def test_any_bytes_are_a_mapping_or_an_error(raw: bytes) -> None:
     try:
-        assert isinstance(parse(raw, "f"), Mapping)
+        assert isinstance(parse_yaml(raw, "f"), Mapping)
     except UsageError:
         pass

@@ -34,10 +34,9 @@ from typing import TYPE_CHECKING
 from mqstore.broker.access import addresses, answers, plain_acl
 from mqstore.broker.access.accounts import AccessRules, Account, shown
 from mqstore.broker.access.requirements import needed
-from mqstore.broker.access.signature import ACCESS_KEY, is_signed_by
 from mqstore.broker.protocol.codes import ResponseCode
-from mqstore.broker.protocol.fields import undefined
 from mqstore.broker.protocol.frames import Frame, ResponseError
+from mqstore.broker.protocol.headers import ACCESS_KEY, is_signed_by, undefined
 from mqstore.broker.runtime.context import Component, Context
 from mqstore.broker.runtime.logs import log
 from mqstore.errors import MqstoreError, UsageError

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 
+from mqstore.broker.handlers.nameserver import properties_of, properties_text
 from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.protocol import bodies, headers
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
@@ -29,7 +30,6 @@ from mqstore.broker.runtime import settings
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
 from mqstore.broker.runtime.logs import log
-from mqstore.broker.runtime.routes import properties_of, properties_text
 from mqstore.errors import UsageError
 from mqstore.rocketmq.config import store_config
 from mqstore.rocketmq.config.config_writer import DataVersion

@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from mqstore.broker.filter.pull_filter import PullFilter
+from mqstore.broker.handlers.pull_filter import PullFilter
 from mqstore.broker.protocol.codes import ResponseCode
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, ResponseError

@@ -1,4 +1,4 @@
-"""Membership: heartbeats, unregistration, group members, and notifications of changes.
+"""Membership: heartbeats, group members, notifications of changes, requests to a member, and locks of queues.
 
     34 HEART_BEAT         registers producers and consumers, creates %RETRY%group, notifies the members of changed groups
     35 UNREGISTER_CLIENT  a client leaves one group
@@ -8,20 +8,44 @@
 
 A member leaves when its connection is lost, when it unregisters, or after two minutes without a heartbeat; then its connection is closed.
 
-Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.9 and 3.14.
+The broker forwards these requests of administrators to a consumer, and returns its response:
+
+    307 GET_CONSUMER_RUNNING_INFO    what a consumer is doing
+    309 CONSUME_MESSAGE_DIRECTLY     let a consumer consume one message now; the broker adds the record
+
+The client has ten seconds (`Settings.call_timeout`). Its response is returned unchanged, under the opaque of the original request.
+Only the fields of the code's header are forwarded. The key and the signature of the administrator are not for the client, which chose
+its client id and so a part of what was signed.
+
+Queue locks: which client of a group may consume a queue in order.
+
+An orderly consumer locks its queues with LOCK_BATCH_MQ (41) and renews them every 20 seconds; a lock that was not renewed for 60
+seconds expires. UNLOCK_BATCH_MQ (42) releases a client's own queues. A lost connection releases nothing.
+
+    >>> locks = QueueLocks()
+    >>> queue = MessageQueue("T", "broker-a", 0)
+    >>> locks.lock("g", [queue], "c@1", now=0), locks.lock("g", [queue], "c@2", now=60_000), locks.lock("g", [queue], "c@2", now=60_001)
+    ([MessageQueue(topic='T', broker_name='broker-a', queue_id=0)], [], [MessageQueue(topic='T', broker_name='broker-a', queue_id=0)])
+
+Pulls are not checked against locks: they are an agreement between clients.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.10, 3.14 and 3.18. Source: Apache RocketMQ 4.9.3, RebalanceLockManager.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from mqstore.broker.filter.pull_filter import PullFilter
+from mqstore.broker.handlers.pull_filter import PullFilter
 from mqstore.broker.handlers.topic_creation import TopicsAndGroups
 from mqstore.broker.protocol import bodies, headers
-from mqstore.broker.protocol.codes import RequestCode, ResponseCode
+from mqstore.broker.protocol.bodies import MessageQueue
+from mqstore.broker.protocol.codes import V3_1_8_SNAPSHOT, Language, RequestCode, ResponseCode, release_name
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
+from mqstore.broker.protocol.headers import defined
 from mqstore.broker.protocol.heartbeats import Heartbeat, parse, parse_subscription
 from mqstore.broker.runtime.clients import Clients, Member
 from mqstore.broker.runtime.connection import Connection
@@ -236,7 +260,179 @@ def _connections(members: Iterable[Member[Connection]]) -> list[dict[str, Any]]:
     ]
 
 
-COMPONENTS = (Membership,)
+# requests that a consumer answers
+
+
+def position_in_id(msg_id: str) -> int:
+    """Return the physical offset in an offset message id. Raises ResponseError if it is not one.
+
+    >>> position_in_id("7F00000100008FEB00000000000000D4")
+    212
+    """
+    try:
+        raw = bytes.fromhex(msg_id)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{msg_id!r} is not a message id, which has 32 or 56 hexadecimal digits")
+    return int.from_bytes(raw[-8:], "big", signed=True)
+
+
+async def running_info(context: Context, connection: Connection, request: Frame) -> Frame:
+    """Handle 307: forward the request."""
+    group, client_id = headers.text(request, "consumerGroup"), headers.text(request, "clientId")
+    return await call_consumer(context, request, group, client_id, defined(request))
+
+
+async def consume_directly(context: Context, connection: Connection, request: Frame) -> Frame:
+    """Handle 309: forward the request with the record that it names."""
+    group = headers.text(request, "consumerGroup")
+    ext = {**defined(request), "brokerName": context.settings.broker_name}
+    msg_id = headers.text_or(request, "msgId")
+    body = b""
+    if msg_id is not None:
+        position = position_in_id(msg_id)
+        record = context.store.raw_record_at(position)
+        if record is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+        member = context.component(Membership).clients.consumer(group, headers.text_or(request, "clientId", "null"))
+        body = context.response_body([record], request.language if member is None else Language[member.language])
+    return await call_consumer(context, request, group, headers.text_or(request, "clientId", "null"), ext, body)
+
+
+async def call_consumer(context: Context, request: Frame, group: str, client_id: str, ext: dict[str, str], body: bytes = b"") -> Frame:
+    """Forward the request's code to one consumer and return its response."""
+    member = context.component(Membership).clients.consumer(group, client_id)
+    if member is None:
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+    if member.version < V3_1_8_SNAPSHOT:
+        remark = (
+            f"The Consumer <{client_id}> Version <{release_name(member.version)}> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
+        )
+        return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        told = await member.connection.call(make_request(RequestCode(request.code), ext, body), context.settings.call_timeout / 1000)
+    except TimeoutError:
+        waited = context.settings.call_timeout
+        return make_response(
+            request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: no response within {waited} ms"
+        )
+    except ConnectionError as error:
+        return make_response(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}")
+    return make_response(request, told.code, told.remark, told.ext, told.body)
+
+
+# locks of queues
+
+
+EXPIRES = 60_000  # ms
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    renewed: int
+
+
+class QueueLocks:
+    """All locks, by group and queue. expires: ms after which a lock that is not renewed expires. now: ms."""
+
+    def __init__(self, expires: int = EXPIRES) -> None:
+        self.expires = expires
+        self._held: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of locks, expired ones included."""
+        return sum(map(len, self._held.values()))
+
+    def new(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """Return how many of the queues have no lock yet."""
+        held = self._held.get(group, {})
+        return sum(queue not in held for queue in set(queues))
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: int) -> list[MessageQueue]:
+        """Lock queues for a client, or renew its locks. Returns those that it holds."""
+        held = self._held.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is None or lock.client_id == client_id or now - lock.renewed > self.expires:
+                held[queue] = _Lock(client_id, now)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """Release those of the queues that the client holds."""
+        held = self._held.get(group, {})
+        for queue in queues:
+            lock = held.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del held[queue]
+        if not held:
+            self._held.pop(group, None)
+
+    def expire(self, now: int) -> None:
+        """Drop expired locks."""
+        for group, held in list(self._held.items()):
+            for queue in [queue for queue, lock in held.items() if now - lock.renewed > self.expires]:
+                del held[queue]
+            if not held:
+                del self._held[group]
+
+
+class LockComponent(Component):
+    """The locks of a broker."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.table = QueueLocks(context.settings.lock_timeout)
+
+    def start(self) -> None:
+        self.context.spawn(self._scan())
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.settings.lock_timeout / 1000)
+            self.table.expire(self.context.clock())
+
+
+def _parse_lock_request(request: Frame) -> tuple[str, str, list[MessageQueue]]:
+    """Return (group, client id, queues) of a request."""
+    body = bodies.parse_request(request)
+    group, client_id, named = body.get("consumerGroup"), body.get("clientId"), body.get("mqSet")
+    if not isinstance(group, str) or not isinstance(client_id, str):
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "the body must name consumerGroup and clientId")
+    queues = []
+    for queue in named if isinstance(named, list) else ():
+        topic, broker, number = (queue.get(name) for name in ("topic", "brokerName", "queueId")) if isinstance(queue, dict) else (None,) * 3
+        if not isinstance(topic, str) or not isinstance(broker, str) or not isinstance(number, int):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "a queue of mqSet must have topic, brokerName and queueId")
+        queues.append(MessageQueue(topic, broker, number))
+    return group, client_id, queues
+
+
+def lock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
+    """Handle 41: lock queues and return those that the client holds."""
+    group, client_id, queues = _parse_lock_request(request)
+    table = context.component(LockComponent).table
+    context.limits.name(group, "consumer group")
+    context.limits.name(client_id, "client")
+    for queue in queues:
+        context.limits.name(queue.topic, "topic")
+        context.limits.name(queue.broker_name, "broker")
+    context.limits.check("queue locks", len(table), table.new(group, queues))
+    granted = table.lock(group, queues, client_id, context.clock())
+    return make_response(request, body=bodies.encode({"lockOKMQSet": granted}))
+
+
+def unlock_batch(context: Context, connection: Connection, request: Frame) -> Frame:
+    """Handle 42: release the client's own queues."""
+    group, client_id, queues = _parse_lock_request(request)
+    context.component(LockComponent).table.unlock(group, queues, client_id)
+    return make_response(request)
+
+
+COMPONENTS = (Membership, LockComponent)
 HANDLERS: dict[int, Handler] = {
     RequestCode.HEART_BEAT: heart_beat,
     RequestCode.UNREGISTER_CLIENT: unregister_client,
@@ -245,4 +441,8 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     RequestCode.GET_ALL_PRODUCER_INFO: all_producers,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: consume_directly,
+    RequestCode.LOCK_BATCH_MQ: lock_batch,
+    RequestCode.UNLOCK_BATCH_MQ: unlock_batch,
 }

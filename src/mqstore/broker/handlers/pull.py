@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from mqstore.broker.access.answers import of_topic
-from mqstore.broker.filter.pull_filter import PullFilter
 from mqstore.broker.handlers.long_polling import HeldPull, LongPolling
 from mqstore.broker.handlers.membership import NO_SQL, Membership
 from mqstore.broker.handlers.offsets import commit
+from mqstore.broker.handlers.pull_filter import PullFilter
 from mqstore.broker.handlers.send import HELP
 from mqstore.broker.handlers.statistics import Statistics
 from mqstore.broker.handlers.topic_creation import READ, TopicsAndGroups
@@ -36,7 +36,7 @@ from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
-from mqstore.broker.runtime.quotas import held_size
+from mqstore.broker.runtime.limits import held_size
 from mqstore.errors import UsageError
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
 

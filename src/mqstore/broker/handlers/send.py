@@ -1,4 +1,6 @@
-"""Sending: a producer's message or batch, from the request to the store.
+"""Sends: messages, batches, replies, messages that a consumer sends back, and transactions.
+
+Sending: a producer's message or batch, from the request to the store.
 
     10 SEND_MESSAGE   310 SEND_MESSAGE_V2   320 SEND_BATCH_MESSAGE
 
@@ -13,33 +15,66 @@ as many as the template has.
     >>> after_template("orders", template, 4)
     TopicConfig(name='orders', perm=6, read_queues=4, write_queues=4, order=False, sys_flag=0, filter_type='SINGLE_TAG', attributes={})
 
-Protocol: docs/formats/rocketmq-remoting.md, sections 2.3 and 3.2.
-Source: Apache RocketMQ 4.9.3 and 5.3.3, SendMessageProcessor, TopicConfigManager.
+Request and reply: the broker pushes a reply to the client that sent the request.
+
+    requester 310, an ordinary message with CORRELATION_ID, REPLY_TO_CLIENT and TTL
+    replier   324 or 325, a message to CLUSTER_REPLY_TOPIC with REPLY_TO_CLIENT = client id of the requester
+    broker    326 to that client, waits for its response, then responds to the replier; the reply is also stored
+
+Sending back: a consumer that could not process a message returns it (CONSUMER_SEND_MSG_BACK, 36).
+
+    physical offset -> record -> %RETRY%group, with a longer delay for each retry, or %DLQ%group after the last one
+
+The new message is made by `mqstore.rocketmq.append.send_path.sent_back`. If the request fails, a client sends the message itself to
+%RETRY%group.
+
+Transactions: producers commit or roll back half messages, and are asked about undecided ones.
+
+    37 END_TRANSACTION           oneway: commit (8), roll back (12), or undecided (0)
+    39 CHECK_TRANSACTION_STATE   from the broker, oneway, to one producer of the group, which sends 37
+
+Half messages are stored as any other; `mqstore.rocketmq.append.transactions` handles them in the store. Every minute
+(transactionCheckInterval) those undecided for more than 6 s (transactionTimeOut) are put again, and their producers are asked.
+
+Protocol: docs/formats/rocketmq-remoting.md, sections 2.3, 3.2, 3.11, 3.12 and 3.19.
+Source: Apache RocketMQ 4.9.3 and 5.3.3, SendMessageProcessor, TopicConfigManager, ReplyMessageProcessor, EndTransactionProcessor,
+AbstractTransactionalMessageCheckListener.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from mqstore.broker.handlers.membership import Membership
 from mqstore.broker.handlers.statistics import Statistics
-from mqstore.broker.handlers.topic_creation import TopicsAndGroups, topic_problem
-from mqstore.broker.protocol import send_header
+from mqstore.broker.handlers.topic_creation import WRITE, TopicsAndGroups, topic_problem
+from mqstore.broker.protocol import headers, send_header
 from mqstore.broker.protocol.codes import V3_4_9, RequestCode, ResponseCode
-from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
+from mqstore.broker.protocol.frames import Frame, ResponseError, make_request, make_response
+from mqstore.broker.protocol.headers import number_or_none
 from mqstore.broker.protocol.send_header import SendHeader
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Context, Handler
-from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent
+from mqstore.broker.runtime.context import Component, Context, Handler
+from mqstore.broker.runtime.logs import log
+from mqstore.errors import NotFoundError, RefusedError
+from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent, sent_back
 from mqstore.rocketmq.config.topic_table import TopicConfig
+from mqstore.rocketmq.format.half_message import IMMUNITY
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.record import Record, decode_properties, encode, offset_message_id, parse_host
 from mqstore.rocketmq.format.system_topics import (
     FORBIDDEN_TOPICS,
+    HALF_TOPIC,
     RETRY_PREFIX,
     TEMPLATE_TOPIC,
     dead_letter_topic,
+    retry_topic,
 )
 from mqstore.rocketmq.live.retention import disk_ratio
 
@@ -279,8 +314,242 @@ def described(config: TopicConfig, *, attributes: bool = False) -> str:
     )
 
 
+# replies
+
+
+PUSH_TIMEOUT = 3.0
+
+
+async def send_reply(context: Context, connection: Connection, request: Frame) -> Frame:
+    """Handle 324 and 325: push a reply to the client that waits for it, and store it."""
+    context.writable_store()
+    header = send_header.parse(request)
+    to = decode_properties(header.properties).get("REPLY_TO_CLIENT")
+    code, remark = await _push(context, connection, request, header, to)
+    marks = {"MSG_REGION": context.settings.region, "TRACE_ON": "true"}
+    if not context.settings.store_replies:
+        return make_response(request, code, remark, {"msgId": "", "queueId": str(max(header.queue_id, 0)), "queueOffset": "0", **marks})
+    work = sent(context, connection, request, header)
+    stored = work if isinstance(work, Frame) else await work
+    ext = stored.ext if stored.ext is not None and "msgId" in stored.ext else marks
+    return make_response(request, code, remark, ext)
+
+
+async def _push(context: Context, connection: Connection, request: Frame, header: SendHeader, to: str | None) -> tuple[int, str | None]:
+    """Push the reply and return (code, remark)."""
+    if to is None:
+        return ResponseCode.SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null"
+    member = context.component(Membership).clients.by_client_id(to)
+    if member is None:
+        return ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{to}> not found."
+    frame = pushed(header, request.body, connection.peer, context.address, context.clock(), context.profile.version)
+    try:
+        response = await member.connection.call(frame, PUSH_TIMEOUT)
+    except (TimeoutError, ConnectionError) as error:
+        log("reply-not-pushed", peer=member.connection.peer, why=str(error) or type(error).__name__)
+        return ResponseCode.SYSTEM_ERROR, f"push reply message to {to}fail."
+    if response.code != ResponseCode.SUCCESS:
+        return ResponseCode.SYSTEM_ERROR, f"push reply message to {to} fail."
+    return ResponseCode.SUCCESS, None
+
+
+def pushed(header: SendHeader, body: bytes | memoryview, born_host: str, store_host: str, now: int, version: str) -> Frame:
+    """Return the request that delivers a reply to its client."""
+    properties = reencode(header.properties, {"PUSH_REPLY_TIME": str(now)}, version)
+    ext = {
+        "bornHost": f"/{born_host}",
+        "storeHost": f"/{store_host}",
+        "storeTimestamp": str(now),
+        "producerGroup": header.producer_group,
+        "topic": header.topic,
+        "defaultTopic": header.default_topic,
+        "defaultTopicQueueNums": str(header.default_queues),
+        "queueId": str(header.queue_id),
+        "sysFlag": str(header.sys_flag),
+        "bornTimestamp": str(header.born_timestamp),
+        "flag": str(header.flag),
+        "properties": properties.decode("utf-8", "replace"),
+        "reconsumeTimes": str(header.reconsume_times),
+        "unitMode": "true" if header.unit_mode else "false",
+    }
+    return replace(make_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext), body=body)
+
+
+# messages sent back
+
+
+USUAL_TRIES = 16
+
+
+def send_back(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
+    """Handle 36: put a message into its group's retry or dead-letter topic."""
+    store, tables = context.writable_store(), context.component(TopicsAndGroups)
+    physical = headers.int64(request, "offset")
+    name = headers.text(request, "group")
+    level = headers.int32(request, "delayLevel")
+    group = tables.group(name)
+    if group is None:
+        raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {HELP}")
+    if group.retry_queue_nums <= 0:
+        return make_response(request)
+    new = tables.retry_topic(group)
+    config = store.topics.get(retry_topic(name))
+    if config is None or not config.perm & WRITE:
+        raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic(name)}] sending message is forbidden")
+    found = store.record_at(physical)
+    if found is None:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
+    most = group.retry_max_times
+    asked = headers.int32_or(request, "maxReconsumeTimes")
+    if asked is not None and request.version >= V3_4_9:
+        most = USUAL_TRIES if asked < 0 else asked
+    queue_id = random.randrange(group.retry_queue_nums)
+    message = sent_back(found, name, level, most, store.version, queue_id=queue_id)
+    origin = decode_properties(found.properties).get("RETRY_TOPIC") or found.topic
+    if message.topic == dead_letter_topic(name):
+        new |= tables.make(message.topic, 1)
+        if context.profile.marks_dead_letters:
+            marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
+            message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
+    return _put_message(context, request, message, (name, origin), new=new)
+
+
+def _message_id(found: Record) -> str:
+    """Return the message id that clients show for a record."""
+    return decode_properties(found.properties).get("UNIQ_KEY") or offset_message_id(parse_host(found.store_host), found.physical_offset)
+
+
+async def _put_message(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
+    """Put a message in a thread and return the response. counted: (group, topic) to count it under. new: a topic was created for it."""
+    if new:
+        await context.component(TopicsAndGroups).save()
+    put = await context.writable_store().put_async(message)
+    if not put.stored or put.status is not PutStatus.PUT_OK:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, put.status.spelled(context.profile.version))
+    context.component(Statistics).counters.sent_back(*counted, now=context.clock())
+    return make_response(request)
+
+
+# transactions
+
+
+COMMIT, ROLLBACK = 8, 12
+
+
+async def end_transaction(context: Context, connection: Connection, request: Frame) -> Frame | None:
+    """Handle 37: commit or roll back a half message."""
+    group = headers.text(request, "producerGroup")
+    queue_offset = headers.int64(request, "tranStateTableOffset")
+    physical = headers.int64(request, "commitLogOffset")
+    decision = headers.int32(request, "commitOrRollback")
+    from_check = headers.boolean_or(request, "fromTransactionCheck")
+    if decision not in (COMMIT, ROLLBACK):
+        return None
+    store = context.writable_store()
+    await context.run(_check_half_message, context, group, queue_offset, physical, from_check)
+    settle = store.transactions.commit if decision == COMMIT else store.transactions.rollback
+
+    def settled() -> PutResult:
+        return settle(physical, producer_group=group)
+
+    try:
+        put = await context.run(settled)
+    except (NotFoundError, RefusedError) as error:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    if put.stored:
+        return make_response(request)
+    code = ResponseCode.SERVICE_NOT_AVAILABLE if put.status is PutStatus.SERVICE_NOT_AVAILABLE else ResponseCode.SYSTEM_ERROR
+    return make_response(request, code, put.detail)
+
+
+def _check_half_message(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
+    """Raise ResponseError unless the half message exists and belongs to the producer."""
+    found = context.store.record_at(physical)
+    if found is None or found.topic != HALF_TOPIC:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+    properties = found.property_map()
+    if properties.get("PGROUP") != group:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if found.queue_offset != queue_offset:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if found.physical_offset != physical:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    seconds = number_or_none(properties.get(IMMUNITY, ""))
+    if not context.profile.limits_time_of_decision or from_check or seconds is None or seconds < 0:
+        return
+    if context.clock() - found.born_timestamp > seconds * 1000:
+        raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision has passed; wait until the broker asks")
+
+
+class CheckBack(Component):
+    """Asks producers about undecided half messages."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._turn = itertools.count()
+
+    def start(self) -> None:
+        if self.context.writable:
+            self.context.spawn(self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            await asyncio.sleep(self.context.settings.transaction_check_interval / 1000)
+            await self.check()
+
+    async def check(self) -> None:
+        """Check the half messages once."""
+        context = self.context
+        if HALF_TOPIC in (queue.topic for queue in context.store.queues()):
+            await context.run(self._find_half_messages)
+
+    def _find_half_messages(self) -> None:
+        """Find the half messages to ask about. Runs in a thread."""
+        settings = self.context.settings
+        run = self.context.writable_store().transactions.check(
+            timeout=settings.transaction_timeout, max_checks=settings.transaction_check_max, hook=self._later
+        )
+        if run.failure or run.given_up:
+            log("transactions-checked", asked=run.asked, given_up=run.given_up, failure=run.failure)
+
+    def _later(self, half: Record) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed; the next broker asks
+            self.context.loop.call_soon_threadsafe(self.ask, half)
+
+    def ask(self, half: Record) -> None:
+        """Ask one producer of the group about a half message, given with its real topic and queue."""
+        group = half.property_map().get("PGROUP", "")
+        members = [member for member in self.context.component(Membership).clients.producer_group(group) if member.connection.writable]
+        if not members:
+            log("transaction-producer-offline", group=group, physical_offset=half.physical_offset)
+            return
+        member = members[next(self._turn) % len(members)]
+        broker_name = self.context.settings.broker_name if self.context.profile.names_broker_in_check else None
+        member.connection.notify(check_request(half, broker_name))
+
+
+def check_request(half: Record, broker_name: str | None = None) -> Frame:
+    """Return the request that asks about a half message. broker_name: sent by 5.3.3 together with the half topic."""
+    unique = half.property_map().get("UNIQ_KEY")
+    ext = {
+        "commitLogOffset": str(half.physical_offset),
+        "offsetMsgId": offset_message_id(parse_host(half.store_host), half.physical_offset),
+        "tranStateTableOffset": str(half.queue_offset),
+    }
+    if unique is not None:
+        ext |= {"msgId": unique, "transactionId": unique}
+    if broker_name is not None:
+        ext |= {"bname": broker_name, "topic": HALF_TOPIC}
+    return make_request(RequestCode.CHECK_TRANSACTION_STATE, ext, encode(half), oneway=True)
+
+
+COMPONENTS = (CheckBack,)
 HANDLERS: dict[int, Handler] = {
     RequestCode.SEND_MESSAGE: send_message,
     RequestCode.SEND_MESSAGE_V2: send_message,
     RequestCode.SEND_BATCH_MESSAGE: send_message,
+    RequestCode.SEND_REPLY_MESSAGE: send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+    RequestCode.END_TRANSACTION: end_transaction,
 }

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mqstore.broker.protocol.heartbeats import ConsumerGroupData, Heartbeat, Subscription
-from mqstore.broker.runtime.quotas import held_size
+from mqstore.broker.runtime.limits import held_size
 
 EXPIRES = 120_000
 

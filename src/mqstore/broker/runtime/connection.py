@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from mqstore.broker.protocol.frames import MAX_FRAME, ONEWAY, RESPONSE, Frame, FrameError, decode, encode
+from mqstore.broker.runtime.limits import Quotas
 from mqstore.broker.runtime.logs import log
-from mqstore.broker.runtime.quotas import Quotas
 from mqstore.tls import HANDSHAKE
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from support.wire import Pair, asked, connected
 from mqstore.broker import Broker, Settings
 from mqstore.broker.protocol.codes import Language
 from mqstore.broker.protocol.frames import Frame
-from mqstore.broker.served.read_only_store import ReadOnlyStore, ViewName
+from mqstore.broker.runtime.read_only_store import ReadOnlyStore, ViewName
 from mqstore.errors import RefusedError
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.record import Record, decode, parse_host, parse_message_id

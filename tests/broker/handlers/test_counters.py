@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqstore.broker.runtime.counters import BUCKETS, SPANS, Counters
+from mqstore.broker.handlers.statistics import BUCKETS, SPANS, Counters
 
 SECOND = 1000
 

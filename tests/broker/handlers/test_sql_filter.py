@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqstore.broker.filter.sql_filter import compile_expression
+from mqstore.broker.handlers.sql_filter import compile_expression
 from mqstore.errors import UsageError
 
 pytestmark = pytest.mark.versions

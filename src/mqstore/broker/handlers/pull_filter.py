@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mqstore.broker.protocol.heartbeats import Subscription
-from mqstore.broker.served.served_store import ServedStore
+from mqstore.broker.runtime.served_store import ServedStore
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.record import decode_properties
 from mqstore.rocketmq.format.record_decoder import record_or_none
@@ -24,7 +24,7 @@ from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
 
 if TYPE_CHECKING:
-    from mqstore.broker.filter.sql_filter import SqlFilter
+    from mqstore.broker.handlers.sql_filter import SqlFilter
 
 LOOKED_AT = 800
 AT_ONCE = 32
@@ -46,7 +46,7 @@ class PullFilter:
         if not subscription.by_tag:
             if find_spec("lark") is None:
                 raise UsageError("this broker has no parser for SQL92 expressions: pip install 'mqstore[broker]'")
-            from mqstore.broker.filter.sql_filter import compile_expression  # imports a parser library, which few brokers need
+            from mqstore.broker.handlers.sql_filter import compile_expression  # imports a parser library, which few brokers need
 
             return cls(sql=compile_expression(subscription.expression))
         return cls(subscription.filter) if subscription.codes else EVERYTHING

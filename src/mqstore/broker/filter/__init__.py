@@ -1,1 +1,0 @@
-"""Which messages a consumer may receive, by tag or by SQL92 expression."""

@@ -1,1 +1,0 @@
-"""The store of a broker, writable or read-only."""

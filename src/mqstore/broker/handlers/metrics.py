@@ -5,7 +5,7 @@
     rocketmq_consumer_*, rocketmq_group_*            by group and topic: offsets, lag, messages and bytes per second, age of the oldest
     rocketmq_brokeruntime_*                          the table of GET_BROKER_RUNTIME_INFO
     mqstore_broker_connections                       open connections
-    mqstore_broker_held, _held_limit, _refused       what clients hold, its limit, and how often more was refused (`runtime.quotas`)
+    mqstore_broker_held, _held_limit, _refused       what clients hold, its limit, and how often more was refused (`runtime.limits`)
 
 `rocketmq_client_*` are missing: the exporter asks the consumers themselves for those. `prometheus_client` (the extra `metrics`) writes
 the text and serves it at /metrics if `Settings.metrics` is set; see `metrics_listener`.

@@ -6,7 +6,7 @@
 The cost of a client is bounded. If more than `write_high` bytes wait to be sent to a client, or its requests in flight are more than
 `max_in_flight` or `max_in_flight_bytes`, no more of its requests are read; above `write_limit` unsent bytes, or after two minutes
 without progress, the connection is aborted. It is closed on a malformed frame or a leading 0x16 (TLS). What all connections hold, and
-those of one address, is bounded, too: the number of them, unfinished frames, unsent bytes, and requests in flight (`runtime.quotas`).
+those of one address, is bounded, too: the number of them, unfinished frames, unsent bytes, and requests in flight (`runtime.limits`).
 
 Protocol: docs/formats/rocketmq-remoting.md, sections 1.1, 1.6 and 1.7.
 """

@@ -33,7 +33,7 @@ class Settings:
     unsent bytes above which the connection is aborted; unsent_limit: over all connections above write_high. incoming_limit: bytes of
     unfinished frames over all connections. max_held_pulls, held_limit: number and bytes of the pulls that are held;
     max_client_held_pulls: of one connection. max_hold_time: how long a pull is held at most, whatever it asks for. max_address_share:
-    percent of each of these limits that the clients of one remote address may take (`runtime.quotas`).
+    percent of each of these limits that the clients of one remote address may take (`runtime.limits`).
 
     max_topics to max_attributes: what clients can make the broker hold (`runtime.limits`). max_memberships: groups of all connected
     clients, each counted once per client; max_client_groups: of one client. max_client_subscriptions: topics in one heartbeat.

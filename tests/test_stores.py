@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import rabbitmq_states, rocketmq_states
 from support.golden import case_named, opened, run_cli, unchanged
 from support.spark_api import needs_tables
 
@@ -22,6 +23,7 @@ from mqstore.table import rows as rows_module
 pytestmark = pytest.mark.versions
 
 KILLED = case_named("4.9.3/b-kill9")
+CASE = case_named("4.9.3/f-broker-offsets")
 MIXED = case_named("3.10.8/f-mixed-features")
 
 
@@ -181,3 +183,36 @@ def test_each_verb_returns_what_its_command_prints(store: RocketMQ, node: Rabbit
     )
     row = node.messages(limit=1).to_arrow().to_pylist()[0]
     answers(opened(MIXED), node, tmp_path / "rabbitmq", {"id": row["msg_id"]}, ["--id", row["msg_id"]], "dead")
+
+
+def files(place: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(rocketmq_states.made, "stray_file"), (rabbitmq_states.made, "journal_hole_after_a_clean_stop")],
+    ids=["rocketmq", "rabbitmq"],
+)
+def test_a_repair_is_planned_applied_and_taken_back_as_the_command_does(make: Any, name: str, tmp_path: Path) -> None:
+    place = make(name, CASE, tmp_path / "store") if make is rocketmq_states.made else make(name, tmp_path / "store")
+    before = files(place)
+    repair = mqstore.open(place).repair()
+    plan = run_cli("repair", place, "-o", "json").document
+    assert repair.as_dict() == {"store": str(place), "steps": plan}
+    assert [step["possible"] for step in plan].count(True) > 0
+    assert files(place) == before
+    one = run_cli("repair", place, "--apply", "-o", "json").document
+    after = files(place)
+    two = run_cli("repair", place, "--undo", "-o", "json").document
+    assert repair.apply().as_dict() == one
+    assert files(place) == after != before
+    assert mqstore.open(place).repair().steps == []
+    assert mqstore.open(place).repair().undo().as_dict() == two
+    assert mqstore.open(place).repair().as_dict()["steps"] == plan
+
+
+def test_a_store_that_is_no_directory_is_not_repaired() -> None:
+    for case in (KILLED, MIXED):
+        with pytest.raises(UnsupportedError, match="unpack or copy the store first"):
+            mqstore.open(case.archive).repair()

@@ -8,6 +8,7 @@
     verify      damage                                           verify
     usage       what takes the space                             usage
     diagnose    what a broker makes of it, and what to do next   diagnose
+    repair      what would be changed, and the changes           repair
     export      files of messages                                export
 
 A topic is not a vhost: which messages are meant is said in the terms of the family. Verbs, reports and progress are the same.
@@ -16,6 +17,7 @@ A topic is not a vhost: which messages are meant is said in the terms of the fam
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -23,10 +25,34 @@ if TYPE_CHECKING:
     from mqstore.diagnosis import Diagnosis
     from mqstore.files.location import Location
     from mqstore.findings import Report
+    from mqstore.repair.repair import Repair
     from mqstore.table.rows import Rows
 
 Family = Literal["rocketmq", "rabbitmq"]
 Progress = Callable[[int, int], None]
+
+
+class Observer(Protocol):
+    """Who is told how far work is that has several parts, such as the command line."""
+
+    def progress(self, title: str, unit: str = "bytes") -> AbstractContextManager[Progress]:
+        """Return what surrounds one part, and takes (done, total). unit: of these, in the plural."""
+        ...
+
+    def note(self, sentence: str) -> None:
+        """Take a note about the result."""
+        ...
+
+
+class _Nobody:
+    def progress(self, title: str, unit: str = "bytes") -> AbstractContextManager[Progress]:
+        return nullcontext(lambda done, total: None)
+
+    def note(self, sentence: str) -> None:
+        return
+
+
+NOBODY: Observer = _Nobody()
 
 
 class Answer(Protocol):
@@ -71,6 +97,13 @@ class Store(Protocol):
 
     def diagnose(self, version: str | None = None, *, progress: Progress | None = None) -> Diagnosis:
         """Return what a broker makes of the store, and the command to run next."""
+        ...
+
+    def repair(self, *, journal: Any = None, threads: int | None = None, observer: Observer = NOBODY) -> Repair:
+        """Return the plan of a repair, which can be applied, and taken back. Nothing is read before its steps are asked for.
+
+        journal: the undo journal, a directory outside the store; by default beside it.
+        """
         ...
 
     def export(self, to: Any, *, progress: Progress | None = None) -> Answer:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.store import NOBODY
 from mqstore.stores.common import Names, counted, least, names_of, result
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.rows import Rows
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.get import Message
     from mqstore.rabbitmq.summary import RabbitMQSummary
     from mqstore.rabbitmq.usage import UsageReport
-    from mqstore.store import Progress, Store
+    from mqstore.repair.repair import Repair
+    from mqstore.store import Observer, Progress, Store
 
     _: type[Store]
 
@@ -135,6 +137,22 @@ class RabbitMQ(RabbitMQStore):
         from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
 
         return diagnose(self, version, progress=progress)
+
+    def repair(self, *, journal: str | os.PathLike[str] | None = None, threads: int | None = None, observer: Observer = NOBODY) -> Repair:
+        """Return the plan of a repair, which can be applied, and taken back; arguments and errors as for `Repair`.
+
+        threads: not used; the indexes are read one after the other.
+        """
+        from mqstore.rabbitmq.repair.plan import LOCKING, plan
+        from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
+        from mqstore.repair.repair import Repair
+
+        def steps() -> list[QueueStep]:
+            with observer.progress("planning", "queues") as progress:
+                return plan(self, progress=progress)
+
+        chosen = None if journal is None else Path(journal)
+        return Repair(self.path, self.directory.root, "node", LOCKING, steps, lambda steps: completed(self.directory, steps), chosen)
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Write messages to files in the new directory `to`; options as for `mqstore.jobs.rabbitmq_export.export`."""

@@ -16,10 +16,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.store import NOBODY
 from mqstore.stores.common import Names, counted, least, names_of, result
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.table.rows import Rows
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from mqstore.jobs.find import FindReport
     from mqstore.jobs.report import ExportReport, RebuildReport
     from mqstore.jobs.usage import UsageReport
+    from mqstore.repair.change import Step
+    from mqstore.repair.repair import Repair
     from mqstore.rocketmq.get import Message
     from mqstore.rocketmq.summary import RocketMQSummary
-    from mqstore.store import Progress, Store
+    from mqstore.store import Observer, Progress, Store
 
     _: type[Store]
 
@@ -168,6 +172,23 @@ class RocketMQ(RocketMQStore):
         from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
         return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress)
+
+    def repair(self, *, journal: str | os.PathLike[str] | None = None, threads: int | None = None, observer: Observer = NOBODY) -> Repair:
+        """Return the plan of a repair, which can be applied, and taken back; arguments and errors as for `Repair`."""
+        from mqstore.repair.repair import Repair
+        from mqstore.rocketmq.repair.plan import LOCKING, plan
+
+        def steps() -> list[Step]:
+            with observer.progress("planning") as progress:
+                return plan(self, threads=threads or os.cpu_count() or 1, progress=progress)
+
+        def completed(chosen: Sequence[Step]) -> Sequence[Step]:
+            self.log.forget_all()
+            return chosen
+
+        self.require_directory_for("repair")
+        root = Path(str(self.directory.root))
+        return Repair(self.path, root, "broker", LOCKING, steps, completed, None if journal is None else Path(journal))
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export`."""

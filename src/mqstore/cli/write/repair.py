@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Store, open_store, verb
+from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, Store, open_either, option, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.repairs import Repairing, RepairOptions, check_options, directory_of, run_repair
-from mqstore.cli.rabbitmq import repair as rabbitmq_repair
+from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
+from mqstore.errors import UsageError
+from mqstore.table.formatting import command, count
 
 if TYPE_CHECKING:
-    from mqstore.repair.change import Step
+    from mqstore.repair.repair import Repair, RepairReport
+
+NAMES = ("number", "step", "file", "offset", "length", "why", "otherwise", "loss", "possible")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOptions:
+    """Options of `repair`."""
+
+    plan: Annotated[bool, typer.Option("--plan", help="List the changes and make none; the default.")] = False
+    apply: Annotated[bool, typer.Option("--apply", help="Make the changes, after the undo journal is on disk.")] = False
+    undo: Annotated[bool, typer.Option("--undo", help="Give back every byte and name, from the journal.")] = False
+    journal: Annotated[
+        Path | None, option("--journal", metavar="DIR", help="The undo journal, a directory outside the store; default: STORE.undo.")
+    ] = None
+    only: Annotated[str | None, option("--only", metavar="N,…", help="Only these steps of the plan.")] = None
+    threads: RocketMQOnly[ReaderThreads] = None
+    config: RocketMQOnly[Config] = None
+    names: RabbitMQOnly[QueueNames] = None
+
+    def numbers(self) -> frozenset[int] | None:
+        """Return the numbers of the steps asked for. Raises UsageError, also for options that contradict each other."""
+        if self.plan + self.apply + self.undo > 1:
+            raise UsageError("--plan, --apply and --undo exclude each other")
+        if self.undo and self.only is not None:
+            raise UsageError("--undo takes back the whole repair; --only does not apply to it")
+        try:
+            return None if self.only is None else frozenset(int(part) for part in self.only.split(","))
+        except ValueError:
+            raise UsageError(f"--only {self.only!r} is not a list of numbers, such as 1,3") from None
 
 
 def repair(out: Output, store: Store, options: RepairOptions) -> int:
@@ -23,22 +53,64 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
     No broker may have the store. An interrupted --apply or --undo goes on when the same command is run again.
     Exit status 1 if something cannot be repaired; with --plan also if there is anything to repair.
     """
-    check_options(options)
-    opened = open_store(store, options.config)
-    opened.require_directory_for("repair")
-    directory_of(store, opened.path)
-    from mqstore.rocketmq.repair.plan import LOCKING, plan
+    only = options.numbers()
+    opened = open_either(store, config=options.config, names=options.names, careful=True)
+    found = opened.repair(journal=options.journal, threads=options.threads, observer=out)
+    if options.undo:
+        undone = found.undo()
+        if out.is_text:
+            out.line(f"Taken back: {count(undone.undone, 'change')} of {found.root}; the journal is removed.", style="bold")
+        else:
+            out.report(undone.as_dict())
+        return 0
+    if options.apply:
+        report = found.apply(only)
+        _show_report(out, found, report)
+        return 0 if report.ok else 1
+    if out.is_text:
+        _show_plan(out, found, store)
+    else:
+        out.records(NAMES, found.as_dict()["steps"])
+    return 1 if found.steps else 0
 
-    def steps(progress: Callable[[int, int], None] | None) -> Sequence[Step]:
-        return plan(opened, threads=options.threads or os.cpu_count() or 1, progress=progress)
 
-    def completed(found: Sequence[Step]) -> Sequence[Step]:
-        opened.log.forget_all()
-        return found
+def _show_plan(out: Output, found: Repair, store: object) -> None:
+    if not found.steps:
+        out.line(f"There is nothing to repair in {found.root}.")
+        return
+    out.line(f"{count(len(found.steps), 'step')} to repair {found.root}; nothing is changed yet:", style="bold")
+    for number, step in enumerate(found.steps, 1):
+        where = step.file if not step.length else f"{step.file} at {step.offset}, {count(step.length, 'byte')}"
+        out.line()
+        out.line(f"{number:>3}  {step.kind}, {where}" + ("" if step.possible else ": cannot be repaired"))
+        out.line(f"     {step.why}.")
+        out.line(f"     Otherwise, of a {found.broker}: {step.otherwise}.")
+        if step.possible:
+            out.line(f"     Lost by it: {step.loss or 'nothing'}.")
+    out.line()
+    if any(step.possible for step in found.steps):
+        out.next_step("make the changes; `--undo` takes them back.", command("mqstore", "repair", store, "--apply"))
 
-    return run_repair(out, store, options, Repairing(opened.directory.root, "broker", LOCKING, steps, completed))
+
+def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
+    if not out.is_text:
+        out.report(report.as_dict())
+    elif report.finished:
+        out.line(f"Finished the repair of {found.root} that was interrupted: {count(report.finished, 'change')}.", style="bold")
+    elif not report.repaired and report.ok:
+        out.line(f"There is nothing to repair in {found.root}.")
+    else:
+        for _, step in report.not_repaired:
+            out.line(f"Not repaired: {step.kind}, {step.file}: {step.why}.", style="red")
+        if report.repaired:
+            out.line(f"Repaired {found.root}: {count(report.repaired, 'step')}.", style="bold")
+            out.next_step(
+                f"see what a {found.broker} makes of it now; or take everything back.",
+                command("mqstore", "diagnose", found.root),
+                command("mqstore", "repair", found.root, "--undo", "--journal", report.journal),
+            )
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="repair /data/store --plan", panel="Write", rabbitmq=rabbitmq_repair.repair)(repair)
+    verb(app, example="repair /data/store --plan", panel="Write", rabbitmq=True)(repair)

@@ -91,7 +91,7 @@ class Store(Protocol):
         """Check every entry and message, and each against the others."""
         ...
 
-    def usage(self, *, progress: Progress | None = None) -> Answer:
+    def usage(self, by: str | None = None, *, progress: Progress | None = None) -> Answer:
         """Return what takes the space."""
         ...
 

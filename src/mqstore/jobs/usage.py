@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, merge_adjacent
@@ -32,6 +32,7 @@ from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
 from mqstore.rocketmq.scan.usage import Group, Tally, UsageTask, add, usage_of_split
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,8 +83,13 @@ class UsageReport:
     """Outcome of `usage`. log_bytes: of all log files; it is the sum of record_bytes, filler_bytes, damaged_bytes, unwritten_bytes.
 
     places: file sizes of the log and of the files derived from it. prefix: number of key characters counted by, None if not.
-    runs_on, why: where it ran, and why there.
+    runs_on, why: where it ran, and why there. shown_by: the groups that are shown unasked;
+    least_names: of the columns, if there are no rows.
     """
+
+    family: ClassVar[str] = "rocketmq"
+    shown_by: ClassVar[tuple[str, ...]] = ("topic", "day")
+    least_names: ClassVar[tuple[str, ...]] = ("messages", "bytes")
 
     store: str
     log_bytes: int
@@ -115,6 +121,38 @@ class UsageReport:
     def unwritten_bytes(self) -> int:
         """Bytes of log files not written yet."""
         return self.log_bytes - self.record_bytes - self.filler_bytes - self.damaged_bytes
+
+    @property
+    def headline(self) -> str:
+        """What there is, in one sentence."""
+        return f"{count(self.total.messages, 'message')} in {size(self.log_bytes)} of log."
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all log files."""
+        return self.log_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the log that were read."""
+        return self.log_bytes - self.unwritten_bytes
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What the log consists of, in bytes, by name."""
+        return (
+            ("bodies", self.total.body),
+            ("properties", self.total.properties),
+            ("overhead of records", self.total.overhead),
+            ("fillers at file ends", self.filler_bytes),
+            ("damaged", self.damaged_bytes),
+            ("unwritten", self.unwritten_bytes),
+        )
+
+    @property
+    def elsewhere(self) -> tuple[tuple[str, int], ...]:
+        """Sizes of the directories besides the log."""
+        return tuple((place, amount) for place, amount in self.places.items() if place != "commitlog")
 
     def rows(self, by: str) -> list[Row]:
         """Return the counts by one item of `BY`; largest first, days and files in order. Raises UsageError."""

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.errors import UsageError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE
 from mqstore.rabbitmq.format.message_file import OVERHEAD
+from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
+    from mqstore.findings import Damage
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
@@ -85,7 +88,19 @@ class QueueUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Usage by file and by queue, the largest first."""
+    """Usage by file and by queue, the largest first. shown_by: the groups that are shown unasked.
+
+    least_names: of the columns, if there are no rows. Nothing is read in tasks, so that there are no runs_on, damage and notes.
+    """
+
+    family: ClassVar[str] = "rabbitmq"
+    shown_by: ClassVar[tuple[str, ...]] = ("file", "queue")
+    least_names: ClassVar[tuple[str, ...]] = ("file", "bytes")
+    elsewhere: ClassVar[tuple[tuple[str, int], ...]] = ()
+    damage: ClassVar[tuple[Damage, ...]] = ()
+    notes: ClassVar[tuple[str, ...]] = ()
+    runs_on: ClassVar[str] = ""
+    why: ClassVar[str] = ""
 
     store: str
     files: tuple[FileUsage, ...]
@@ -111,11 +126,31 @@ class UsageReport:
     def garbage_bytes(self) -> int:
         return sum(row["garbage_bytes"] for row in self.rows("file"))
 
+    @property
+    def ok(self) -> bool:
+        """Whether all bytes of the message files are records."""
+        return not self.unreadable_bytes
+
+    @property
+    def headline(self) -> str:
+        """What there is, in one sentence."""
+        return f"{count(self.live_records, 'live record')} in {size(self.total_bytes)} of message files."
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were read."""
+        return self.total_bytes
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What the message files consist of, in bytes, by name."""
+        return ("live", self.live_bytes), ("garbage", self.garbage_bytes), ("unreadable", self.unreadable_bytes)
+
     def rows(self, by: str) -> list[dict[str, Any]]:
         """Return rows by `file` or by `queue`."""
         return [item.as_dict() for item in (self.files if by == "file" else self.queues)]
 
-    def as_dict(self, parts: Sequence[str] = ("files", "queues")) -> dict[str, Any]:
+    def as_dict(self, by: Sequence[str] = ("file", "queue")) -> dict[str, Any]:
         """Return the document that `usage -o json` prints."""
         sums = {
             "bytes": self.total_bytes,
@@ -124,7 +159,13 @@ class UsageReport:
             "unreadable_bytes": self.unreadable_bytes,
             "live_records": self.live_records,
         }
-        return {"store": self.store, "family": "rabbitmq", "message_files": sums} | {part: self.rows(part[:-1]) for part in parts}
+        return {"store": self.store, "family": "rabbitmq", "message_files": sums} | {f"{each}s": self.rows(each) for each in by}
+
+
+def check_group(by: str | None) -> None:
+    """Raise UsageError for a group that the usage of a RabbitMQ store does not have."""
+    if by not in (None, "file", "queue"):
+        raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file or queue")
 
 
 def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:

@@ -10,17 +10,24 @@ from mqstore.places import find_store
 
 if TYPE_CHECKING:
     from mqstore.files.location import Location
+    from mqstore.store import StorePlace
     from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
 
-__all__ = ["open_rabbitmq", "open_rocketmq", "open_store"]
+__all__ = ["open_at", "open_rabbitmq", "open_rocketmq", "open_store"]
 
 
 def open_store(
     path: Location, *, config: Path | None = None, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False
 ) -> RocketMQ | RabbitMQ:
     """Open the store at a path, of either family; errors as for `mqstore.open`. config: RocketMQ; the others: as for `RabbitMQStore`."""
-    place = find_store(path)
+    return open_at(find_store(path), config=config, now=now, names=names, careful=careful)
+
+
+def open_at(
+    place: StorePlace, *, config: Path | None = None, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False
+) -> RocketMQ | RabbitMQ:
+    """Open the store at a place that was recognized; arguments as for `open_store`."""
     if place.family == "rocketmq":
         from mqstore.stores.rocketmq import RocketMQ
 

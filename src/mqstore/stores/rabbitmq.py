@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 
 class RabbitMQ(RabbitMQStore):
-    """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""
+    """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit: what `usage` counts."""
 
     progress_unit = "index entries"
+    usage_unit = "queues"
 
     def messages(
         self,
@@ -123,10 +124,14 @@ class RabbitMQ(RabbitMQStore):
         report = verify(self, progress)
         return replace(report, advice=advise(self, report))
 
-    def usage(self, *, progress: Progress | None = None) -> UsageReport:
-        """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues)."""
-        from mqstore.rabbitmq.usage import usage
+    def usage(self, by: str | None = None, *, progress: Progress | None = None) -> UsageReport:
+        """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues).
 
+        by: file or queue, which are both counted. Raises UsageError for another group.
+        """
+        from mqstore.rabbitmq.usage import check_group, usage
+
+        check_group(by)
         return usage(self, progress)
 
     def diagnose(self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None) -> Diagnosis:

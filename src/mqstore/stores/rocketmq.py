@@ -45,9 +45,10 @@ if TYPE_CHECKING:
 
 
 class RocketMQ(RocketMQStore):
-    """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count."""
+    """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit: what `usage` counts."""
 
     progress_unit = "bytes"
+    usage_unit = "bytes"
 
     def messages(
         self,
@@ -154,6 +155,7 @@ class RocketMQ(RocketMQStore):
 
     def usage(
         self,
+        by: str | None = None,
         *,
         prefix: int | None = None,
         spark: SparkSession | None = None,
@@ -162,9 +164,13 @@ class RocketMQ(RocketMQStore):
         splits: int | None = None,
         progress: Progress | None = None,
     ) -> UsageReport:
-        """Return what takes the space in the log, and what its files retain; arguments as for `mqstore.jobs.usage.usage`."""
-        from mqstore.jobs.usage import usage
+        """Return what takes the space in the log, and what its files retain; arguments as for `mqstore.jobs.usage.usage`.
 
+        by: one of `mqstore.jobs.usage.BY`: only key-prefix:N, the same as prefix=N, must be known before the log is read.
+        """
+        from mqstore.jobs.usage import key_prefix, usage
+
+        prefix = prefix if by is None else key_prefix(by)
         return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)
 
     def diagnose(self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None) -> Diagnosis:

@@ -38,7 +38,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
         report = run(opened, progress)
     seconds = time.perf_counter() - begun
     if out.format is Format.JSON:
-        out.document(report.as_dict(("files", "queues") if by is None else (f"{by}s",)) | {"store": str(store)})
+        out.document(report.as_dict(("file", "queue") if by is None else (by,)) | {"store": str(store)})
     elif not out.is_text:
         rows = report.rows(by or "file")
         out.records(tuple(rows[0]) if rows else ("file", "bytes"), rows)

@@ -1,0 +1,239 @@
+"""What `verify`, `usage` and `diagnose` answer, as parts: of stores of both families, whose reports are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mqstore.findings import Kind
+from mqstore.report.parts import SHOWN, Column, Field, Findings, Gap, Headline, NextStep, Parts, Sentence, Sentences, Table, Tone
+from mqstore.table.formatting import count, moment, pace, size
+
+if TYPE_CHECKING:
+    from mqstore.diagnosis import Advice, Diagnosis
+    from mqstore.findings import Damage, Report
+
+
+class _Ran(Protocol):
+    """A report of a job."""
+
+    @property
+    def runs_on(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+
+class UsageReport(Protocol):
+    """What takes the space in a store of either family. parts: names with bytes, whose sum is total_bytes.
+
+    read_bytes: those that were read, for the pace. elsewhere: directories that the total does not contain. runs_on: empty if there was no
+    choice where to run.
+    """
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def headline(self) -> str: ...
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    @property
+    def read_bytes(self) -> int: ...
+
+    @property
+    def parts(self) -> Sequence[tuple[str, int]]: ...
+
+    @property
+    def elsewhere(self) -> Sequence[tuple[str, int]]: ...
+
+    @property
+    def shown_by(self) -> tuple[str, ...]: ...
+
+    @property
+    def damage(self) -> Sequence[Damage]: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    @property
+    def runs_on(self) -> str: ...
+
+    @property
+    def why(self) -> str: ...
+
+    def rows(self, by: str) -> list[dict[str, Any]]: ...
+
+
+def ran_on(report: _Ran) -> str:
+    """Return where a job ran, and why there."""
+    startup = ", not counting its start" if "Spark" in report.runs_on else ""
+    return f"{report.runs_on}{startup}: {report.why}"
+
+
+def outcome(ok: bool) -> Tone:
+    """Return the tone of the headline of what was done."""
+    return Tone.GOOD if ok else Tone.CAUTION
+
+
+# verify
+
+
+def verify_parts(report: Report, seconds: float) -> Parts:
+    """Return the outcome of `verify`: what was checked, damage by kind and in detail, notes, what is lost, what to do next."""
+    yield Headline(report.headline, Tone.BAD if not report.ok else Tone.CAUTION if report.cautions else Tone.GOOD)
+    checked = report.checked
+    if report.family == "rocketmq":
+        what = (
+            f"{count(checked.records, 'record')} of log, {count(checked.queue_entries, 'queue entry')} and "
+            f"{count(checked.index_entries, 'index entry')}"
+        )
+    else:
+        what = f"{count(checked.queue_entries, 'index entry')} and {count(checked.records, 'record')} of message files"
+    yield Sentence(
+        f"Checked {count(checked.messages, 'message')} in {what}: "
+        f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
+    )
+    if report.damage:
+        yield Gap()
+        yield Findings(report.damage)
+    unread = [skip for skip in report.coverage.skipped if skip.file.startswith("commitlog")]
+    if unread:
+        lost = size(sum(skip.length for skip in unread))
+        yield Sentence(f"Not readable as records: {count(len(unread), 'range')} of the log, {lost}.")
+    yield from note_parts(report.notes)
+    if report.runs_on:
+        yield Sentence(f"Ran with {ran_on(report)}.", Tone.FAINT)
+    yield Gap()
+    yield from _losses(report)
+    if report.advice is not None:
+        yield advice_part(report.advice)
+
+
+def _losses(report: Report) -> Parts:
+    lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost)
+    if report.family == "rocketmq" and any("consumequeue" not in place for place in lost):
+        yield Sentence("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
+    if any(item.kind is Kind.TORN_RECORD for item in report.damage):
+        yield Sentence("A torn last record is left by a crash; the broker truncates it at startup.")
+
+
+def note_parts(notes: Iterable[str]) -> Parts:
+    """Return notes of a report, a sentence each."""
+    for note in notes:
+        yield Sentence(f"Note: {note}.")
+
+
+def advice_part(advice: Advice) -> NextStep:
+    """Return the one command to run next, and why."""
+    return NextStep(f"{advice.why}.", (advice.next,))
+
+
+# diagnose
+
+
+def diagnosis_parts(answer: Diagnosis) -> Parts:
+    """Return the answer of `diagnose`, what to do next, and the evidence."""
+    yield Headline(answer.headline)
+    yield NextStep(f"{answer.why}.", (answer.next,))
+    if answer.rules != answer.version:
+        yield Sentence(f"Answered by the rules of {answer.rules}.")
+    if answer.changes and answer.starts:
+        yield Gap()
+        what = "broker does to the files" if answer.family == "rocketmq" else "node does"
+        yield Sentence(f"What the {what} when it starts:")
+        yield Sentences(answer.changes, SHOWN)
+    if answer.unknown:
+        yield Gap()
+        yield Sentence("Not known:")
+        yield Sentences(answer.unknown)
+    if answer.evidence:
+        yield Gap()
+        yield Sentence("Evidence:")
+        lines = []
+        for item in answer.evidence:
+            where = item.file if not item.length and not item.offset else f"{item.file} at {item.offset}"
+            lines.append(f"{item.finding}: {item.detail}" if item.file == "." else f"{item.finding}, {where}: {item.detail}")
+        yield Sentences(lines, SHOWN)
+
+
+# usage
+
+
+def usage_parts(report: UsageReport, by: str | None, seconds: float) -> Parts:
+    """Return totals, then a table by the group asked for, or by those that are shown unasked."""
+    yield Headline(report.headline)
+    yield _shares(report)
+    for what in report.shown_by if by is None else (by,):
+        rows = report.rows(what)
+        if rows or report.family == "rocketmq":
+            yield Gap()
+            yield usage_table(rows, what)
+    others = [f"{name} {size(amount)}" for name, amount in report.elsewhere if amount]
+    if others and by is None:
+        yield Gap()
+        yield Sentence(f"Besides the log: {', '.join(others)}, by file length.")
+    where = f", with {ran_on(report)}" if report.runs_on else ""
+    yield Sentence(f"{pace(report.read_bytes, seconds)}{where}.", Tone.FAINT)
+    yield from note_parts(report.notes)
+    if report.damage:
+        yield Gap()
+        yield Findings(report.damage)
+
+
+def _shares(report: UsageReport) -> Table:
+    columns = (Column("what", flexible=True), Column("bytes", right=True, drop=1), Column("", right=True), Column("share", right=True))
+    total = report.total_bytes
+    rows = [[name, f"{amount:,}", size(amount), f"{100 * amount / total:.1f} %" if total else "-"] for name, amount in report.parts]
+    return Table(columns, rows, title="What takes the space")
+
+
+def usage_table(rows: Sequence[Mapping[str, Any]], by: str) -> Table:
+    """Return a table of the rows that a report has by a group."""
+    if by == "file":
+        ranks = {"records": 3, "live": 2, "bytes": 1}
+        names = {"live": "live_records", "unreadable": "unreadable_bytes"}
+        titles = ("records", "live", "bytes", "live bytes", "garbage bytes", "unreadable")
+        fields = [_text("message file", "file", path=True), *(_number(t, names.get(t), ranks.get(t, 0)) for t in titles)]
+    elif by == "retained":
+        fields = [
+            Field(Column("log file", drop=1, leads_to="file"), lambda row: row["file"]),
+            Field(Column("topic", flexible=True, leads_to="topic"), lambda row: row["topic"]),
+            Field(Column("queue", right=True), lambda row: str(row["queue_id"])),
+            _number("messages"),
+            _number("bytes"),
+            Field(Column("oldest", flexible=True, drop=2), lambda row: moment(row["oldest_store_timestamp"])),
+            Field(Column("not consumed by", flexible=True), _waiting),
+        ]
+    elif rows and "vhost" in rows[0]:
+        sizes = {"in the index": "embedded_bytes", "in message files": "shared_bytes", "index files": "index_bytes"}
+        vhost = Field(Column("vhost", flexible=True), lambda row: row["vhost"] or "?")
+        fields = [vhost, _text("queue"), _number("messages"), _number("bytes"), *(_number(t, name) for t, name in sizes.items())]
+    else:
+        groups = [name for name in ("topic", "queue_id", "day", "key_prefix") if rows and name in rows[0]]
+        fields = [_group(name) for name in groups]
+        fields += [_number("messages"), _number("bytes"), _number("bodies", "body_bytes"), _number("properties", "properties_bytes")]
+        fields += [Field(Column("share", right=True), lambda row: f"{100 * row['share']:.1f} %")]
+    return Table.of(fields, rows, SHOWN, f"Usage by {by}")
+
+
+def _text(title: str, name: str | None = None, *, path: bool = False) -> Field:
+    of = name or title
+    return Field(Column(title, flexible=True, path=path, leads_to=of), lambda row: str(row[of]))
+
+
+def _number(title: str, name: str | None = None, drop: int = 0) -> Field:
+    of = name or title.replace(" ", "_")
+    return Field(Column(title, right=True, drop=drop), lambda row: f"{row[of]:,}")
+
+
+def _group(name: str) -> Field:
+    number = name == "queue_id"
+    column = Column(name.replace("_", " "), right=number, flexible=not number, leads_to="" if number else name)
+    return Field(column, lambda row: "-" if row[name] is None else str(row[name]))
+
+
+def _waiting(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{group} ({behind:,})" for group, behind in row["waiting_groups"].items()) or "-"

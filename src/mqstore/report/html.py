@@ -1,0 +1,105 @@
+"""Parts as HTML, with the class names of the console's style sheet. All text is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from html import escape
+from itertools import chain, islice
+
+from mqstore.report.parts import Fact, Findings, Gap, Headline, NextStep, Part, Sentence, Sentences, Table, Tone
+from mqstore.table.formatting import printable
+
+Address = Callable[[str, Mapping[str, str]], str | None]
+
+_MARKS = {Tone.GOOD: "good", Tone.CAUTION: "warn", Tone.BAD: "bad"}
+_CLASSES = {Tone.CAUTION: "warning", Tone.BAD: "warning", Tone.FAINT: "quiet"}
+
+
+def _nowhere(_kind: str, _row: Mapping[str, str]) -> str | None:
+    return None
+
+
+def render(parts: Iterable[Part], address: Address = _nowhere) -> str:
+    """Return parts as HTML. address: returns the address of what a column leads to, of a row by titles; None if there is no page for it."""
+    pieces: list[str] = []
+    facts: list[Fact] = []
+    for part in chain(parts, (Gap(),)):
+        if isinstance(part, Fact):
+            facts.append(part)
+            continue
+        if facts:
+            pieces.append(_facts(facts))
+            facts.clear()
+        pieces.append(_rendered(part, address))
+    return "\n".join(filter(None, pieces))
+
+
+def table(part: Table, address: Address = _nowhere) -> str:
+    """Return a table in a region that scrolls, and how many rows are not shown."""
+    rows = iter(part.rows)
+    shown = list(rows if part.shown is None else islice(rows, part.shown))
+    others = sum(1 for _ in rows)
+    numbers = [' class="n"' if column.right else ' class="code"' if column.path else "" for column in part.columns]
+    titles = "".join(
+        f'<th scope="col"{kind if column.right else ""}>{_text(column.title[:1].upper() + column.title[1:])}</th>'
+        for column, kind in zip(part.columns, numbers, strict=True)
+    )
+    lines = []
+    for row in shown:
+        named = {column.title: cell for column, cell in zip(part.columns, row, strict=True)}
+        cells = []
+        for column, kind, cell in zip(part.columns, numbers, row, strict=True):
+            text = _text(cell)
+            if column.leads_to and (target := address(column.leads_to, named)) is not None:
+                text = f'<a href="{escape(target)}">{text}</a>'
+            cells.append(f"<td{kind}>{text if column.tone is None or not cell else _marked(text, column.tone(cell))}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    title = _text(part.title)
+    body = "\n".join(lines)
+    more = f'\n<p class="quiet">… {others:,} more</p>' if others else ""
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table><caption class="hidden">{title}</caption>'
+        f"<thead><tr>{titles}</tr></thead><tbody>\n{body}\n</tbody></table></div>{more}"
+    )
+
+
+def _rendered(part: Part, address: Address) -> str:
+    if isinstance(part, Headline):
+        return f'<p class="sentence">{_marked(_text(part.text), part.tone, "mark long")}</p>'
+    if isinstance(part, Sentence):
+        return _paragraph(part.text, part.tone)
+    if isinstance(part, Table):
+        return table(part, address)
+    if isinstance(part, Sentences):
+        shown = part.texts[: part.shown]
+        others = len(part.texts) - len(shown)
+        items = "".join(f"<li>{_text(text)}</li>" for text in shown) + (f'<li class="quiet">… {others:,} more</li>' if others else "")
+        return f"<ul>{items}</ul>" if items else ""
+    if isinstance(part, Findings):
+        return table(part.kinds)
+    if isinstance(part, NextStep):
+        commands = "".join(f'<pre class="code">{_text(line)}</pre>' for line in part.command_lines)
+        return f"<p>Next: {_text(part.sentence)}</p>{commands}"
+    return ""
+
+
+def _facts(facts: Iterable[Fact]) -> str:
+    pairs = []
+    for fact in facts:
+        value = _marked(_text(fact.value), fact.tone)
+        pairs.append(f"<dt>{_text(fact.name)}</dt><dd>{value}</dd>" if fact.name else f"<dd>{value}</dd>")
+    return f'<dl class="facts">{"".join(pairs)}</dl>'
+
+
+def _paragraph(text: str, tone: Tone) -> str:
+    kind = _CLASSES.get(tone)
+    return f"<p>{_text(text)}</p>" if kind is None else f'<p class="{kind}">{_text(text)}</p>'
+
+
+def _marked(html: str, tone: Tone, kind: str = "mark") -> str:
+    mark = _MARKS.get(tone)
+    return html if mark is None else f'<span class="{kind} {mark}">{html}</span>'
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

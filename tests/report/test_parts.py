@@ -1,0 +1,72 @@
+"""Parts of reports: what a page shows of them, and that no report of a golden store is without one."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pytest
+from support.golden import DAMAGED, case_named, opened
+
+import mqstore
+from mqstore.findings import Damage, Kind
+from mqstore.report.checks import diagnosis_parts, usage_parts, verify_parts
+from mqstore.report.html import render
+from mqstore.report.parts import Column, Fact, Findings, Headline, NextStep, Sentences, Table, Tone, distinct
+
+STORES = (case_named("4.9.3/b-kill9"), DAMAGED[0], case_named("3.10.8/b-dirty-journal"))
+
+
+@pytest.mark.parametrize("case", STORES, ids=lambda case: case.id)
+def test_every_check_of_either_family_has_its_headline_in_the_html(case):
+    store = mqstore.open(opened(case))
+    verified, diagnosed, used = store.verify(), store.diagnose(), store.usage()
+    assert "mark long " in render(verify_parts(verified, 0.1))
+    assert escape(diagnosed.next) in render(diagnosis_parts(diagnosed))
+    page = render(usage_parts(used, None, 0.1))
+    assert page.count("<table>") == 1 + len(used.shown_by)
+    assert used.headline in page
+
+
+def test_text_of_a_store_is_escaped_in_html():
+    parts = [Headline("<b>"), Fact("a&b", "\x1b[2J"), Table([Column("<i>")], [["<script>"]], title='"')]
+    assert render(parts) == (
+        '<p class="sentence">&lt;b&gt;</p>\n<dl class="facts"><dt>a&amp;b</dt><dd>\\x1b[2J</dd></dl>\n'
+        '<div class="scroll" role="region" tabindex="0" aria-label="&quot;"><table><caption class="hidden">&quot;</caption>'
+        '<thead><tr><th scope="col">&lt;i&gt;</th></tr></thead><tbody>\n<tr><td>&lt;script&gt;</td></tr>\n</tbody></table></div>'
+    )
+
+
+def test_rows_and_sentences_beyond_those_shown_are_counted():
+    page = render([Table([Column("n", right=True)], [["1"], ["2"], ["3"]], shown=1), Sentences(["a", "b", "c"], 2)])
+    assert "… 2 more" in page
+    assert "… 1 more" in page
+    assert '<td class="n">1</td>' in page
+    assert ">2<" not in page
+
+
+def test_a_cell_leads_to_the_page_of_what_it_names():
+    table = Table([Column("topic", leads_to="topic"), Column("state", tone=lambda _: Tone.BAD)], [["a b", "lost"]])
+    page = render([table], lambda kind, row: f"/{kind}?name={row[kind]}")
+    assert '<a href="/topic?name=a b">a b</a>' in page
+    assert '<span class="mark bad">lost</span>' in page
+
+
+def test_findings_of_one_kind_in_one_file_are_one_group_of_which_three_are_shown():
+    damage = [Damage("f", at, 1, Kind.BAD_FRAME, "why") for at in range(6)]
+    (group,) = Findings(damage).groups
+    listed, others = Findings.of_group(group)
+    assert [item.offset for item in listed] == [0, 1, 2]
+    assert others == "3 further findings of kind bad-frame in this file."
+    assert Findings.of_group(group[:4]) == (group[:4], "")
+    assert list(Findings(damage).kinds.rows) == [["bad-frame", "6", "6", "0"]]
+
+
+def test_a_value_that_equals_the_one_above_it_is_not_repeated():
+    columns = [Column("topic", once=True), Column("queue")]
+    assert list(distinct(columns, [["a", "0"], ["a", "0"], ["b", "0"]])) == [["a", "0"], ["", "0"], ["b", "0"]]
+
+
+def test_the_command_to_run_next_can_be_copied_from_a_page():
+    assert (
+        render([NextStep("look.", ("mqstore verify 'a b'",))]) == '<p>Next: look.</p><pre class="code">mqstore verify &#x27;a b&#x27;</pre>'
+    )

@@ -18,7 +18,8 @@ from support.golden import run_cli
 
 import mqstore.files.archive
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
-from mqstore.files import ReadOnlyDirectory, unpacked_tree
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files import archive as archive_module
 from mqstore.files.archive import UnpackedArchive
 from mqstore.files.readonly import walk_tree
 
@@ -277,10 +278,10 @@ def test_a_large_header_is_not_read_into_memory(tmp_path: Path) -> None:
 
 def test_unpacking_stops_before_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tar(tmp_path, Entry("zeros", bytes(4 << 20)), Entry("0", os.urandom(1 << 20)))
-    free = unpacked_tree._SPARE + (3 << 19)
-    monkeypatch.setattr(unpacked_tree.shutil, "disk_usage", lambda path: _Usage(free))
+    free = archive_module._SPARE + (3 << 19)
+    monkeypatch.setattr(archive_module.shutil, "disk_usage", lambda path: _Usage(free))
     assert contents(UnpackedArchive(archive))["zeros"] == bytes(4 << 20)
-    free = unpacked_tree._SPARE + (1 << 19)
+    free = archive_module._SPARE + (1 << 19)
     assert "set TMPDIR to a directory with enough space" in refusal(archive, TargetError)
     assert not list(Path(mqstore.files.archive.tempfile.gettempdir()).glob("mqstore-*/zeros"))
 
@@ -293,7 +294,7 @@ def test_a_full_disk_is_said_to_be_full(tmp_path: Path, monkeypatch: pytest.Monk
     def full(self: Any, source: Any, out: Any, length: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(unpacked_tree.UnpackedTree, "_copy", full)
+    monkeypatch.setattr(archive_module.UnpackedTree, "_copy", full)
     assert "set TMPDIR to a directory with enough space" in refusal(tar(tmp_path, Entry("0", b"x")), TargetError)
 
 
@@ -304,9 +305,9 @@ def test_a_temporary_directory_that_cannot_be_used_is_one_sentence(tmp_path: Pat
 
 def test_members_and_bytes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tar(tmp_path, *(Entry(str(number), b"x") for number in range(20)))
-    monkeypatch.setattr(unpacked_tree, "MOST_MEMBERS", 19)
+    monkeypatch.setattr(archive_module, "MOST_MEMBERS", 19)
     assert "it has more than 19 members" in refusal(archive)
-    monkeypatch.setattr(unpacked_tree, "MOST_MEMBERS", 20)
+    monkeypatch.setattr(archive_module, "MOST_MEMBERS", 20)
     assert len(contents(UnpackedArchive(archive))) == 20
 
 
@@ -360,11 +361,11 @@ def test_directories_deeper_than_any_store_end_no_walk_in_a_traceback(tmp_path: 
 
 
 def test_a_zip_file_of_too_many_members_is_refused_before_the_first_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacked_tree, "MOST_MEMBERS", 3)
+    monkeypatch.setattr(archive_module, "MOST_MEMBERS", 3)
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as packed:
         for number in range(4):
             packed.writestr(str(number), b"x")
-    monkeypatch.setattr(unpacked_tree.UnpackedTree, "file", lambda *_: pytest.fail("a member was written"))
+    monkeypatch.setattr(archive_module.UnpackedTree, "file", lambda *_: pytest.fail("a member was written"))
     with pytest.raises(CannotOpenError, match="it has more than 3 members; unpack it yourself"):
         UnpackedArchive(tmp_path / "many.zip")
 

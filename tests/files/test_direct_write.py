@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from mqstore.errors import TargetError
-from mqstore.files import direct_write
-from mqstore.files.direct_write import BLOCK, write_past_cache
+from mqstore.files import durable_file
 from mqstore.files.durable import DurableDirectory
+from mqstore.files.durable_file import BLOCK, write_past_cache
 from mqstore.files.recorder import RecordedWrites, Write
 
 
@@ -72,7 +72,7 @@ def test_a_file_system_that_refuses_gets_a_usual_write(
         refused.append(offset)
         raise OSError(errno.EINVAL, "not aligned as this disk wants it")
 
-    monkeypatch.setattr(direct_write.os, "pwrite", refuse)
+    monkeypatch.setattr(durable_file.os, "pwrite", refuse)
     with directory.open_new("file") as file:
         assert write_past_cache(file.fileno(), blocks, 0) == 0
         monkeypatch.undo()
@@ -85,7 +85,7 @@ def test_a_full_disk_is_one_sentence(directory: DurableDirectory, blocks: memory
     def full(descriptor: int, view: memoryview, offset: int) -> int:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(direct_write.os, "pwrite", full)
+    monkeypatch.setattr(durable_file.os, "pwrite", full)
     with directory.open_new("file") as file, pytest.raises(TargetError, match="the disk is full"):
         file.pwrite_past_cache(0, blocks)
 

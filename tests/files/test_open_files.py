@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqstore.files.open_files import can_tell, writers
+from mqstore.files.locking import can_tell, writers
 
 HOLD = "import sys; file = open(sys.argv[1], sys.argv[2]); print(flush=True); sys.stdin.read()"
 

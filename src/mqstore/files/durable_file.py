@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import io
 import os
 import stat
@@ -18,9 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from mqstore.errors import CannotOpenError, TargetError
-from mqstore.files.direct_write import write_past_cache
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
-from mqstore.files.regular_file import open_regular, why_unreadable
+from mqstore.files.regular_file import data_extents, open_regular, why_unreadable
 
 COPY_CHUNK = 64 << 20
 SECRET = 0o600  # mode of a file with keys or passwords, or their hashes
@@ -237,7 +237,7 @@ def copy_file(origin: str, path: Path) -> None:
             target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions(path.parent))
             try:
                 os.ftruncate(target, status.st_size)
-                for start, stop in written_ranges(reading, status.st_size):
+                for start, stop in data_extents(reading, status.st_size):
                     _copy_range(reading, target, start, stop)
                 os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
             except BaseException:
@@ -247,21 +247,6 @@ def copy_file(origin: str, path: Path) -> None:
                 os.close(target)
     finally:
         os.close(reading)
-
-
-def written_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the file's data extents (SEEK_DATA), or the whole file if the file system does not support them."""
-    at = 0
-    while at < size:
-        try:
-            start = os.lseek(descriptor, at, os.SEEK_DATA)
-            stop = os.lseek(descriptor, start, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            start, stop = at, size
-        yield start, min(stop, size)
-        at = stop
 
 
 def _copy_range(reading: int, target: int, start: int, stop: int) -> None:
@@ -284,3 +269,47 @@ def _copy_range(reading: int, target: int, start: int, stop: int) -> None:
         if not copied:
             return
         start += copied
+
+
+# ---- a large range written past the page cache (O_DIRECT)
+#
+# Bytes that are written as usual are copied into new pages of the page cache, and a later sync waits until those are on the disk. A whole
+# log file that is not read soon is better written without: the disk takes the bytes from the writer's memory, which may be a map of
+# another file, and the sync finds nothing to do.
+#
+# Offset, address and length have to be multiples of a block, and not every file system can do it. So this writes what it can.
+
+BLOCK = 4096  # bytes: a multiple of what every usual disk and file system asks for
+
+_NOT_HERE = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+def write_past_cache(descriptor: int, view: memoryview, offset: int) -> int:
+    """Write the leading whole blocks of a buffer at an offset. Returns the bytes written: 0 where that is not possible.
+
+    Raises OSError as `os.pwrite` does.
+    """
+    flag = getattr(os, "O_DIRECT", 0)
+    whole = len(view) - len(view) % BLOCK
+    if not flag or not whole or offset % BLOCK or np.frombuffer(view, np.uint8).__array_interface__["data"][0] % BLOCK:
+        return 0
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag)
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return 0
+        raise
+    done = 0
+    try:
+        while done < whole and not done % BLOCK:
+            written = os.pwrite(descriptor, view[done:whole], offset + done)
+            if not written:
+                break
+            done += written
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return done

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError, FileLostError
 from mqstore.files.read_ahead import ReadAhead
-from mqstore.files.regular_file import open_regular, open_regular_file, why_unreadable
+from mqstore.files.regular_file import data_extents, open_regular, open_regular_file, why_unreadable
 
 Bytes = NDArray[np.uint8]
 
@@ -63,6 +63,17 @@ class DirectoryEntry:
     mtime_ms: int
     blocks: int
     is_link: bool = False
+
+    @classmethod
+    def of(cls, name: str, status: os.stat_result, *, is_link: bool = False) -> DirectoryEntry:
+        """Return the entry of a name whose status is known. is_link: the name is a symbolic link, and the status is of what it leads to."""
+        mode, blocks = status.st_mode, getattr(status, "st_blocks", 0)
+        return cls(name, status.st_size, stat.S_ISDIR(mode), stat.S_ISREG(mode), status.st_mtime_ns // 1_000_000, blocks, is_link)
+
+    @classmethod
+    def made_up(cls, name: str) -> DirectoryEntry:
+        """Return the entry of a directory that is nowhere on a disk."""
+        return cls(name, 0, is_directory=True, is_file=False, mtime_ms=0, blocks=0)
 
 
 class ReadWindow:
@@ -145,23 +156,8 @@ class MappedFile:
         if descriptor is None:
             yield start, self.size
             return
-        at = start
         try:
-            while at < self.size:
-                try:
-                    low = os.lseek(descriptor, at, os.SEEK_DATA)
-                except OSError as error:
-                    if error.errno != errno.ENXIO:  # ENXIO: only a hole follows
-                        yield at, self.size
-                    return
-                if low >= self.size:
-                    return
-                try:
-                    high = os.lseek(descriptor, low, os.SEEK_HOLE)
-                except OSError:
-                    high = self.size
-                at = min(self.size, max(high, low + 1))
-                yield low, at
+            yield from data_extents(descriptor, self.size, start)
         finally:
             os.close(descriptor)
 
@@ -316,7 +312,7 @@ class ReadOnlyDirectory:
 
     def _list(self, relative: str) -> list[DirectoryEntry]:
         directory = self._where(relative)
-        found: list[DirectoryEntry] = []
+        listed: list[DirectoryEntry] = []
         try:
             with os.scandir(directory) as scan:
                 for entry in scan:
@@ -330,18 +326,7 @@ class ReadOnlyDirectory:
                             continue
                         else:
                             raise
-                    mode = status.st_mode
-                    found.append(
-                        DirectoryEntry(
-                            entry.name,
-                            status.st_size,
-                            stat.S_ISDIR(mode),
-                            stat.S_ISREG(mode),
-                            status.st_mtime_ns // 1_000_000,
-                            getattr(status, "st_blocks", 0),
-                            entry.is_symlink(),
-                        )
-                    )
+                    listed.append(DirectoryEntry.of(entry.name, status, is_link=entry.is_symlink()))
         except FileNotFoundError:
             return []
         except NotADirectoryError:
@@ -354,7 +339,7 @@ class ReadOnlyDirectory:
             if error.errno == errno.ELOOP:  # a link to itself, which is not a directory either
                 return []
             raise CannotOpenError(f"{directory} cannot be listed: {error.strerror}") from None
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(listed, key=lambda entry: entry.name)
 
     def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
         """Yield every file below relative as (path relative to the root, entry), by name. Links to directories are not followed."""
@@ -404,11 +389,11 @@ class ReadOnlyDirectory:
     def mapped(self, relative: str) -> MappedFile:
         """Map a file and keep it: up to KEPT_MAPS most recent maps stay open, since each holds one of a limited number of descriptors."""
         with self._lock:
-            found = self._kept.pop(relative, None) or self.map(relative)
-            self._kept[relative] = found
+            mapped = self._kept.pop(relative, None) or self.map(relative)
+            self._kept[relative] = mapped
             if len(self._kept) > KEPT_MAPS:
                 del self._kept[next(iter(self._kept))]
-            return found
+            return mapped
 
     def forget(self, relative: str) -> None:
         """Drop the map of a removed file, so that another one of the same name is mapped again."""
@@ -423,9 +408,9 @@ class ReadOnlyDirectory:
     def drop_all(self) -> None:
         """Release the resident pages of all maps that `mapped` keeps."""
         with self._lock:
-            kept = [each for each in self._kept.values() if not each.remote]
-        for each in kept:
-            each.drop(0, each.size)
+            files = [each for each in self._kept.values() if not each.remote]
+        for file in files:
+            file.drop(0, file.size)
 
     def snapshot(self, relatives: list[str]) -> str | None:
         """Return the state of these files as text, for a reader in another process; None for local files, whose maps never change."""

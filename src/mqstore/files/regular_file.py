@@ -1,4 +1,4 @@
-"""Opening a file for reading, if it is a regular file: the one way in which this package opens what it reads.
+"""Opening a file for reading, if it is a regular file: the one way in which this package opens what it reads; and its stored blocks.
 
 A FIFO or a terminal in the place of a file would block its reader, a device would never end. Anything but a regular file is refused
 before it is opened, since opening a device may already do something; the open itself does not block, in case the file was replaced
@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from typing import IO
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -66,6 +67,29 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     """Return a regular file, open for reading. Raises OSError as `open_regular` does."""
     return os.fdopen(open_regular(path), "rb")
+
+
+def data_extents(descriptor: int, size: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of stored blocks at or after start, as (from, to): everything between them is zeros. size: of the file.
+
+    Without support of the file system every byte counts as stored.
+    """
+    at = start
+    while at < size:
+        try:
+            low = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: only a hole follows
+                yield at, size
+            return
+        if low >= size:
+            return
+        try:
+            high = os.lseek(descriptor, low, os.SEEK_HOLE)
+        except OSError:
+            high = size
+        at = min(size, max(high, low + 1))
+        yield low, at
 
 
 def why_unreadable(path: str | os.PathLike[str], error: OSError) -> str:

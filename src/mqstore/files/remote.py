@@ -271,7 +271,7 @@ class RemoteDirectory(ReadOnlyDirectory):
     def _above(found: dict[str, dict[str, DirectoryEntry]], relative: str) -> None:
         above, _, name = relative.rpartition("/")
         if name not in found.setdefault(above, {}):
-            found[above][name] = DirectoryEntry(name, 0, True, False, 0, 0)
+            found[above][name] = DirectoryEntry.made_up(name)
             if above:
                 RemoteDirectory._above(found, above)
 

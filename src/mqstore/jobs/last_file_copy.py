@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from mqstore.files import MappedFile
-from mqstore.files.direct_write import BLOCK
 from mqstore.files.durable import DurableDirectory, DurableFile
+from mqstore.files.durable_file import BLOCK
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.threads import TaskThreads

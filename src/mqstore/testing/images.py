@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from mqstore.files.durable_file import written_ranges
 from mqstore.files.recorder import Truncate, Write
+from mqstore.files.regular_file import data_extents
 
 PAGE = 4096
 ZEROS = bytes(PAGE)
@@ -68,7 +68,7 @@ class Image:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
-            for start, stop in written_ranges(descriptor, size):
+            for start, stop in data_extents(descriptor, size):
                 for index in range(start // PAGE, -(-stop // PAGE)):
                     octets = os.pread(descriptor, PAGE, index * PAGE).ljust(PAGE, b"\0")
                     if octets != ZEROS:

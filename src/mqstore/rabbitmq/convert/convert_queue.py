@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes
-from mqstore.files.alias_directory import AliasDirectory
-from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.kernels.rabbitmq import message_terms, terms

@@ -28,9 +28,8 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.alias_directory import AliasDirectory
 from mqstore.files.archive import UnpackedArchive, is_archive
-from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.durable_file import SECRET
 from mqstore.files.location import check_outside

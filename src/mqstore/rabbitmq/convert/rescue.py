@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.errors import NotAStoreError, UsageError
-from mqstore.files.confined_directory import ConfinedDirectory
-from mqstore.files.open_files import can_tell, writers
+from mqstore.files.directory_views import ConfinedDirectory
+from mqstore.files.locking import can_tell, writers
 from mqstore.files.readonly import walk_tree
 from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version

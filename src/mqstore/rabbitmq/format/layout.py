@@ -27,7 +27,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
-from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 

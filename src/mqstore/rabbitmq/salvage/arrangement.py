@@ -21,8 +21,7 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.alias_directory import AliasDirectory
-from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.format.names import priority_name, queue_directory

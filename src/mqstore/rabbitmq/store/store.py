@@ -15,7 +15,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.files.confined_directory import ConfinedDirectory
+from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions

@@ -15,7 +15,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files.rocksdb_writer import NewDatabase
+from mqstore.files.rocksdb import NewDatabase
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ENTRY

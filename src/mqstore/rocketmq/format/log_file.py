@@ -17,8 +17,8 @@ from pathlib import Path
 
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files.directory_views import SingleFile
 from mqstore.files.location import Location, Url, as_location
-from mqstore.files.single_file import SingleFile
 from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind

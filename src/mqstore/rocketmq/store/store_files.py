@@ -14,9 +14,9 @@ from typing import Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.directory_views import SingleFile
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
-from mqstore.files.single_file import SingleFile
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import broker_config, consumer_offset_file, topic_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig

@@ -19,7 +19,7 @@ import mqstore
 from mqstore.jobs.export import export
 from mqstore.pipeline.spark.session import session
 from mqstore.table.columns import ROCKETMQ_COLUMNS
-from mqstore.table.parts import REPETITIVE, SEARCHED
+from mqstore.table.row_files import REPETITIVE, SEARCHED
 
 BATCHES = 8
 

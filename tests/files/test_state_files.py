@@ -22,11 +22,11 @@ from mqstore.jobs.resume import ExportWork, export_and_record, work_at
 from mqstore.jobs.written_files import record_written, written_before
 from mqstore.pipeline.tail import append, sinks
 from mqstore.rabbitmq.salvage import amqp_sender
-from mqstore.replay.journal import Journal
+from mqstore.replay.running import Journal
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import StagedPart
-from mqstore.table.parts import PartFile, TaskOutput
+from mqstore.table.row_files import PartFile, TaskOutput
 
 FORGED = 54321  # a user that is neither root nor the one of the tests
 

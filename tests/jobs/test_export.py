@@ -23,7 +23,7 @@ from mqstore.findings import Kind
 from mqstore.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
-from mqstore.table.parts import TaskOutput
+from mqstore.table.row_files import TaskOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.jobs.export import MANIFEST, export
 from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.table.columns import Selection
-from mqstore.table.parts import TaskOutput
+from mqstore.table.row_files import TaskOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

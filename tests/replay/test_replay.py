@@ -20,7 +20,7 @@ from support.certificates import server_files
 from support.golden import case_named, opened, run_cli, unchanged
 
 from mqstore.places import open_rocketmq
-from mqstore.replay.journal import Journal
+from mqstore.replay.running import Journal
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing import RunningBroker

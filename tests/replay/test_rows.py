@@ -17,8 +17,8 @@ from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, ru
 
 from mqstore.places import open_rocketmq
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_json
-from mqstore.replay.journal import Journal
 from mqstore.replay.queue_rows import queue_rows
+from mqstore.replay.running import Journal
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing import RunningBroker
 
@@ -158,7 +158,7 @@ def test_a_resume_file_belongs_to_one_run(tmp_path: Path) -> None:
 def test_a_resume_file_that_is_in_use_is_refused(tmp_path: Path) -> None:
     with Journal(tmp_path / "sent.journal", "run") as journal:
         journal.note("a/0", 1, "x")
-        program = "import sys; from pathlib import Path; from mqstore.replay.journal import Journal; Journal(Path(sys.argv[1]), 'run')"
+        program = "import sys; from pathlib import Path; from mqstore.replay.running import Journal; Journal(Path(sys.argv[1]), 'run')"
         done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "sent.journal")], capture_output=True, text=True, check=False)
     assert "is in use by another run" in done.stderr
     with Journal(tmp_path / "sent.journal", "run") as journal:

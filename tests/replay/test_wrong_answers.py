@@ -14,10 +14,9 @@ from support.golden import run_cli
 from support.proxy import Proxy
 
 from mqstore.broker.protocol import frames
-from mqstore.replay import producer
-from mqstore.replay.connection import ClientError, RemotingConnection
+from mqstore.replay import rocketmq_target
 from mqstore.replay.outgoing import ReplayMessage
-from mqstore.replay.producer import Producer
+from mqstore.replay.rocketmq_target import ClientError, Producer, RemotingConnection
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.testing import RunningBroker
 
@@ -56,8 +55,8 @@ class Liar:
 
 
 def test_answers_changed_at_random_end_the_run_in_one_sentence_or_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "PAUSE", 0.001)
-    monkeypatch.setattr(producer, "DISPATCHED", 0.01)
+    monkeypatch.setattr(rocketmq_target, "PAUSE", 0.001)
+    monkeypatch.setattr(rocketmq_target, "DISPATCHED", 0.01)
     monkeypatch.setattr("mqstore.replay.rocketmq_target.DISPATCHED", 0.01)
     monkeypatch.setattr("mqstore.replay.rocketmq_target.LAST", 0.05)
     original = RemotingConnection.__init__
@@ -136,7 +135,7 @@ def test_a_message_larger_than_a_frame_is_passed_over(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "broker") as broker:
         sender = Producer(broker.address)
         message = ReplayMessage("orders/0", 1, "m", "orders", bytes(17 << 20))
-        with pytest.raises(producer.RefusedError):
+        with pytest.raises(rocketmq_target.RefusedError):
             sender.post(message, sender.queue_for(message))
         sender.close()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.errors import UsageError
-from mqstore.table.spelling import did_you_mean
+from mqstore.table.formatting import did_you_mean
 
 VARIABLE = "_MQSTORE_COMPLETE"  # set by the script when the shell asks for completions
 

@@ -22,7 +22,7 @@ from mqstore.jobs.fragments import Fragment, FragmentCounts, write_fragment, wri
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage.carved_messages import FoundMessages, batch_ends, duplicates, rows_of, terms_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
-from mqstore.table.file import Complete, RowCounts
+from mqstore.table.row_files import Complete, RowCounts
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from mqstore.rocketmq.salvage.assembly import PlacedStretch
 from mqstore.rocketmq.salvage.carving import Piece, Stretch
 from mqstore.rocketmq.salvage.salvaging import rows_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
-from mqstore.table.file import Complete, RowCounts
+from mqstore.table.row_files import Complete, RowCounts
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, expor
 from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
-from mqstore.table.parts import FORMATS, PartFile, TaskOutput
+from mqstore.table.row_files import FORMATS, PartFile, TaskOutput
 from mqstore.table.text import columns_for
 from mqstore.version import __version__
 

@@ -20,7 +20,7 @@ from mqstore.files.durable import DurableDirectory, NewFile
 from mqstore.files.state_file import fields_of, parse, read_state, rows, seal, whole
 from mqstore.findings import Verdict
 from mqstore.jobs.runner import Runner
-from mqstore.table.file import Complete, RowCounts, filter_by_verdict
+from mqstore.table.row_files import Complete, RowCounts, filter_by_verdict
 from mqstore.table.text import json_rows
 
 if TYPE_CHECKING:

@@ -60,9 +60,9 @@ from mqstore.rocketmq.lookup.tasks import (
 from mqstore.rocketmq.scan.splits import bytes_to_read, plan
 from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.arrow_spans import distinct, whole_runs
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
-from mqstore.table.distinct import distinct, whole_runs
-from mqstore.table.parts import PartFile
+from mqstore.table.row_files import PartFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

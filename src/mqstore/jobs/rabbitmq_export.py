@@ -32,7 +32,7 @@ from mqstore.jobs.runner import Runner, choose_runner
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.parts import FORMATS, PartFile, PartFiles, TaskOutput
+from mqstore.table.row_files import FORMATS, PartFile, PartFiles, TaskOutput
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 from mqstore.version import __version__
 

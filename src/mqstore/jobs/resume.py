@@ -29,7 +29,7 @@ from mqstore.files.location import check_parent
 from mqstore.files.state_file import fields_of, one_of, parse, plain_name, read_state, require_own_directory, rows, seal, text, whole
 from mqstore.findings import Damage, Kind
 from mqstore.jobs.written_files import PREFIX
-from mqstore.table.parts import PartFile, TaskOutput
+from mqstore.table.row_files import PartFile, TaskOutput
 
 PLAN = "plan.json"
 

@@ -22,7 +22,6 @@ from mqstore.files.regular_file import open_regular_file
 from mqstore.rabbitmq.message.message_term import PropertiesError
 from mqstore.rabbitmq.message.properties import properties_from_json
 from mqstore.replay.outgoing import ReplayMessage, born_of
-from mqstore.replay.parquet_rows import column_names, json_form, parquet_rows
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 
 LONGEST_LINE = 64 << 20
@@ -61,25 +60,25 @@ def holds_queue_rows(file: Path) -> bool:
 def queue_rows(file: Path, skip: int = 0) -> Iterator[ReplayMessage]:
     """Yield the messages of a file. skip: lines or rows to skip. Raises BadRowError, UsageError, CannotOpenError."""
     if file.suffix == PARQUET:
-        for place, row in parquet_rows(file, skip):
+        for number, row in parquet_rows(file, skip):
             try:
-                yield _message(_checked(json_form(row)), place, f"{file.name}#{place}")
+                yield _message(_checked(json_form(row)), number, f"{file.name}#{number}")
             except UsageError as error:
-                raise BadRowError(place, str(error)) from None
+                raise BadRowError(number, str(error)) from None
         return
     try:
         with open_regular_file(file) as lines:
-            place = 0
+            number = 0
             while line := lines.readline(LONGEST_LINE + 1):
-                place += 1
-                if place <= skip or not line.strip():
+                number += 1
+                if number <= skip or not line.strip():
                     continue
                 if len(line) > LONGEST_LINE:
-                    raise BadRowError(place, f"it has more than {LONGEST_LINE} bytes")
+                    raise BadRowError(number, f"it has more than {LONGEST_LINE} bytes")
                 try:
-                    yield _message(_row(line), place, f"{file.name}#{place}")
+                    yield _message(_row(line), number, f"{file.name}#{number}")
                 except UsageError as error:
-                    raise BadRowError(place, str(error)) from None
+                    raise BadRowError(number, str(error)) from None
     except OSError as error:
         raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
 
@@ -118,7 +117,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _message(row: dict[str, Any], place: int, mark: str) -> ReplayMessage:
+def _message(row: dict[str, Any], number: int, mark: str) -> ReplayMessage:
     keys = row.get("routing_keys") or []
     queue, exchange = row.get("queue"), row.get("exchange") or ""
     if not queue and not keys:
@@ -130,7 +129,7 @@ def _message(row: dict[str, Any], place: int, mark: str) -> ReplayMessage:
     key = keys[0] if keys else ""
     return ReplayMessage(
         f"{row.get('vhost') or '?'}/{queue or f'{exchange} {key}'}",
-        place,
+        number,
         mark,
         queue or key,
         _payload(row),
@@ -162,3 +161,97 @@ def _payload(row: dict[str, Any]) -> bytes:
     if "\ufffd" in text and digest is not None and hashlib.sha256(payload).hexdigest() != digest:
         raise UsageError("its payload was printed as text, which has lost bytes that are not UTF-8; print it with --body base64")
     return payload
+
+
+# ---- rows of a RabbitMQ store in Parquet, as `export` and `salvage` write them, in the form of rows of JSON
+#
+# Properties as JSON, in the column `properties_json` or in `properties` itself, are as they were. As columns they are text: bytes that
+# are not UTF-8 are lost in it, and such a row is refused. The value of a header is JSON.
+
+ROWS = 4096
+BYTES = 8 << 20
+LOST = "\ufffd"
+_NEEDED = ("vhost", "queue", "exchange", "routing_keys", "properties", "properties_json", "payload", "payload_b64", "verdict")
+
+
+def column_names(file: Path) -> list[str]:
+    """Return the names of the columns of a file. Raises CannotOpenError."""
+    with _open_parquet(file) as opened:
+        return list(opened.schema_arrow.names)
+
+
+def parquet_rows(file: Path, skip: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number from 1, columns) of the rows after the first `skip`. Raises UsageError for unknown columns, CannotOpenError."""
+    import pyarrow as pa
+
+    names = column_names(file)
+    unknown = next((name for name in names if name not in _KNOWN), None)
+    if unknown is not None:
+        raise UsageError(f"{file}: there is no column {unknown!r}; the columns are {', '.join(RABBITMQ_COLUMNS)}")
+    if "verdict" in names and "payload" not in names and "payload_b64" not in names:
+        raise UsageError(f"{file} holds messages of a store without their payloads; export it with the column payload")
+    selected = [name for name in names if name in _NEEDED]
+    number = 0
+    with _open_parquet(file) as opened:
+        try:
+            for group in range(opened.metadata.num_row_groups):
+                rows = opened.metadata.row_group(group)
+                if number + rows.num_rows <= skip:
+                    number += rows.num_rows
+                    continue
+                at_once = max(1, min(ROWS, BYTES * rows.num_rows // max(1, rows.total_byte_size)))
+                for batch in opened.iter_batches(at_once, [group], selected):
+                    for row in batch.to_pylist():
+                        number += 1
+                        if number > skip:
+                            yield number, row
+        except (OSError, pa.ArrowException) as error:
+            raise CannotOpenError(f"{file} cannot be read after row {number}: {error}") from None
+
+
+def json_form(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in the form of JSON, but for a payload of bytes. Raises UsageError."""
+    columns = {name: value for name, value in row.items() if name not in ("properties", "properties_json", "verdict")}
+    if row.get("payload") is None and row.get("payload_b64") is None and row.get("verdict") not in (None, "intact"):
+        raise UsageError(f"it has no payload, as its verdict is {row['verdict']!r}; leave such rows out")
+    for name in ("properties_json", "properties"):
+        text = row.get(name)
+        if isinstance(text, str):
+            try:
+                return {**columns, "properties": json.loads(text)}
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"column {name} is not JSON: {error}") from None
+    return {**columns, "properties": _json_properties(row.get("properties"))}
+
+
+def _json_properties(stored: Any) -> Any:
+    if not isinstance(stored, dict):
+        return stored
+    properties = {name: value for name, value in stored.items() if value is not None}
+    for name, value in properties.items():
+        if isinstance(value, str) and LOST in value:
+            raise UsageError(f"its {name} has lost bytes that are not UTF-8; export the column properties_json, or print it with -o jsonl")
+    if "headers" in properties:
+        properties["headers"] = [_header(each) for each in properties["headers"]]
+    return properties
+
+
+def _header(stored: Any) -> Any:
+    if not (isinstance(stored, dict) and isinstance(stored.get("name"), str) and isinstance(stored.get("value"), str)):
+        raise UsageError("a header has a name, a type and a value, which is JSON")
+    if LOST in stored["name"]:
+        raise UsageError("the name of a header has lost bytes that are not UTF-8; export the column properties_json")
+    try:
+        return [stored["name"], stored.get("type"), json.loads(stored["value"])]
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the value of header {stored['name']!r} is not JSON: {error}") from None
+
+
+def _open_parquet(file: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise CannotOpenError(f"{file} cannot be read as Parquet: {error}") from None

@@ -8,15 +8,20 @@ amqp://user:password@host/vhost   each to the queue of its topic's or queue's na
 
 from __future__ import annotations
 
+import os
 import ssl
+import time
 from pathlib import Path
 
-from mqstore.errors import UsageError
-from mqstore.files.location import is_url, refuse_address, without_password
+from mqstore.errors import TargetError, UsageError
+from mqstore.files.location import check_creation, is_url, refuse_address, without_password
 from mqstore.replay.amqp_target import AmqpTarget
+from mqstore.replay.outgoing import FROM, Outcome, ReplayMessage, Target
 from mqstore.replay.rocketmq_target import RocketMQTarget
-from mqstore.replay.store_target import StoreTarget, check_store
-from mqstore.replay.target import Target
+from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.engine.message_store import MessageStore
+from mqstore.rocketmq.format.message import Message
+from mqstore.table.columns import Selection
 
 BROKERS = ("rocketmq://", "amqp://", "amqps://")
 WHAT = "give rocketmq://host:port[/topic], amqp://user:password@host:port/vhost (amqps:// with TLS) or a store's directory"
@@ -50,3 +55,80 @@ def open_target(
     if address.startswith(BROKERS):
         return AmqpTarget(address)
     return StoreTarget(Path(address))
+
+
+# ---- the directory of a RocketMQ store that no broker has open as a target
+
+
+def check_store(path: Path, create: bool) -> None:
+    """Refuse a path without a store, unless a new one is to be created there. Raises CannotOpenError, NotAStoreError, TargetError."""
+    if os.path.isfile(path):
+        raise TargetError(f"{path} is a file; give a directory, or rocketmq:// or amqp:// and an address")
+    if not check_creation(path, create) and not (path / "commitlog").is_dir():
+        raise TargetError(f"{path} is not empty and not the store of a RocketMQ broker; give another directory")
+
+
+class StoreTarget:
+    """The directory of a RocketMQ store, open for writing; created if it is not there (`check_store` says whether it may be)."""
+
+    can_look = True
+    width = 1
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._store = MessageStore.open(path, StoreConfig(services=False))
+        self._marks: dict[str, int] | None = None
+        self._done: list[Outcome] = []
+
+    def begin(self, message: ReplayMessage) -> str:
+        return str(self._store.log_max)
+
+    def post(self, message: ReplayMessage, where: str) -> None:
+        result = self._store.put(
+            Message(
+                message.rocketmq_topic,
+                message.body,
+                queue_id=message.queue_id,
+                properties=message.rocketmq_properties(),
+                flag=message.flag,
+                born_timestamp=message.born_timestamp,
+                born_host=message.born_host,
+                reconsume_times=message.reconsume_times,
+            )
+        )
+        if result.stored:
+            self._done.append(Outcome(message, str(result.physical_offset)))
+        elif result.status.is_refusal:
+            self._done.append(Outcome(message, where, result.detail))
+        else:
+            raise TargetError(f"the store takes no more messages: {result.detail}")
+
+    def finished(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def last(self) -> list[Outcome]:
+        return self.finished()
+
+    def arrived(self, message: ReplayMessage, where: str) -> str | None:
+        if self._marks is None:
+            self._marks = dict(self._stored_marks())
+        found = self._marks.get(message.mark)
+        return str(found) if found is not None and where.isdigit() and found >= int(where) else None
+
+    def _stored_marks(self) -> list[tuple[str, int]]:
+        """Return the marks of all messages of the store, with their physical offsets."""
+        from mqstore.places import open_rocketmq
+
+        found = []
+        for batch in open_rocketmq(self._path).to_batches(("physical_offset", "properties"), selection=Selection()):
+            for offset, pairs in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                found += [(value, offset) for name, value in pairs if name == FROM]
+        return found
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        self._store.dispatch_now()
+        self._store.close()

@@ -2,9 +2,8 @@
 
     columns      names and Arrow types of the columns; which messages a caller selects
     text         rows as JSON objects and CSV cells
-    file         rows to one JSON lines or Parquet file
-    parts        rows to the part files of an export, one task at a time
-    formatting   sizes, times and counts as text for a person
+    row_files    rows to the part files of an export, one task at a time, or to one new file
+    formatting   sizes, times, counts and names that were probably meant, as text for a person
     arrow_spans  Arrow columns, on their way into a store, as plain arrays
 
 The names in `__all__` are the public interface. Deeper module paths are private and may change.

@@ -131,11 +131,15 @@ def _types() -> dict[str, pa.DataType]:
 
 def check_columns(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names as a tuple. Raises UsageError for an unknown column."""
-    wanted = tuple(names)
-    unknown = [name for name in wanted if name not in ROCKETMQ_COLUMNS and name not in EXTRA_COLUMNS]
-    if unknown:
-        raise UsageError(f"there is no column {unknown[0]!r}; the columns are {', '.join(ROCKETMQ_COLUMNS + EXTRA_COLUMNS)}")
-    return wanted
+    return _known(names, ROCKETMQ_COLUMNS + EXTRA_COLUMNS)
+
+
+def _known(names: Iterable[str], columns: tuple[str, ...]) -> tuple[str, ...]:
+    selected = tuple(names)
+    for name in selected:
+        if name not in columns:
+            raise UsageError(f"there is no column {name!r}; the columns are {', '.join(columns)}")
+    return selected
 
 
 def rocketmq_schema(names: Sequence[str] = ROCKETMQ_COLUMNS) -> pa.Schema:
@@ -184,12 +188,7 @@ def _rabbitmq_types() -> dict[str, pa.DataType]:
 
 def check_rabbitmq_columns(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names as a tuple. Raises UsageError for an unknown column of the RabbitMQ message table."""
-    wanted = tuple(names)
-    known = RABBITMQ_COLUMNS + RABBITMQ_EXTRA_COLUMNS
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise UsageError(f"there is no column {unknown[0]!r}; the columns are {', '.join(known)}")
-    return wanted
+    return _known(names, RABBITMQ_COLUMNS + RABBITMQ_EXTRA_COLUMNS)
 
 
 def rabbitmq_schema(names: Sequence[str] = RABBITMQ_COLUMNS) -> pa.Schema:

@@ -20,7 +20,7 @@ from typing import Any
 
 from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
-from mqstore.replay.connection import ClientError, RemotingConnection, successful
+from mqstore.replay.rocketmq_target import ClientError, RemotingConnection, successful
 from mqstore.rocketmq.append.send_path import UniqueIds
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.message import Message

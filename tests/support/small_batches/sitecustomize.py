@@ -74,8 +74,8 @@ LOWERED = {
     "rabbitmq.store.store": {"BATCH_ROWS": 3, "BATCH_BYTES": 2003},
     "rabbitmq.store.task_groups": {"GROUP_BYTES": 2003, "ROWS": 3},
     "repair.journal": {"PIECE": 1009},
-    "replay.connection": {"CHUNK": 61},
-    "replay.parquet_rows": {"ROWS": 3, "BYTES": 1009},
+    "replay.rocketmq_target": {"CHUNK": 61},
+    "replay.queue_rows": {"ROWS": 3, "BYTES": 1009},
     "replay.running": {"AHEAD_BYTES": 1009},
     "rocketmq.append.batch_appender": {"ROWS_AT_ONCE": 3, "BYTES_AT_ONCE": 1009},
     "rocketmq.append.delay": {"ENTRIES_AT_ONCE": 2},
@@ -117,7 +117,7 @@ LOWERED = {
     "rocketmq.verify.queue_proof": {"ENTRIES_AT_ONCE": 3},
     "rocketmq.verify.tasks": {"PART": 10007},
     "rocketmq.verify.verification": {"DROP_EVERY": 3},
-    "table.parts": {"GROUP_BYTES": 1009, "GROUP_ROWS": 3},
+    "table.row_files": {"GROUP_BYTES": 1009, "GROUP_ROWS": 3},
     "testing.crashes": {"STATES_AT_ONCE": 3},
 }
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mqstore.jobs.fragments import FragmentCounts
     from mqstore.jobs.runner import Runner
     from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
-    from mqstore.table.file import Complete, RowCounts
+    from mqstore.table.row_files import Complete, RowCounts
 
 SHOWN = 20
 MAX_GROUPS = 1000
@@ -145,7 +145,7 @@ def _stage(options: Any, files: list[SourceFile]) -> Iterator[tuple[Path, bool]]
 
 
 def _format(options: Any) -> str:
-    from mqstore.table.file import format_of
+    from mqstore.table.row_files import format_of
 
     return format_of(Path(options.to), options.format)
 
@@ -351,8 +351,7 @@ def _send_rabbitmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
 
 def _send_rocketmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
     from mqstore.places import open_rocketmq
-    from mqstore.replay.journal import Journal
-    from mqstore.replay.running import ReplayCounts, replay
+    from mqstore.replay.running import Journal, ReplayCounts, replay
     from mqstore.replay.sources import DEFAULT_VERDICTS, rocketmq_messages
     from mqstore.replay.targets import open_target, shown
     from mqstore.table.columns import Selection

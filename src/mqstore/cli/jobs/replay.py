@@ -124,8 +124,7 @@ def vars_of(filters: MessageFilters) -> dict[str, Any]:
 def _send(
     out: Output, messages: Iterator[ReplayMessage], options: ReplayOptions, edits: dict[str, str], about: str, credentials: Any, tls: Any
 ) -> tuple[ReplayCounts, float]:
-    from mqstore.replay.journal import Journal
-    from mqstore.replay.running import ReplayCounts
+    from mqstore.replay.running import Journal, ReplayCounts
     from mqstore.replay.running import replay as run
     from mqstore.replay.targets import open_target
 

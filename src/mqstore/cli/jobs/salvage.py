@@ -202,7 +202,7 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
 
     from mqstore.cli.common.arguments import open_store
     from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
-    from mqstore.table.file import format_of, write_rows
+    from mqstore.table.row_files import format_of, write_rows
     from mqstore.table.text import columns_for
 
     carved = options.as_kind is not None or options.sent or not _is_in_place(store)

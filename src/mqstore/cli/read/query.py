@@ -25,8 +25,7 @@ from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Format, Output
 from mqstore.cli.read.messages import GRID, GRID_COLUMNS, grid_rows
 from mqstore.table.columns import Selection
-from mqstore.table.formatting import command, count, moment, parse_time
-from mqstore.table.spelling import did_you_mean
+from mqstore.table.formatting import command, count, did_you_mean, moment, parse_time
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from mqstore.cli.common.read_options import OnlyTopic, QueueOptions, TopicsOptio
 from mqstore.cli.rabbitmq import queues as rabbitmq_queues
 from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UnsupportedError, UsageError
-from mqstore.table.formatting import count, moment, size
-from mqstore.table.spelling import did_you_mean
+from mqstore.table.formatting import count, did_you_mean, moment, size
 
 if TYPE_CHECKING:
     import numpy as np

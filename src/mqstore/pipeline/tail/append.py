@@ -38,7 +38,7 @@ from mqstore.rocketmq.store.export import LINEAGE, ExportTask
 from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
-from mqstore.table.parts import NULL_PARTITION, PartFile
+from mqstore.table.row_files import NULL_PARTITION, PartFile
 from mqstore.version import __version__
 
 if TYPE_CHECKING:

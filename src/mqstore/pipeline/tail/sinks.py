@@ -31,7 +31,7 @@ from mqstore.rocketmq.store.export import ExportTask, export_split
 from mqstore.rocketmq.store.split_reader import ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
-from mqstore.table.parts import TaskOutput
+from mqstore.table.row_files import TaskOutput
 from mqstore.version import __version__
 
 if TYPE_CHECKING:

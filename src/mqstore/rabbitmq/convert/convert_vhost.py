@@ -54,7 +54,7 @@ from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.store.vhost import Vhost
-from mqstore.table.spelling import did_you_mean, no_vhost
+from mqstore.table.formatting import did_you_mean, no_vhost
 from mqstore.threads import TaskThreads
 
 __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]

@@ -33,7 +33,7 @@ from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.salvage.arrangement import guess_names, open_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
-from mqstore.table.file import format_of, write_rows
+from mqstore.table.row_files import format_of, write_rows
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:

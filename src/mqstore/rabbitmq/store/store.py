@@ -30,7 +30,7 @@ from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.shown import Shown
 from mqstore.store import StorePlace
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.spelling import did_you_mean, no_vhost
+from mqstore.table.formatting import did_you_mean, no_vhost
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,7 +27,7 @@ from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
 from mqstore.rocketmq.verify.queue_proof import QueueProof
 from mqstore.rocketmq.verify.verification import Verification
-from mqstore.table.distinct import distinct
+from mqstore.table.arrow_spans import distinct
 
 Longs = NDArray[np.int64]
 

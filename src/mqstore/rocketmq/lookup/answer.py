@@ -28,7 +28,7 @@ from mqstore.findings import Coverage, Damage
 from mqstore.rocketmq.lookup.key_set import KeySet
 from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.table.columns import TIME_COLUMNS, rocketmq_schema
-from mqstore.table.parts import PartFile
+from mqstore.table.row_files import PartFile
 from mqstore.table.text import json_rows
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.lookup.key_set import KeySet
-from mqstore.table.distinct import distinct_of_sorted
+from mqstore.table.arrow_spans import distinct_of_sorted
 
 CANDIDATE = np.dtype([("hash", "<i4"), ("file", "<i4"), ("physical_offset", "<i8")])
 

@@ -31,8 +31,7 @@ from mqstore.errors import UsageError
 from mqstore.kernels.rocketmq import frames, hashing
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.table.arrow_spans import spans_of
-from mqstore.table.distinct import distinct
+from mqstore.table.arrow_spans import distinct, spans_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,8 +32,8 @@ from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.index_proof import check_chains
+from mqstore.table.arrow_spans import distinct, distinct_of_sorted
 from mqstore.table.columns import Selection
-from mqstore.table.distinct import distinct, distinct_of_sorted
 
 Longs = NDArray[np.int64]
 

@@ -39,8 +39,8 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
-from mqstore.table.distinct import distinct, whole_runs
-from mqstore.table.parts import PartFile
+from mqstore.table.arrow_spans import distinct, whole_runs
+from mqstore.table.row_files import PartFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,7 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
 from mqstore.shown import Shown
-from mqstore.table.formatting import count
-from mqstore.table.spelling import did_you_mean
+from mqstore.table.formatting import count, did_you_mean
 
 
 class BaseView(ABC, Shown):

@@ -1,4 +1,4 @@
-"""Writing the message table to files, split by split: each task reads one split and writes its files (`mqstore.table.parts`)."""
+"""Writing the message table to files, split by split: each task reads one split and writes its files (`mqstore.table.row_files`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split
 from mqstore.table.columns import rocketmq_schema
-from mqstore.table.parts import PartFile, PartFiles, TaskOutput
+from mqstore.table.row_files import PartFile, PartFiles, TaskOutput
 
 LINEAGE = ("physical_offset", "store_file", "verdict")
 

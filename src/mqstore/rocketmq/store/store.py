@@ -46,7 +46,7 @@ class RocketMQStore(StoreFiles, Shown):
         """Return a sentence on the first of these topics that the store does not have; empty if it has all, or is one log file."""
         if self.log_only:
             return ""
-        from mqstore.table.spelling import did_you_mean
+        from mqstore.table.formatting import did_you_mean
 
         known = {queue.topic for queue in self.view().queues()} | set(self.topics.names)
         for topic in sorted(set(topics or ()) - known):

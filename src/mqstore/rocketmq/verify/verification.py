@@ -39,7 +39,7 @@ from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
 from mqstore.rocketmq.verify.second_queues import SecondQueues
 from mqstore.rocketmq.verify.timeline_proof import TimelineProof
 from mqstore.rocketmq.verify.timer_proof import TimerProof
-from mqstore.table.distinct import distinct
+from mqstore.table.arrow_spans import distinct
 from mqstore.threads import TaskThreads
 
 REMEDY = "`mqstore rebuild` makes queues and index from the log"

@@ -14,7 +14,7 @@ from support import golden as goldenkit
 from support import stores as storekit
 from support.console import Visitor, counted, golden, links, tables, visiting, words
 
-from mqstore.console.damage_map import WIDTH, DamageMap, Extent
+from mqstore.console.drawing import WIDTH, DamageMap, Extent
 from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.table import formatting
 

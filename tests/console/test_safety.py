@@ -14,7 +14,7 @@ from support import stores as storekit
 from support.console import ADDRESS, Visitor, golden, visiting, words
 
 from mqstore.console.app import create_app
-from mqstore.console.middleware import HEADERS
+from mqstore.console.guard import HEADERS
 from mqstore.console.page import MAX_FORM_SIZE
 from mqstore.console.settings import Settings, address_of
 from mqstore.errors import UsageError

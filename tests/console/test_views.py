@@ -7,7 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqstore.console import bodies, trace
+from mqstore.console import bodies
+from mqstore.rocketmq.format.trace_message import steps
 
 
 @given(st.binary(max_size=300))
@@ -48,7 +49,7 @@ def test_numbers_that_are_not_json_or_too_long_for_it_are_text() -> None:
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_trace_with_or_without_steps(raw: bytes) -> None:
-    assert trace.steps(raw, "ID") == trace.steps(raw, "ID")
+    assert steps(raw, "ID") == steps(raw, "ID")
 
 
 @given(
@@ -60,6 +61,6 @@ def test_any_bytes_are_a_trace_with_or_without_steps(raw: bytes) -> None:
     )
 )
 def test_items_of_any_shape_are_accepted_or_skipped(items: list[str]) -> None:
-    for step in trace.steps("\x02".join(items).encode(), "ID"):
+    for step in steps("\x02".join(items).encode(), "ID"):
         assert step.kind in ("sent", "consumed", "begun")
         assert step.time is None or step.time >= 0

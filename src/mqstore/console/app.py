@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mqstore.console.middleware import Guard
+from mqstore.console.guard import Guard
 from mqstore.console.page import Console, PageRequest, endpoint
 from mqstore.console.pages import ROUTES
 from mqstore.console.settings import Settings

@@ -1,7 +1,9 @@
-"""Background jobs: verify, usage, log scan, replay. They report progress and can be cancelled.
+"""Background jobs: what reads a whole store, and replay. They report progress and can be cancelled.
 
 Two jobs run at a time; the others wait. Starting a job again over the same state of a store returns the existing job. The most recent
-finished jobs are kept.
+finished jobs are kept. The checks of a store are its verbs; a small store is checked as soon as its page is opened. It is small if little
+is stored on this machine's disk, whatever the size of its files, which may be mostly holes; a store at a URL is never read as a whole
+without being asked.
 """
 
 from __future__ import annotations
@@ -15,11 +17,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError, NotFoundError, UsageError
+from mqstore.files.location import Url
+from mqstore.rabbitmq.store.queue_states import queue_depths
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rocketmq.query.timeline import timeline
 from mqstore.table.formatting import printable
 
 KEPT = 200
 WAITING = 20
+SMALL = 256 << 20
+_BLOCK = 512
 
 Progress = Callable[[int, int], None]
 Work = Callable[[Progress], Any]
@@ -176,3 +185,64 @@ class Jobs:
         for job in self.all():
             job.stop = True
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+# checks of a store
+
+
+@dataclass(frozen=True, slots=True)
+class NoDiagnosis:
+    """There is no diagnosis. why: a sentence."""
+
+    why: str
+
+
+def is_small(opened: OpenStore) -> bool:
+    """Return whether a store can be read as a whole while a page waits."""
+    if isinstance(opened.store.path, Url):
+        return False
+    stored = (entry.blocks * _BLOCK or entry.size for _, entry in opened.store.directory.walk())
+    return opened.cached("small", lambda: sum(stored) <= SMALL)
+
+
+def _diagnose(opened: OpenStore, progress: Progress) -> Any:
+    try:
+        return opened.store.diagnose(progress=progress)
+    except CancelledError:
+        raise
+    except MqstoreError as error:
+        return NoDiagnosis(str(error))
+
+
+def _draw(opened: OpenStore, progress: Progress) -> Any:
+    store = opened.store
+    return queue_depths(store) if isinstance(store, RabbitMQStore) else timeline(opened.view("disk"))
+
+
+CHECKS: dict[str, tuple[str, Callable[[OpenStore, Progress], Any], str]] = {
+    "diagnose": ("Diagnosing", _diagnose, "queues"),
+    "verify": ("Verifying", lambda opened, progress: opened.store.verify(progress=progress), "index entries"),
+    "usage": ("Counting", lambda opened, progress: opened.store.usage(progress=progress), "queues"),
+    "draw": ("Drawing", _draw, "queues"),
+    "look": ("Examining", lambda opened, _: opened.store.summary(), "vhosts"),
+}
+
+
+def start_check(jobs: Jobs, opened: OpenStore, kind: str, *, again: bool = False) -> Job:
+    """Start a check, or return the one that is running or, without `again`, done."""
+    title, work, unit = CHECKS[kind]
+    return jobs.start(
+        kind,
+        f"{title} {opened.name}",
+        lambda progress: work(opened, progress),
+        store=opened.number,
+        key=opened.key,
+        unit="bytes" if opened.family == "rocketmq" else unit,
+        again=again,
+    )
+
+
+def result_of(jobs: Jobs, opened: OpenStore, kind: str) -> Any:
+    """Return the result of the last check of a kind of this state of a store, or None."""
+    job = jobs.find(kind, opened.key)
+    return job.result if job is not None and job.state is State.DONE else None

@@ -1,7 +1,10 @@
-"""What pages share: the console's state, rendering, and parsing of requests.
+"""What pages share: the console's state, rendering, parsing of requests, and times in the time zone that a visitor chooses.
 
 A page is a function of a `PageRequest` that returns a response. It runs in a thread, so that a long read does not block other pages. An
 error that it raises becomes a page with the error's sentence.
+
+>>> moment(1640995200123, "UTC"), moment(1640995200123, "Europe/Berlin"), moment(None, "UTC")
+('2022-01-01 00:00:00.123', '2022-01-01 01:00:00.123+01:00', '-')
 """
 
 from __future__ import annotations
@@ -9,9 +12,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import zoneinfo
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -22,9 +28,8 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from mqstore.console import zones
+from mqstore.console.guard import Session, Sessions
 from mqstore.console.jobs import Job, Jobs, State
-from mqstore.console.sessions import Session, Sessions
 from mqstore.console.settings import Settings
 from mqstore.console.stores import OpenStore, StoreList
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
@@ -37,6 +42,7 @@ JOB_WAIT = 1.5  # seconds that a page waits for a job before it shows its progre
 
 _LOG = logging.getLogger("mqstore.console")
 _HIGHEST = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def address(path: str, **values: object) -> str:
@@ -60,11 +66,36 @@ def _ticks(sentence: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
+@cache
+def zone_names() -> tuple[str, ...]:
+    """Return the names of all time zones that this machine knows, UTC first."""
+    return ("UTC", *sorted(zoneinfo.available_timezones() - {"UTC", "localtime", "posixrules"}))
+
+
+def zone_named(name: str) -> str:
+    """Return the name of a zone as it is written, for a name in any case. Raises UsageError."""
+    found = next((each for each in zone_names() if each.lower() == name.strip().lower()), None)
+    if found is None:
+        raise UsageError(f"there is no time zone {formatting.printable(name)!r} on this machine; give one such as UTC or Europe/Berlin")
+    return found
+
+
+def moment(milliseconds: int | None, zone: str) -> str:
+    """Format a time to the millisecond: in UTC without an offset, in other zones with it."""
+    if milliseconds is None or zone == "UTC":
+        return formatting.moment(milliseconds)
+    try:
+        found = (_EPOCH + timedelta(milliseconds=milliseconds)).astimezone(zoneinfo.ZoneInfo(zone))
+    except (OverflowError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+        return formatting.moment(milliseconds)
+    return found.isoformat(" ", "milliseconds")
+
+
 @pass_context
 def _moment(context: Context, milliseconds: int | None) -> str:
     """Format a time in the time zone of the session: in UTC without an offset, otherwise with it, so that a field accepts it."""
     session: Session | None = context.get("session")
-    return zones.moment(milliseconds, "UTC" if session is None else session.zone)
+    return moment(milliseconds, "UTC" if session is None else session.zone)
 
 
 class Console:
@@ -193,6 +224,17 @@ class PageRequest:
 
 
 PageFunction = Callable[[PageRequest], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """A page and its address. posts: it changes something and is only reached by a form. csrf: the form must carry the session's token."""
+
+    path: str
+    page: PageFunction
+    posts: bool = False
+    csrf: bool = True
+
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotFoundError, 404),

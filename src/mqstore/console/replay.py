@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mqstore.console.basket import InLog, Place
-from mqstore.console.basket_export import log_batches, queue_rows
+from mqstore.console.basket import InLog, Place, log_batches, queue_rows
 from mqstore.console.jobs import Progress
 from mqstore.console.stores import StoreList
 from mqstore.errors import CannotOpenError, TargetError, UsageError

@@ -21,6 +21,7 @@ from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.format.record import parse_message_id
+from mqstore.rocketmq.get import message_rows
 from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
@@ -28,7 +29,6 @@ from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.needle import Needle
-from mqstore.table.text import columns_for, python_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,11 +207,8 @@ def _by_message_id(store: RocketMQStore, text: str, body: str) -> dict[str, Any]
     message = view.record(offset)
     if message is None or message.store_host != host:
         return None
-    names = columns_for(body)
-    for batch in view.batches(names, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
-        for row in python_rows(batch, body):
-            return row | {"matched_in": ["msg_id"], "matched_as": ["text"]}
-    return None
+    row = next(iter(message_rows(view, [offset], body)), None)
+    return None if row is None else row | {"matched_in": ["msg_id"], "matched_as": ["text"]}
 
 
 def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -80,21 +80,40 @@ def get(
     return Message(hits[0], (f"{count(len(hits), 'place')} hold this message; the first is shown, the others are {others}",))
 
 
-def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows with a message id, live ones first."""
+def indexed_with_id(store: RabbitMQStore, message_id: str) -> tuple[str | None, str, int | None, int] | None:
+    """Return vhost, queue, priority level and sequence id of the first index entry with a message id, or None. Only indexes are read.
+
+    RabbitMQ has no index of message ids, and a version 2 queue keeps those of small messages in its own store. Raises UsageError.
+    """
+    hi, lo = _halves(message_id)
+    for rows in store.rows(QueueSelection(everything=True)):
+        entries = rows.table.entries
+        hits = np.flatnonzero((entries["hi"] == hi) & (entries["lo"] == lo))
+        if len(hits) and rows.indexed and rows.queue is not None:
+            return rows.vhost, rows.queue, rows.priority_level, int(entries["seq"][hits[0]])
+    return None
+
+
+def _halves(message_id: str) -> tuple[int, int]:
+    """Return the two halves of a message id as index entries hold them. Raises UsageError."""
     try:
         octets = bytes.fromhex(message_id.strip())
     except ValueError:
         octets = b""
     if len(octets) != 16:
         raise UsageError(f"{message_id!r} is not a message id: in RabbitMQ stores they have 32 hexadecimal digits, see `mqstore messages`")
-    hi, lo = (int.from_bytes(part, "big", signed=True) for part in (octets[:8], octets[8:]))
+    return int.from_bytes(octets[:8], "big", signed=True), int.from_bytes(octets[8:], "big", signed=True)
+
+
+def _rows_with_id(store: RabbitMQStore, message_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows with a message id, live ones first."""
+    hi, lo = _halves(message_id)
     hits = []
     for rows in store.rows(QueueSelection(everything=True)):
         entries = rows.table.entries
         # an entry of a version 2 queue does not hold the id of a message in the queue's own store
         keep = ((entries["hi"] == hi) & (entries["lo"] == lo)) | ((entries["hi"] == 0) & (entries["lo"] == 0))
-        hits += [row for row in _decoded(store, rows, keep) if row["msg_id"] == octets.hex()]
+        hits += [row for row in _decoded(store, rows, keep) if row["msg_id"] == bytes.fromhex(message_id).hex()]
     yield from sorted(hits, key=lambda row: (not row["recovered"], row["verdict"] != "intact"))
 
 

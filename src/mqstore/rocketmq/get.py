@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rocketmq.format.record import parse_message_id
+from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
+from mqstore.rocketmq.format.trace_message import Step, steps
 from mqstore.rocketmq.lookup import explain
-from mqstore.table.columns import Selection
+from mqstore.rocketmq.query.listing import batches_at
 from mqstore.table.formatting import count
 from mqstore.table.text import columns_for, python_rows
 
@@ -80,12 +82,70 @@ def get(
 
 def message_rows(view: View, physical_offsets: Iterable[int], body: str) -> list[dict[str, Any]]:
     """Return the rows of the records at these physical offsets, in order; offsets where no valid record starts are left out."""
-    names = columns_for(body)
-    found: list[dict[str, Any]] = []
-    for offset in physical_offsets:
-        for batch in view.batches(names, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
-            found.extend(python_rows(batch, body))
-    return found
+    return [row for batch in batches_at(view, physical_offsets, columns_for(body)) for row in python_rows(batch, body)]
+
+
+def place_of(store: RocketMQStore, view: View, id: str, topic: str = "") -> int:  # noqa: A002
+    """Return the physical offset of a message by whatever names it: its physical offset, a broker's message id or a unique key.
+
+    The ids of brokers and clients look alike, so both are tried; topic: narrows the search for a unique key. The log is not scanned.
+    Raises NotFoundError, with what was tried.
+    """
+    tried: list[str] = []
+    place = _named_by_offset(view, id, tried)
+    if place is None:
+        place = _named_by_key(store, view, id, topic, tried)
+    if place is None:
+        raise NotFoundError(f"no message with id {id} was found: {'; '.join(tried)}")
+    return place
+
+
+def _named_by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
+    low, high = view.log_range()
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 20:
+        if view.record(int(wanted)) is not None:
+            return int(wanted)
+        tried.append(f"no valid record starts at physical offset {wanted} (the log ranges from {low:,} to {high:,})")
+        return None
+    try:
+        host, offset = parse_message_id(wanted)
+    except ValueError:
+        tried.append("it is not an offset message id, which has 32 or 56 hexadecimal digits")
+        return None
+    message = view.record(offset) if low <= offset < high else None
+    if message is not None and message.store_host == host:
+        return offset
+    where = "where the log has another broker's message"
+    if message is None:
+        where = f"which is outside the log ({low:,} to {high:,}) or between records"
+    tried.append(f"as the id of broker {host} it points at physical offset {offset:,}, {where}")
+    return None
+
+
+def _named_by_key(store: RocketMQStore, view: View, wanted: str, topic: str, tried: list[str]) -> int | None:
+    topics = [topic] if topic else sorted({queue.topic for queue in view.queues()})
+    for each in topics:
+        for place in reversed(_unique(view, explain.query(store, view, each, wanted, scan=False).messages, wanted)):
+            return place
+    where = f"topic {topic}" if topic else f"any of {len(topics):,} topics"
+    tried.append(f"the index has no message of {where} with this unique key; explain the query by key to search the log")
+    return None
+
+
+def _unique(view: View, places: Iterable[int], key: str) -> list[int]:
+    """Return those of the places whose message has the unique key."""
+    return [place for place in places if (message := view.record(place)) is not None and message.property_map().get("UNIQ_KEY") == key]
+
+
+def trace_of(store: RocketMQStore, view: View, unique: str) -> list[Step]:
+    """Return the trace of the message with a unique key in this store's trace topic, by time; another broker may have one, too."""
+    if not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
+        return []
+    traces = explain.query(store, view, TRACE_TOPIC, unique, scan=False).messages
+    found = [
+        step for batch in batches_at(view, traces, ("body",)) for body in batch.column(0).to_pylist() for step in steps(body or b"", unique)
+    ]
+    return sorted(found, key=lambda step: (step.time is None, step.time or 0))
 
 
 def _at_offset(view: View, store: RocketMQStore, offset: int, found_by: str = "physical offset") -> int:
@@ -146,9 +206,7 @@ def _by_unique_key(
 ) -> int:
     answer = explain.query(store, view, topic, key, progress=progress)
     for places, how in ((answer.messages, ""), (answer.missing, "not found through the index, so the log was scanned")):
-        unique = [
-            place for place in places if (message := view.record(place)) is not None and message.property_map().get("UNIQ_KEY") == key
-        ]
+        unique = _unique(view, places, key)
         if unique:
             if how:
                 notes.append(f"{how}: {answer.detail}")

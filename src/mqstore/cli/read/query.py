@@ -196,10 +196,11 @@ def _print_verdict(out: Output, answer: KeyAnswer) -> None:
 
 
 def _print_messages(out: Output, view: View, offsets: tuple[int, ...]) -> None:
+    from mqstore.rocketmq.query.listing import batches_at
+
     grid = out.grid((Column("physical offset", right=True), *GRID[1:]), indent=2)
-    for offset in offsets:
-        for batch in view.batches(GRID_COLUMNS, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
-            grid.add(grid_rows(batch))
+    for batch in batches_at(view, offsets, GRID_COLUMNS):
+        grid.add(grid_rows(batch))
     grid.close()
 
 

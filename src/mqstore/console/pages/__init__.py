@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mqstore.console.pages import basket, checks, files, find, health, jobs, keys, message, messages, overview, queues, topics, zone
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.page import PageRoute
+from mqstore.console.pages import basket, checks, files, find, home, message, messages, overview, queues, topics
 
 __all__ = ["ROUTES"]
 
-_MODULES = (health, overview, find, topics, messages, keys, message, queues, files, checks, basket, jobs, zone)
+_MODULES = (home, overview, find, topics, messages, message, queues, files, checks, basket)
 ROUTES: tuple[PageRoute, ...] = tuple(rule for module in _MODULES for rule in module.ROUTES)

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 from starlette.responses import Response, StreamingResponse
 
-from mqstore.console import basket_export
-from mqstore.console.basket import LIMIT, Basket, InLog, Place, place_from
+from mqstore.console.basket import LIMIT, Basket, InLog, Place, json_lines, parquet, place_from
 from mqstore.console.jobs import Progress
-from mqstore.console.page import PageRequest, address
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.page import PageRequest, PageRoute, address
 from mqstore.console.replay import ReplayResult, ReplayTarget, count_by_family, replay, targets_of
 from mqstore.errors import NotFoundError, UsageError
 
@@ -93,10 +91,10 @@ def export(request: PageRequest) -> Response:
     stores = request.console.stores
     headers = {"Content-Disposition": f'attachment; filename="{family}-messages.{form}"'}
     if form == "jsonl":
-        return StreamingResponse(basket_export.json_lines(stores, places, family), media_type="application/x-ndjson", headers=headers)
+        return StreamingResponse(json_lines(stores, places, family), media_type="application/x-ndjson", headers=headers)
     if form != "parquet":
         raise UsageError("messages are exported as jsonl or parquet")
-    return Response(basket_export.parquet(stores, places, family), media_type="application/vnd.apache.parquet", headers=headers)
+    return Response(parquet(stores, places, family), media_type="application/vnd.apache.parquet", headers=headers)
 
 
 # replay

@@ -1,4 +1,4 @@
-"""Verify and usage: long jobs over a whole store, started from their pages."""
+"""Jobs and their pages: verify and usage of a whole store, progress and cancellation of any."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from mqstore.console.checkup import start_check
-from mqstore.console.damage_map import map_of
-from mqstore.console.jobs import State
-from mqstore.console.page import PageRequest
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.drawing import map_of
+from mqstore.console.jobs import Job, State, start_check
+from mqstore.console.page import PageRequest, PageRoute
 from mqstore.findings import Report
 
 SHOWN = 200
 MAPS = 60
+_UNLISTED = frozenset({"look", "draw"})  # of every store, as soon as its page is opened
 
 
 def start_verify(request: PageRequest) -> Response:
@@ -95,10 +94,41 @@ def start_all(request: PageRequest) -> Response:
     return request.go(f"/stores/{opened.number}")
 
 
+def _result_address(job: Job) -> str | None:
+    """Return the address of the page that shows a job's result."""
+    if job.store is None or job.state is not State.DONE:
+        return None
+    base = f"/stores/{job.store}"
+    return {"verify": f"{base}/verify", "usage": f"{base}/usage", "look": base, "draw": base, "diagnose": base}.get(job.kind)
+
+
+# jobs
+
+
+def jobs(request: PageRequest) -> Response:
+    found = [(job, _result_address(job)) for job in request.console.jobs.all() if job.kind not in _UNLISTED or not job.over]
+    return request.show("jobs.html", section="jobs", found=found, refresh=any(not job.over for job, _ in found))
+
+
+def one(request: PageRequest) -> Response:
+    job = request.console.jobs.get(str(request.http.path_params["job"]))
+    return request.show("job.html", section="jobs", job=job, target=_result_address(job), refresh=not job.over)
+
+
+def cancel(request: PageRequest) -> Response:
+    job = request.console.jobs.get(str(request.http.path_params["job"]))
+    request.console.jobs.cancel(job)
+    job.settled.wait(1.0)
+    return request.back(f"/jobs/{job.id}")
+
+
 ROUTES = (
     PageRoute("/stores/{number:int}/check", start_all, posts=True),
     PageRoute("/stores/{number:int}/verify", verify),
     PageRoute("/stores/{number:int}/verify", start_verify, posts=True),
     PageRoute("/stores/{number:int}/usage", usage),
     PageRoute("/stores/{number:int}/usage", start_usage, posts=True),
+    PageRoute("/jobs", jobs),
+    PageRoute("/jobs/{job}", one),
+    PageRoute("/jobs/{job}/cancel", cancel, posts=True),
 )

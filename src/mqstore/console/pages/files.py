@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from mqstore.console import bodies
-from mqstore.console.damage_map import DamageMap, map_of
-from mqstore.console.page import PageRequest
-from mqstore.console.pages.health import last_report
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.drawing import DamageMap, map_of
+from mqstore.console.jobs import result_of
+from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError
 from mqstore.files import ReadOnlyDirectory
@@ -37,7 +36,7 @@ class File:
 
 def damage_of(request: PageRequest, opened: OpenStore) -> tuple[Sequence[Damage], bool]:
     """Return the known damage, and whether it comes from a verify of every byte."""
-    report = last_report(request.console, opened)
+    report = result_of(request.console.jobs, opened, "verify")
     if report is not None:
         return report.damage, True
     return opened.cached("findings", lambda: tuple(opened.store.findings)), False

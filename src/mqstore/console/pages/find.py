@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from starlette.responses import Response
 
 from mqstore.console.jobs import Job, Progress, State
-from mqstore.console.page import JOB_WAIT, PageRequest, address
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute, address
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError
-from mqstore.jobs.find import find as search_log
-from mqstore.rabbitmq.find import FoundInQueues
-from mqstore.rabbitmq.find import find as search_queues
-from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.jobs.find import FindReport
 from mqstore.table.needle import Needle
 
 SHOWN = 200
@@ -45,45 +40,42 @@ class _Line:
         return result
 
 
-def _search(opened: OpenStore, needle: Needle, progress: Progress) -> _Found:
-    if isinstance(opened.store, RabbitMQStore):
-        return _search_queues(opened.store, opened.number, needle, progress)
-    report = search_log(opened.rocketmq.directory.root, needle.text, body="none", limit=SHOWN, threads=2, progress=progress)
-    sentences = [f"{report.records:,} records were read: {report.how}"]
-    sentences += [f"the text is in damaged bytes of {file} at {offset:,}" for file, offset in report.buried[:10]]
-    if not report.complete:
-        sentences.append("parts of the log are damaged: whether a message that was there had the text is unknown")
-    rows = [
-        row
-        | {
-            "link": address(f"/stores/{opened.number}/message", offset=row["physical_offset"]),
-            "where": f"{row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']:,}",
-            "what": row["keys"] or row["uniq_key"] or "",
-        }
-        for row in report.rows
-    ]
-    return _Found(report.hits, tuple(rows), (*sentences, *report.notes))
-
-
-def _search_queues(store: RabbitMQStore, number: int, needle: Needle, progress: Progress) -> _Found:
-    counts = FoundInQueues()
-    hits = search_queues(store, needle, counts, body="none", progress=progress)
-    rows = []
-    for row in islice(hits, SHOWN):
-        place = {"vhost": row["vhost"], "queue": row["queue"], "level": row["priority_level"], "seq": row["seq_id"]}
-        queue = row["queue"] or "in no queue"
-        where = queue if row["seq_id"] is None else f"{queue} of vhost {row['vhost'] or '?'}, sequence id {row['seq_id']:,}"
-        link = "" if row["queue"] is None or row["seq_id"] is None else address(f"/stores/{number}/message", **place)
-        rows.append(row | {"link": link, "where": where, "what": (row["properties"] or {}).get("message_id") or "", "not_consumed_by": []})
-    for _ in hits:  # counted, not kept
-        pass
+def _search(opened: OpenStore, text: str, progress: Progress) -> _Found:
+    report = opened.store.find(text, body="none", limit=SHOWN, threads=2, progress=progress)
+    if isinstance(report, FindReport):
+        sentences = [f"{report.records:,} records were read: {report.how}"]
+        sentences += [f"the text is in damaged bytes of {file} at {offset:,}" for file, offset in report.buried[:10]]
+        if not report.complete:
+            sentences.append("parts of the log are damaged: whether a message that was there had the text is unknown")
+        return _Found(report.hits, tuple(_in_log(opened, row) for row in report.rows), (*sentences, *report.notes))
+    counts = report.counts
     sentences = [f"{counts.messages:,} messages were searched, acknowledged ones in the files included"]
     if counts.unreadable:
         sentences.append(f"{counts.unreadable:,} messages are damaged or lost: whether one of them had the text is unknown")
-    return _Found(counts.hits, tuple(rows), tuple(sentences))
+    return _Found(counts.hits, tuple(_in_queue(opened, row) for row in report.rows), tuple(sentences))
 
 
-def _line(request: PageRequest, number: int, needle: Needle, until: float) -> _Line:
+def _in_log(opened: OpenStore, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {
+        "link": address(f"/stores/{opened.number}/message", offset=row["physical_offset"]),
+        "where": f"{row['topic']}, queue {row['queue_id']}, offset {row['queue_offset']:,}",
+        "what": row["keys"] or row["uniq_key"] or "",
+    }
+
+
+def _in_queue(opened: OpenStore, row: dict[str, Any]) -> dict[str, Any]:
+    queue, seq = row["queue"], row["seq_id"]
+    place = {"vhost": row["vhost"], "queue": queue, "level": row["priority_level"], "seq": seq}
+    where = queue or "in no queue"
+    return row | {
+        "link": "" if queue is None or seq is None else address(f"/stores/{opened.number}/message", **place),
+        "where": where if seq is None else f"{where} of vhost {row['vhost'] or '?'}, sequence id {seq:,}",
+        "what": (row["properties"] or {}).get("message_id") or "",
+        "not_consumed_by": [],
+    }
+
+
+def _line(request: PageRequest, number: int, text: str, until: float) -> _Line:
     """Return what is known of one store. until: monotonic time after which an unfinished search is no longer waited for."""
     stores = request.console.stores
     name = stores.names[number]
@@ -91,11 +83,10 @@ def _line(request: PageRequest, number: int, needle: Needle, until: float) -> _L
         opened = stores.get(number)
         job = request.console.jobs.start(
             "find",
-            f"Finding {needle.text!r} in {name}",
-            lambda progress: _search(opened, needle, progress),
+            f"Finding {text!r} in {name}",
+            lambda progress: _search(opened, text, progress),
             store=number,
-            key=(*opened.key, needle.text),
-            unit="bytes" if opened.family == "rocketmq" else "messages",
+            key=(*opened.key, text),
         )
         job.settled.wait(max(0.0, until - time.monotonic()))
         return _Line(number, name, job.error, job)
@@ -107,12 +98,12 @@ def find(request: PageRequest) -> Response:
     text = request.text("text")
     if not text:
         return request.show("find.html", section="stores", text="", lines=[], wide=True)
-    needle = Needle(text)
+    text = Needle(text).text
     numbers = range(len(request.console.stores))
     for number in numbers:  # start all before waiting for one
-        _line(request, number, needle, 0.0)
+        _line(request, number, text, 0.0)
     until = time.monotonic() + JOB_WAIT
-    lines = [_line(request, number, needle, until) for number in numbers]
+    lines = [_line(request, number, text, until) for number in numbers]
     refresh = any(line.job is not None and not line.job.over for line in lines)
     return request.show("find.html", section="stores", text=text, lines=lines, wide=True, refresh=refresh)
 

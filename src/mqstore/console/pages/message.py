@@ -8,21 +8,17 @@ from typing import Any
 from starlette.responses import Response
 
 from mqstore.console import bodies
-from mqstore.console.basket import InLog, InQueue
-from mqstore.console.page import PageRequest
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.basket import InLog, InQueue, queue_rows
+from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
-from mqstore.console.trace import Step, steps
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
-from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
-from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
-from mqstore.rocketmq.lookup import explain
+from mqstore.rocketmq.get import trace_of
+from mqstore.rocketmq.query.listing import batches_at
 from mqstore.rocketmq.store.view import View
-from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, Selection
-
-_TIMES = ("born_timestamp", "store_timestamp")
+from mqstore.table.columns import RABBITMQ_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class ByteRange:
 
 def rocketmq_row(view: View, offset: int) -> dict[str, Any]:
     """Return the message at a physical offset as a row of the message table, times in ms. Raises NotFoundError."""
-    for batch in view.batches(ROCKETMQ_COLUMNS, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=True):
+    for batch in batches_at(view, [offset]):
         for row in batch.to_pylist():
             return dict(row) | {"properties": None if row["properties"] is None else dict(row["properties"])}
     low, high = view.log_range()
@@ -71,7 +67,7 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
         section="messages",
         row=row,
         consumers=_consumers(view, row),
-        trace=_trace(opened, view, row["uniq_key"]),
+        trace=trace_of(store, view, row["uniq_key"]) if row["uniq_key"] else [],
         places=places,
         place=InLog(opened.number, offset),
         record=bodies.hex_lines(raw, request.number("record") or 0) if request.text("record") else None,
@@ -115,53 +111,27 @@ def _consumers(view: View, row: dict[str, Any]) -> list[Consumer]:
     return found
 
 
-def _trace(opened: OpenStore, view: View, unique: str | None) -> list[Step]:
-    """Return the trace in this store's trace topic; the trace may also be on another broker."""
-    if not unique or not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
-        return []
-    answer = explain.query(opened.rocketmq, view, TRACE_TOPIC, unique, scan=False)
-    found: list[Step] = []
-    for place in answer.messages:
-        found += steps(rocketmq_row(view, place)["body"] or b"", unique)
-    return sorted(found, key=lambda step: (step.time is None, step.time or 0))
-
-
 # RabbitMQ
 
 
-def rabbitmq_row(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
-    """Return a message by its index entry, as a row of the message table. Raises NotFoundError."""
-    for rows in store.rows(_selection(place)):
-        if rows.priority_level == place.level:
-            batch = store.batch(rows, RABBITMQ_COLUMNS)
-            for row in [] if batch is None else batch.to_pylist():
-                return dict(row)
-    raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry with sequence id {place.seq_id}")
+def _place(request: PageRequest) -> InQueue:
+    level, seq_id = request.number("level"), request.needed("seq")
+    return InQueue(int(request.http.path_params["number"]), request.text("vhost"), request.text("queue"), level, seq_id)
 
 
-def _selection(place: InQueue) -> QueueSelection:
-    return QueueSelection(
-        vhosts=frozenset({place.vhost}),
-        queues=frozenset({place.queue}),
-        from_seq=place.seq_id,
-        to_seq=place.seq_id + 1,
-        everything=True,
-    )
-
-
-def entry_at(store: RabbitMQStore, place: InQueue) -> dict[str, Any]:
-    """Return an index entry with its state. Raises NotFoundError."""
-    for rows in store.rows(_selection(place)):
-        if rows.priority_level == place.level:
-            for row in listing.entry_rows(rows):
-                return row
+def rabbitmq_row(request: PageRequest, place: InQueue) -> tuple[dict[str, Any], MessageRows]:
+    """Return a message by its index entry, as a row of the message table, with the entry. Raises NotFoundError."""
+    for store, rows in queue_rows(request.console.stores, [place]):
+        batch = store.batch(rows, RABBITMQ_COLUMNS)
+        for row in [] if batch is None else batch.to_pylist():
+            return dict(row), rows
     raise NotFoundError(f"queue {place.queue!r} of vhost {place.vhost!r} has no index entry with sequence id {place.seq_id}")
 
 
 def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
-    store = opened.rabbitmq
-    place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
-    entry, row = entry_at(store, place), rabbitmq_row(store, place)
+    place = _place(request)
+    row, rows = rabbitmq_row(request, place)
+    entry = next(listing.entry_rows(rows))
     places = [ByteRange("index entry", entry["index_file"], entry["index_position"], 0)]
     if row["store_file"] and entry["state"] != "missing":
         places.append(ByteRange("message", row["store_file"], row["position"], 0))
@@ -193,8 +163,8 @@ def download(request: PageRequest) -> Response:
         offset = request.needed("offset")
         body, name = rocketmq_row(opened.view(request.view), offset)["body"], f"body-{offset}"
     else:
-        place = InQueue(opened.number, request.text("vhost"), request.text("queue"), request.number("level"), request.needed("seq"))
-        body, name = rabbitmq_row(opened.rabbitmq, place)["payload"], f"body-{place.seq_id}"
+        place = _place(request)
+        body, name = rabbitmq_row(request, place)[0]["payload"], f"body-{place.seq_id}"
     if body is None:
         raise NotFoundError("the body cannot be read; see the message page for the reason")
     headers = {"Content-Disposition": f'attachment; filename="{name}.bin"'}

@@ -1,4 +1,4 @@
-"""Messages of a topic in a time range: by its queues, newest first, or from the log itself. Of a RabbitMQ store: by queue."""
+"""Messages of a RocketMQ store: of a topic in a time range, by key with the explanation of the answer, and by id."""
 
 from __future__ import annotations
 
@@ -6,20 +6,41 @@ from typing import Any
 
 from starlette.responses import Response
 
-from mqstore.console import listing
-from mqstore.console.listing import Cursor
-from mqstore.console.page import PageRequest
-from mqstore.console.pages.queue_messages import by_queue
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.jobs import Progress
+from mqstore.console.page import PageRequest, PageRoute, address
+from mqstore.console.pages.queues import queue_messages
 from mqstore.console.pages.topics import unread_queues
-from mqstore.errors import NotFoundError
+from mqstore.console.stores import OpenStore
+from mqstore.errors import NotFoundError, UsageError
+from mqstore.rocketmq.format.java_text import index_hash
+from mqstore.rocketmq.get import place_of
+from mqstore.rocketmq.lookup import explain as explaining
+from mqstore.rocketmq.query import listing
+from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
+from mqstore.rocketmq.query.listing import Cursor
+from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
+
+STEPS = 200
+
+
+def _values(request: PageRequest, opened: OpenStore, view: View, tab: str) -> dict[str, Any]:
+    return {
+        "store": opened,
+        "section": "messages",
+        "tab": tab,
+        "topics": sorted({queue.topic for queue in view.queues()} | set(opened.rocketmq.topics.names)),
+        "wide": True,
+        "answer": None,
+        "rows": [],
+        "basket": request.session.basket if request.session else (),
+    }
 
 
 def by_time(request: PageRequest) -> Response:
     opened = request.store
     if opened.family == "rabbitmq":
-        return by_queue(request)
+        return queue_messages(request)
     view = opened.view(request.view)
     topic = request.text("topic")
     since, until = request.moment("since"), request.moment("until")
@@ -61,4 +82,82 @@ def by_time(request: PageRequest) -> Response:
     return request.show("messages.html", **values | {"listed": page})
 
 
-ROUTES = (PageRoute("/stores/{number:int}/messages", by_time),)
+def by_key(request: PageRequest) -> Response:
+    opened = request.store
+    view = opened.view(request.view)
+    topic, key = request.text("topic"), request.text("key")
+    values = _values(request, opened, view, "key")
+    if not key:
+        return request.show("bykey.html", **values)
+    if not topic:
+        raise UsageError("choose a topic: the index stores keys by topic")
+    begin, end, most = _limits(request)
+    answer = explaining.query(opened.rocketmq, view, topic, key, most, begin, end, scan=False)
+    return request.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
+
+
+def _limits(request: PageRequest) -> tuple[int, int, int]:
+    begin, end = request.moment("since"), request.moment("until")
+    most = request.number("max", MAX_RESULTS, low=1, high=MAX_RESULTS)
+    return begin or 0, END_OF_TIME if end is None else end, most or MAX_RESULTS
+
+
+def explain(request: PageRequest) -> Response:
+    """Show every step of the search, and scan the log for messages that it missed. Runs as a job."""
+    opened = request.store
+    topic, key, name = request.text("topic"), request.text("key"), request.view
+    if not topic or not key:
+        raise UsageError("give a topic and a key to explain a query")
+    begin, end, most = _limits(request)
+    view = opened.view(name)
+
+    def work(progress: Progress) -> explaining.KeyAnswer:
+        return explaining.query(opened.rocketmq, view, topic, key, most, begin, end, explain=True, progress=progress)
+
+    job = request.waited(
+        request.console.jobs.start(
+            "explain",
+            f"Explaining key {key} of topic {topic}",
+            work,
+            store=opened.number,
+            key=(*opened.key, topic, key, name, begin, end, most),
+        )
+    )
+    if not job.over:
+        return request.show("job.html", store=opened, section="messages", job=job, refresh=True)
+    answer: explaining.KeyAnswer = request.outcome(job)
+    steps: dict[str, list[object]] = {}
+    for step in answer.steps[:STEPS]:
+        steps.setdefault(step.file, []).append(step)
+    low, high = view.log_range()
+    return request.show(
+        "explain.html",
+        **_values(request, opened, view, "key"),
+        found=answer,
+        hits=listing.rows_at(view, answer.messages)[::-1],
+        missing=listing.rows_at(view, answer.missing[:50]),
+        files=list(reversed(view.index_files())),
+        steps=steps,
+        hidden_steps=max(0, len(answer.steps) - STEPS),
+        key_hash=index_hash(topic, key),
+        low=low,
+        high=high,
+    )
+
+
+def by_id(request: PageRequest) -> Response:
+    opened = request.store
+    view = opened.view(request.view)
+    wanted = request.text("id")
+    if not wanted:
+        return request.show("byid.html", **_values(request, opened, view, "id"))
+    place = place_of(opened.rocketmq, view, wanted, request.text("topic"))
+    return request.go(address(f"/stores/{opened.number}/message", offset=place, view=request.text("view")))
+
+
+ROUTES = (
+    PageRoute("/stores/{number:int}/messages", by_time),
+    PageRoute("/stores/{number:int}/key", by_key),
+    PageRoute("/stores/{number:int}/id", by_id),
+    PageRoute("/stores/{number:int}/explain", explain),
+)

@@ -5,46 +5,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
-from mqstore.console.checkup import NoDiagnosis, is_small, result_of, start_check
-from mqstore.console.columns_chart import columns_of
-from mqstore.console.file_strips import file_strips
-from mqstore.console.jobs import State
-from mqstore.console.page import JOB_WAIT, PageRequest
+from mqstore.console.drawing import DEPTH, Bar, columns_of, depth_bars, file_strips
+from mqstore.console.jobs import NoDiagnosis, State, is_small, result_of, start_check
+from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute
 from mqstore.console.pages.files import damage_of, log_end, written_bytes
-from mqstore.console.pages.health import store_line
-from mqstore.console.pages.route import PageRoute
-from mqstore.console.queue_states import QueueDepth
+from mqstore.console.pages.home import store_line
 from mqstore.console.stores import OpenStore
-from mqstore.console.timeline import Timeline
 from mqstore.diagnosis import Diagnosis
+from mqstore.rabbitmq.store.queue_states import QueueDepth
+from mqstore.rocketmq.query.timeline import Timeline
 from mqstore.rocketmq.store.view import ConsumerOffset
+from mqstore.table.formatting import count
 
 SHOWN = 10  # bars of a chart
-DEPTH = ("ready", "unacknowledged", "lost", "waiting", "transient")
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart. share: of the longest; mark: what its label says besides, or nothing."""
-
-    name: str
-    amount: int
-    share: float
-    messages: int = 0
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DepthBar:
-    """The bar of a queue. parts: (x, width, state) from 0 to 100."""
-
-    depth: QueueDepth
-    parts: tuple[tuple[float, float, str], ...]
 
 
 def overview(request: PageRequest) -> Response:
@@ -131,23 +108,8 @@ def _lags(offsets: Sequence[ConsumerOffset]) -> list[Bar]:
         outside[each.group] += each.state != "ok"
     longest = max(1, max(sums.values(), default=0))
     rows = sorted(sums.items(), key=lambda row: (-row[1], row[0]))
-    notes = {group: f"{number:,} offset{'' if number == 1 else 's'} outside the queues" for group, number in outside.items() if number}
+    notes = {group: f"{count(number, 'offset')} outside the queues" for group, number in outside.items() if number}
     return [Bar(group, lag, max(0, lag) / longest, note=notes.get(group, "")) for group, lag in rows]
-
-
-def depth_bars(depths: Sequence[QueueDepth]) -> list[DepthBar]:
-    """Return bars to the scale of the longest."""
-    longest = max((depth.messages for depth in depths), default=0) or 1
-    bars = []
-    for depth in depths:
-        x, parts = 0.0, []
-        for state in DEPTH:
-            width = 100 * depth.of(state) / longest
-            if width:
-                parts.append((round(x, 2), round(width, 2), state))
-                x += width
-        bars.append(DepthBar(depth, tuple(parts)))
-    return bars
 
 
 ROUTES = (PageRoute("/stores/{number:int}", overview),)

@@ -1,8 +1,9 @@
-"""RabbitMQ queues with their counts, and the messages of one queue with their states."""
+"""RabbitMQ queues with their counts, the messages of one queue with their states, and those of all queues, or of some."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,20 +11,24 @@ import numpy as np
 from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
-from mqstore.console.page import PageRequest, address
-from mqstore.console.pages.health import queue_rows
-from mqstore.console.pages.route import PageRoute
-from mqstore.console.queue_states import STATES as MAP_STATES
-from mqstore.console.queue_states import segment_maps
+from mqstore.console.bodies import decode_head
+from mqstore.console.drawing import segment_maps
+from mqstore.console.page import PageRequest, PageRoute, address
+from mqstore.console.pages.home import queue_rows
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.rabbitmq.store import listing
+from mqstore.rabbitmq.get import indexed_with_id
+from mqstore.rabbitmq.store import listing, queue_states
 from mqstore.rabbitmq.store.message_table import MessageRows
+from mqstore.rabbitmq.store.queue_states import QueueDepth, page_of_rows, queue_depths, state_numbers
 from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import shorten
 
 SHOWN = 200
 MAPS = 24  # segments that are mapped
+BEGINNING = 80  # characters of a body that a list shows
 STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")
+_COLUMNS = ("vhost", "queue", "priority_level", "seq_id", "pos", "size", "exchange", "routing_keys", "payload", "verdict")
 
 
 def queues(request: PageRequest) -> Response:
@@ -111,7 +116,7 @@ def queue(request: PageRequest) -> Response:
         part=part,
         maps=maps,
         more_maps=more_maps,
-        map_states=MAP_STATES,
+        map_states=queue_states.STATES,
         counts=counts,
         states=STATES,
         state=state,
@@ -124,21 +129,70 @@ def queue(request: PageRequest) -> Response:
 
 
 def by_id(request: PageRequest) -> Response:
-    """Find an entry by message id. RabbitMQ has no index of message ids, so all queue indexes are read."""
     opened = request.store
-    wanted = request.text("id").lower()
-    if len(wanted) != 32 or any(letter not in "0123456789abcdef" for letter in wanted):
-        raise UsageError("a message id of RabbitMQ has 32 hexadecimal digits")
-    key = (int(wanted[:16], 16), int(wanted[16:], 16))
-    signed = [value - (1 << 64) if value >= 1 << 63 else value for value in key]
-    for rows in opened.rabbitmq.rows(QueueSelection(everything=True)):
-        entries = rows.table.entries
-        hits = np.flatnonzero((entries["hi"] == signed[0]) & (entries["lo"] == signed[1]))
-        if len(hits) and rows.indexed and rows.queue is not None:
-            seq = int(entries["seq"][hits[0]])
-            level = rows.priority_level
-            return request.go(address(f"/stores/{opened.number}/message", vhost=rows.vhost, queue=rows.queue, level=level, seq=seq))
-    raise NotFoundError(f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere")
+    wanted = request.text("id")
+    found = indexed_with_id(opened.rabbitmq, wanted)
+    if found is None:
+        raise NotFoundError(
+            f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere"
+        )
+    vhost, queue, level, seq = found
+    return request.go(address(f"/stores/{opened.number}/message", vhost=vhost, queue=queue, level=level, seq=seq))
+
+
+# the messages of all queues
+
+
+def _rows(opened: OpenStore, names: frozenset[tuple[str, str]]) -> Iterator[MessageRows]:
+    store = opened.rabbitmq
+    selection = QueueSelection(
+        vhosts=frozenset(vhost for vhost, _ in names), queues=frozenset(queue for _, queue in names), everything=True
+    )
+    for rows in store.rows(selection) if names else ():
+        if (rows.vhost or "", rows.queue or "") in names:
+            yield rows
+
+
+def _beginning(payload: bytes | None) -> str | None:
+    """Return the first characters of a body on one line; None for a body that is not text."""
+    if payload is None:
+        return ""
+    text = decode_head(payload[: 4 * BEGINNING], cut=len(payload) > 4 * BEGINNING)
+    return None if text is None else shorten(" ".join(text.split()), BEGINNING)
+
+
+def queue_messages(request: PageRequest) -> Response:
+    """Show the messages in the order of `messages`: by vhost, queue, priority and position."""
+    opened = request.store
+    state, wanted, start = request.text("state"), request.text("name").lower(), request.number("from") or 0
+    if state not in ("", *queue_states.STATES):
+        raise UsageError(f"there is no state {state!r}; the states are {', '.join(reversed(queue_states.STATES))}")
+    depths: tuple[QueueDepth, ...] = opened.cached("depths", lambda: queue_depths(opened.rabbitmq))
+    found = [depth for depth in depths if wanted in depth.queue.lower() or wanted in depth.vhost.lower()]
+    states = [number for number, each in enumerate(queue_states.STATES) if (each == state if state else each != "acknowledged")]
+    total = sum(depth.counts[number] for depth in found for number in states)
+    names = frozenset((depth.vhost, depth.queue) for depth in found)
+    rows: list[dict[str, Any]] = []
+    for part in page_of_rows(_rows(opened, names), frozenset(states), start, SHOWN):
+        batch = opened.rabbitmq.batch(part, _COLUMNS)
+        numbers = state_numbers(part.table).tolist()
+        for row, number in zip([] if batch is None else batch.to_pylist(), numbers, strict=True):
+            place = InQueue(opened.number, row["vhost"] or "", row["queue"] or "", row["priority_level"], row["seq_id"])
+            rows.append(row | {"state": queue_states.STATES[number], "beginning": _beginning(row["payload"]), "place": place})
+    return request.show(
+        "queuemessages.html",
+        store=opened,
+        section="messages",
+        rows=rows,
+        start=start,
+        size=SHOWN,
+        total=total,
+        state=state,
+        states=tuple(reversed(queue_states.STATES)),
+        sums={each: sum(depth.counts[number] for depth in found) for number, each in enumerate(queue_states.STATES)},
+        wide=True,
+        basket=request.session.basket if request.session else (),
+    )
 
 
 ROUTES = (

@@ -7,8 +7,7 @@ from functools import partial
 
 from starlette.responses import Response
 
-from mqstore.console.page import PageRequest
-from mqstore.console.pages.route import PageRoute
+from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import UnsupportedError
 from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_internal

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
+from mqstore.rocketmq.query.listing import first_entry
 from mqstore.rocketmq.store.view import QueueView, View
 
 CHUNK = 1 << 20  # entries read at once
@@ -59,17 +60,4 @@ def messages_of(view: View, queues: Sequence[QueueView]) -> int:
     log_range = view.log_range()
     if sum(queue.max_offset - queue.min_offset for queue in queues) <= COUNTED:
         return sum(totals(queue, log_range).messages for queue in queues)
-    return sum(queue.max_offset - _first_held(queue, log_range[0]) for queue in queues)
-
-
-def _first_held(queue: QueueView, start: int) -> int:
-    """Return the queue offset of the first entry whose record the log may hold. Entries ascend in a valid queue."""
-    low, high = queue.min_offset, queue.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        entries = queue.entries(middle, middle + 1)
-        if len(entries) and int(entries["physical_offset"][0]) < start:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return sum(queue.max_offset - first_entry(queue, log_range[0]) for queue in queues)

@@ -17,15 +17,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.console.listing import first_entry, first_stored
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
-from mqstore.rocketmq.store.view import QueueView, View
+from mqstore.rocketmq.query.listing import first_entry, first_stored
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.store.view import QueueView, View
 
 PERIODS = 60
 COUNTED = 1 << 22  # queue entries that are read

@@ -10,9 +10,9 @@ from support import stores as storekit
 from support.golden import GoldenCase
 
 import mqstore
-from mqstore.console import listing
-from mqstore.console.listing import Cursor, Range
 from mqstore.errors import UsageError
+from mqstore.rocketmq.query import listing
+from mqstore.rocketmq.query.listing import Cursor, Range
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection

@@ -17,16 +17,20 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.record import body_crc
-from mqstore.rocketmq.store.view import QueueView, View
-from mqstore.table.columns import Selection
+from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mqstore.rocketmq.store.view import QueueView, View
 
 PAGE = 200
 WINDOW = 32 << 20  # bytes of log read between two checks of the clock
@@ -287,10 +291,17 @@ def _row_of_columns(row: dict[str, Any]) -> Row:
     )
 
 
-def rows_at(view: View, places: Sequence[int]) -> list[Row]:
-    """Return the rows of the records at the given physical offsets; offsets without a valid record are left out."""
-    found = []
-    for place in places:
-        for batch in view.batches(_COLUMNS, Selection(from_offset=place, to_offset=place + 1), milliseconds=True):
-            found += [_row_of_columns(row) for row in batch.to_pylist()]
-    return found
+# at given places
+
+
+def batches_at(
+    view: View, physical_offsets: Iterable[int], columns: Sequence[str] = ROCKETMQ_COLUMNS, *, milliseconds: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the message table of the records at these physical offsets, in this order; offsets without a valid record are left out."""
+    for offset in physical_offsets:
+        yield from view.batches(columns, Selection(from_offset=offset, to_offset=offset + 1), milliseconds=milliseconds)
+
+
+def rows_at(view: View, physical_offsets: Iterable[int]) -> list[Row]:
+    """Return the records at these physical offsets as lines of a list; offsets without a valid record are left out."""
+    return [_row_of_columns(row) for batch in batches_at(view, physical_offsets, _COLUMNS) for row in batch.to_pylist()]

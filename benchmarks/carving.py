@@ -30,10 +30,10 @@ from pathlib import Path
 from dataclasses import replace
 import pyarrow, pyarrow.compute
 from mqstore.files.image import Image
-from mqstore.rocketmq.salvage.carving import Piece
-from mqstore.jobs.carve import carve, source_files
+from mqstore.rocketmq.salvage import Piece
+from mqstore.wreck.search import carve, source_files
 from mqstore.jobs.runner import ThreadRunner
-from mqstore.rocketmq.salvage.salvaging import rows_of
+from mqstore.rocketmq.salvage import rows_of
 
 def check(placed):
     piece = Piece("image", Image(sys.argv[1]))  # one for each thread

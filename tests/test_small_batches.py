@@ -77,12 +77,12 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_whoever_has_taken_a_constant_by_value_has_the_lowered_one() -> None:
     script = (
-        "import inspect\nfrom mqstore.jobs.carve import carve\nfrom mqstore.rocketmq.lookup import key_file, key_set\n"
+        "import inspect\nfrom mqstore.wreck.search import carve\nfrom mqstore.rocketmq.lookup import key_file, key_set\n"
         "print(key_set.AT_ONCE, key_file.AT_ONCE, inspect.signature(carve).parameters['split'].default)"
     )
     done = run("-c", script)
     small = LOWERED["rocketmq.lookup.key_set"]["AT_ONCE"]
-    assert done.stdout.split() == [str(small), str(small), str(LOWERED["jobs.carve"]["SPLIT"])], done.stderr
+    assert done.stdout.split() == [str(small), str(small), str(LOWERED["wreck.search"]["SPLIT"])], done.stderr
     assert small != importlib.import_module("mqstore.rocketmq.lookup.key_set").AT_ONCE
 
 
@@ -107,11 +107,11 @@ SELECTION = (
     ("tests/jobs/test_rebuild.py", "tests/jobs/test_rebuild_database.py", "tests/rocketmq/test_rebuild_steps.py"),
     ("tests/jobs/test_verify.py", "tests/rocketmq/verify"),
     (
-        "tests/jobs/test_carve.py",
-        "tests/jobs/test_carved_rabbitmq_rows.py",
+        "tests/wreck/test_carve.py",
+        "tests/wreck/test_carved_rabbitmq_rows.py",
+        "tests/wreck/test_carver.py",
         "tests/rocketmq/salvage",
         "tests/rabbitmq/salvage",
-        "tests/carving",
     ),
     ("tests/rocketmq/dispatch", "tests/rocketmq/append"),
     ("tests/rocketmq/store", "tests/jobs/test_find.py", "tests/jobs/test_export.py"),

@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mqstore.carving.findings import Found, Gap, Run
 from mqstore.errors import MqstoreError
 from mqstore.files.durable import DurableDirectory, NewFile
 from mqstore.files.state_file import parse, plain_name, seal
 from mqstore.findings import Damage, Kind
-from mqstore.jobs import carve, fragments
 from mqstore.jobs.resume import ExportWork, export_and_record, work_at
 from mqstore.jobs.written_files import record_written, written_before
 from mqstore.pipeline.tail import append, sinks
-from mqstore.rabbitmq.salvage import amqp_sender
+from mqstore.rabbitmq import amqp_sender
 from mqstore.replay.running import Journal
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import StagedPart
 from mqstore.table.row_files import PartFile, TaskOutput
+from mqstore.wreck import rows as fragments
+from mqstore.wreck import search as carve
+from mqstore.wreck.carving import Found, Gap, Run
 
 FORGED = 54321  # a user that is neither root nor the one of the tests
 

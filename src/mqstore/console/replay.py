@@ -20,9 +20,8 @@ from mqstore.console.jobs import Progress
 from mqstore.console.stores import StoreList
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.location import is_url, refuse_address, without_password
+from mqstore.rabbitmq.amqp_sender import OutgoingMessage, Sender, outgoing_message
 from mqstore.rabbitmq.message.properties import properties_to_bin
-from mqstore.rabbitmq.salvage.amqp_sender import OutgoingMessage, Sender
-from mqstore.rabbitmq.salvage.outgoing import outgoing_message
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message

@@ -13,7 +13,7 @@ from typing import Any
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.location import without_password
-from mqstore.rabbitmq.salvage.amqp_sender import encoded_properties
+from mqstore.rabbitmq.amqp_sender import encoded_properties
 from mqstore.replay.outgoing import FROM_HEADER, Outcome, ReplayMessage
 
 PATIENCE = 60.0  # seconds without a confirm after which the broker is given up

@@ -18,11 +18,10 @@ from support.rabbitmq_index import message_id
 from support.rabbitmq_wrecks import STORE, Q, body, in_journal, in_segment, in_store, vhost
 
 from mqstore.errors import MqstoreError, TargetError
+from mqstore.rabbitmq.amqp_sender import OutgoingMessage, Sender, outgoing_messages
 from mqstore.rabbitmq.format import journal, segment
 from mqstore.rabbitmq.message.properties import properties_to_bin
-from mqstore.rabbitmq.salvage.amqp_sender import Sender
-from mqstore.rabbitmq.salvage.outgoing import OutgoingMessage, outgoing_messages
-from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage_store
+from mqstore.rabbitmq.salvage import open_wreck, salvage_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 

@@ -20,7 +20,7 @@ from support.rabbitmq_wrecks import PLACE, STORE, Q, body, in_journal, in_segmen
 
 from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UsageError
 from mqstore.rabbitmq.format import index_v2, journal
-from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage, salvage_store
+from mqstore.rabbitmq.salvage import open_wreck, salvage, salvage_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 Row = dict[str, Any]

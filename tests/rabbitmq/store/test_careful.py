@@ -15,7 +15,7 @@ from support.rabbitmq_wrecks import STORE, Q, body, in_segment, in_store, vhost
 
 from mqstore.findings import Kind
 from mqstore.rabbitmq.format import message_file
-from mqstore.rabbitmq.salvage.salvaging import open_wreck, salvage, salvage_store
+from mqstore.rabbitmq.salvage import open_wreck, salvage, salvage_store
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
 

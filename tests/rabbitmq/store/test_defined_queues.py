@@ -11,7 +11,7 @@ import pytest
 from support.golden import OTHER_RABBITMQ, GoldenCase, case_id, case_named, expected, opened, opened_node, run_cli, unpack_node
 
 import mqstore
-from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
+from mqstore.rabbitmq.amqp_sender import outgoing_messages
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 OTHERS = {"4.0.5/a-v2-kill9": {"the.quorum": "quorum", "the.stream": "stream"}}

@@ -15,14 +15,14 @@ import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli
 
 from mqstore.errors import NotAStoreError
-from mqstore.jobs.carve import Wreck, carve, source_files
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.kernels.rocketmq import frames
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq import Message, MessageStore
-from mqstore.rocketmq.salvage.salvaging import rows_of as rocketmq_rows
+from mqstore.rocketmq.salvage import rows_of as rocketmq_rows
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing.running_broker import SMALL
+from mqstore.wreck.search import Wreck, carve, source_files
 
 KILLED = case_named("4.9.3/b-kill9")
 ENDING = b"\0" * 8  # the last record may end in zeros, which are cut off with those after it

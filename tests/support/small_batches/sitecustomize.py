@@ -24,8 +24,6 @@ from typing import Any, SupportsIndex
 # module without `mqstore.`: value of each constant. Mostly odd numbers, so that cuts fall anywhere among records and groups.
 LOWERED = {
     "broker.runtime.acceptor": {"ACCEPTED_AT_ONCE": 1},
-    "carving.carver": {"WINDOW": 4099},
-    "carving.joining": {"BLOCK": 101},
     "cli.jobs.replay_rows": {"CHUNK": 61},
     "cli.read.queues": {"CHUNK": 3},
     "cli.write.load": {"FLUSH_EVERY": 4099},
@@ -38,9 +36,6 @@ LOWERED = {
     "files.remote_fs": {"WINDOW": 4099, "SMALLEST_WINDOW": 1009},
     "files.rocksdb": {"_CHUNK": 1009},
     "files.archive": {"_BLOCK": 1009},
-    "jobs.carve": {"SPLIT": 10007},
-    "jobs.carved_rabbitmq_rows": {"FRAGMENT_BYTES": 2003, "FRAGMENT_RECORDS": 3},
-    "jobs.carved_rows": {"FRAGMENT_BYTES": 2003, "FRAGMENT_RECORDS": 3},
     "jobs.last_file_copy": {"COPIED_AT_ONCE": 1009},
     "jobs.lookup": {"LEAST_PER_TASK": 3, "MOST_PER_TASK": 7, "OFFSETS_AT_ONCE": 3},
     "jobs.rebuild_database": {"ENTRIES_AT_ONCE": 3},
@@ -60,8 +55,8 @@ LOWERED = {
     "rabbitmq.format.journal": {"_BLOCK": 3},
     "rabbitmq.format.message_file": {"_BLOCK": 3},
     "rabbitmq.format.queue_writer": {"PIECE": 1009},
-    "rabbitmq.salvage.amqp_sender": {"WINDOW": 3, "WINDOW_BYTES": 1009, "BATCH": 2},
-    "rabbitmq.salvage.carved_messages": {
+    "rabbitmq.amqp_sender": {"WINDOW": 3, "WINDOW_BYTES": 1009, "BATCH": 2},
+    "rabbitmq.salvage": {
         "FILE_BYTES": 2003,
         "BATCH_ROWS": 3,
         "BATCH_BYTES": 2003,
@@ -106,7 +101,7 @@ LOWERED = {
     "rocketmq.recovery.broker_recovery": {"_DROP": 4099},
     "rocketmq.repair.log_steps": {"LARGEST_FILLER": 4099},
     "rocketmq.repair.queue_steps": {"TAIL": 3},
-    "rocketmq.salvage.salvaging": {"RECORDS_AT_ONCE": 3, "MAX_BATCH_BYTES": 1009},
+    "rocketmq.salvage": {"RECORDS_AT_ONCE": 3, "MAX_BATCH_BYTES": 1009},
     "rocketmq.scan.log_tail": {"MIN_PIECE": 1009, "MAX_PIECE": 4099},
     "rocketmq.scan.splits": {"MIN_SIZE": 4099, "MAX_SIZE": 10007},
     "rocketmq.store.message_table": {"MAX_BATCH_BYTES": 1009},
@@ -119,6 +114,9 @@ LOWERED = {
     "rocketmq.verify.verification": {"DROP_EVERY": 3},
     "table.row_files": {"GROUP_BYTES": 1009, "GROUP_ROWS": 3},
     "testing.crashes": {"STATES_AT_ONCE": 3},
+    "wreck.carving": {"WINDOW": 4099, "BLOCK": 101},
+    "wreck.rows": {"FRAGMENT_BYTES": 2003, "FRAGMENT_RECORDS": 3},
+    "wreck.search": {"SPLIT": 10007},
 }
 
 # constants with such a name that keep their value, and why
@@ -129,8 +127,8 @@ KEPT = {
     "broker.filter.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
     "broker.filter.pull_filter.MOST_BYTES": _LIMIT,
     "broker.handlers.queries.MOST_ENTRIES": _LIMIT,
-    "carving.carver.MESSAGES": "the room that the compiled carver asks for",
-    "carving.findings.MESSAGE_ROWS": "the number of columns",
+    "wreck.carving.MESSAGES": "the room that the compiled carver asks for",
+    "wreck.carving.MESSAGE_ROWS": "the number of columns",
     "cli.read.query.KEYS_READ": _LIMIT,
     "rocketmq.summary.TAIL": _LIMIT,
     "broker.served.read_only_store.READ": "a permission",

@@ -20,11 +20,11 @@ from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:
     from mqstore.files.durable import NewFile
-    from mqstore.jobs.carve import SourceFile, Wreck
-    from mqstore.jobs.fragments import FragmentCounts
     from mqstore.jobs.runner import Runner
-    from mqstore.rabbitmq.salvage.carved_messages import CarvedStore
+    from mqstore.rabbitmq.salvage import CarvedStore
     from mqstore.table.row_files import Complete, RowCounts
+    from mqstore.wreck.rows import FragmentCounts
+    from mqstore.wreck.search import SourceFile, Wreck
 
 SHOWN = 20
 MAX_GROUPS = 1000
@@ -56,9 +56,9 @@ class _Work:
 def carve(out: Output, store: Path, options: Any) -> int:
     """Carve a source and write what was found. Returns the exit status: 1 if a message is damaged or bytes belonged to nothing."""
     from mqstore.files.archive import UnpackedArchive, is_archive
-    from mqstore.jobs.carve import carve as search
-    from mqstore.jobs.carve import source_files
     from mqstore.jobs.runner import choose_runner
+    from mqstore.wreck.search import carve as search
+    from mqstore.wreck.search import source_files
 
     _check(store, options)
     started = time.monotonic()
@@ -121,8 +121,8 @@ def _refuse_existing(to: Path, stage: Path | None) -> None:
 def _stage(options: Any, files: list[SourceFile]) -> Iterator[tuple[Path, bool]]:
     """Yield the directory for what is not finished, and whether another run can go on from it."""
     from mqstore.files.location import check_parent
-    from mqstore.jobs.carve import SPLIT, fingerprint
     from mqstore.jobs.resume import work_at
+    from mqstore.wreck.search import SPLIT, fingerprint
 
     to = Path(options.to)
     if options.sent:
@@ -223,7 +223,7 @@ def _part(to: Path, counts: RowCounts, groups: Counter[tuple[str, str]]) -> dict
 
 
 def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.jobs.carved_rows import write_carved_rows
+    from mqstore.wreck.rows import write_carved_rows
 
     before = _finished(work, to)
     if before is not None:
@@ -247,7 +247,7 @@ def _rocketmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
 def _carved(work: _Work, *, transient: bool = True) -> CarvedStore:
     """Write the RabbitMQ messages that were found as message files into the stage."""
     from mqstore.files.durable import DurableDirectory
-    from mqstore.rabbitmq.salvage.carved_messages import write_carved
+    from mqstore.rabbitmq.salvage import write_carved
 
     with DurableDirectory(work.stage) as stage:
         stage.discard("messages")
@@ -257,7 +257,7 @@ def _carved(work: _Work, *, transient: bool = True) -> CarvedStore:
 
 
 def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
+    from mqstore.wreck.rows import write_carved_rabbitmq_rows
 
     before = _finished(work, to)
     if before is not None:
@@ -287,7 +287,7 @@ def _rabbitmq_rows(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, 
 
 
 def _to_rocketmq_store(work: _Work, to: Path, out: Output) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.rocketmq.salvage.salvaging import salvage_into_store
+    from mqstore.rocketmq.salvage import salvage_into_store
 
     with out.progress("writing", "records") as progress:
         verdicts = salvage_into_store(work.wreck.placed, to, work.options.for_version, progress)
@@ -296,7 +296,7 @@ def _to_rocketmq_store(work: _Work, to: Path, out: Output) -> tuple[dict[str, An
 
 def _to_rabbitmq_store(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-    from mqstore.rabbitmq.salvage.salvaging import salvage_store
+    from mqstore.rabbitmq.salvage import salvage_store
 
     options = work.options
     store = _carved(work, transient=False)
@@ -332,8 +332,7 @@ def _send(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
 
 
 def _send_rabbitmq(work: _Work) -> tuple[dict[str, Any], Mapping[str, int]]:
-    from mqstore.rabbitmq.salvage.amqp_sender import Sender
-    from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
+    from mqstore.rabbitmq.amqp_sender import Sender, outgoing_messages
 
     options = work.options
     store = _carved(work)

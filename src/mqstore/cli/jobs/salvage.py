@@ -119,7 +119,7 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     splits, in threads or with --master on Spark; with --resume a run that was killed goes on. Acknowledged messages are marked as such.
     Exit status 1 if anything is damaged or missing, or if bytes belonged to nothing.
     """
-    from mqstore.rabbitmq.salvage.arrangement import unread_files
+    from mqstore.rabbitmq.salvage import unread_files
 
     if not options.sent:
         from mqstore.files.location import local_target, refuse_address
@@ -148,7 +148,7 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
     """Open a RabbitMQ store or what is left of one; return None for a RocketMQ store. Raises NotAStoreError, CannotOpenError."""
     from mqstore.cli.common.store_kind import StoreKind, kind_of
-    from mqstore.rabbitmq.salvage.salvaging import open_wreck
+    from mqstore.rabbitmq.salvage import open_wreck
 
     try:
         return open_wreck(store, names=() if names is None else read_names(names))
@@ -159,8 +159,8 @@ def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
 
 
 def _rabbitmq_to_file(out: Output, store: Path, wreck: RabbitMQStore, options: SalvageOptions) -> int:
-    from mqstore.rabbitmq.salvage.salvaging import WRITTEN
-    from mqstore.rabbitmq.salvage.salvaging import salvage as run
+    from mqstore.rabbitmq.salvage import WRITTEN
+    from mqstore.rabbitmq.salvage import salvage as run
 
     if options.into is not None:
         raise UsageError("--into names a queue, which a file does not have; use it with --as rabbitmq or an amqp:// address")
@@ -250,7 +250,7 @@ def _is_in_place(store: Path) -> bool:
 def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:
     from mqstore.cli.rabbitmq.convert import print_converted
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-    from mqstore.rabbitmq.salvage.salvaging import salvage_store
+    from mqstore.rabbitmq.salvage import salvage_store
 
     if options.queue is not None or options.verdict is not None:
         raise UsageError(
@@ -283,8 +283,7 @@ def to_running_broker(out: Output, wreck: RabbitMQStore, options: SalvageOptions
     import time
     from collections import Counter
 
-    from mqstore.rabbitmq.salvage.amqp_sender import Sender
-    from mqstore.rabbitmq.salvage.outgoing import outgoing_messages
+    from mqstore.rabbitmq.amqp_sender import Sender, outgoing_messages
 
     if options.rate is not None and options.rate <= 0:
         raise UsageError("--rate must be above 0 messages per second")

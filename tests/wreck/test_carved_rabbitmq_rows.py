@@ -15,15 +15,13 @@ from support.images import files_of, shuffled_image
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory
-from mqstore.jobs import carved_rabbitmq_rows as job
-from mqstore.jobs.carve import Wreck, carve, source_files
-from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
-from mqstore.jobs.fragments import FragmentCounts
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.pipeline.spark.runner import SparkRunner
-from mqstore.rabbitmq.salvage.carved_messages import KIND, write_carved
-from mqstore.rabbitmq.salvage.salvaging import messages_of
+from mqstore.rabbitmq.salvage import KIND, messages_of, write_carved
+from mqstore.wreck import rows as job
+from mqstore.wreck.rows import FragmentCounts, write_carved_rabbitmq_rows
+from mqstore.wreck.search import Wreck, carve, source_files
 
 pytestmark = pytest.mark.spark_in_all
 
@@ -50,8 +48,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make batches, fragments and the message files of a store small: copies of a message lie in several of each."""
-    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_messages.BATCH_ROWS", 60)
-    monkeypatch.setattr("mqstore.rabbitmq.salvage.carved_messages.FILE_BYTES", 70_000)
+    monkeypatch.setattr("mqstore.rabbitmq.salvage.BATCH_ROWS", 60)
+    monkeypatch.setattr("mqstore.rabbitmq.salvage.FILE_BYTES", 70_000)
     monkeypatch.setattr(job, "FRAGMENT_RECORDS", 120)
 
 

@@ -14,35 +14,28 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mqstore.carving.carver import carve_range
-from mqstore.carving.findings import Found
-from mqstore.carving.joining import Joined
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
-from mqstore.rabbitmq.salvage.carved_messages import FoundMessages
+from mqstore.rabbitmq.salvage import FoundMessages
 from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
-from mqstore.rocketmq.salvage.assembly import PlacedStretch, assemble
-from mqstore.rocketmq.salvage.carving import Piece, Stretch
-
-if TYPE_CHECKING:
-    pass
+from mqstore.rocketmq.salvage import Piece, PlacedStretch, Stretch, assemble
+from mqstore.store import Progress
+from mqstore.wreck.carving import Found, Joined, carve_range
 
 LARGEST_FOUND = 1 << 30  # bytes of the findings of one task
 SPLIT = 128 << 20
 MAX_FILES = 10_000  # small files searched by one task
 MAX_GAPS = 1000
 DERIVED = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "config", "timerwheel", "timerlog")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Carving of a range of an image: every whole message of either broker that begins in the range, and what lies between them.
+"""Carving of an image: every whole message of either broker that begins in a range of it, what lies between them, and ranges joined.
 
 The range is read in windows of WINDOW bytes; nothing depends on where a window begins. A message is whatever begins first: a record of
 RocketMQ by its magic and lengths, a message of RabbitMQ by its term. What is found is passed over as a whole, so a message in the body of
@@ -7,20 +7,146 @@ another one, such as a store file that was sent as a message, is not found a sec
     at                                       window end
     |......rec rec rec rec ..... term ....rec|
            run               gap      gap  goes on after the window: its head and its end are read, not what is between them
+
+A run is a series of records whose difference between position in the log and position in the file is the same, one right after the other.
+A RabbitMQ message is found by its term; the frame around it, if there is one, is that of a record or of an entry of a queue's own store.
+All positions are those in the image. Findings of a split are stored and sent as one array file (`to_bytes`, `from_bytes`).
+
+Joined, the findings of splits equal those of one pass from the start of the image to its end. A message that begins in one split may end
+in the next, whose carver did not know it and may have found messages in its body. What the next split found before that end is dropped; if
+something it found is across that end, the range up to there is carved again. So is the range around the seam if a message begins right
+after it, whose frame may be before it.
 """
 
 from __future__ import annotations
 
+import io
 import struct
+import zipfile
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mqstore.carving.findings import FROM, MESSAGE_ROWS, TO, Found, Gap, Longs, Run
 from mqstore.files import Bytes
 from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.record import frame_size
+
+Longs = NDArray[np.int64]
+
+# rows of the array of RabbitMQ messages
+FROM = 0  # first byte, with the frame
+TO = 1  # after the last byte, with the frame
+TERM = 2
+TERM_END = 3
+KIND = 4  # of the kernel: BARE, RECORD, ENTRY, DAMAGED_ENTRY
+MESSAGE_ROWS = 5
+
+
+@dataclass(slots=True)
+class Run:
+    """Records that follow each other. base: position in the log of the first byte of the image; end: after the last record.
+
+    filled: the same, or after the head of the record that fills a log file.
+    """
+
+    base: int
+    positions: Longs
+    end: int
+    filled: int
+
+    @property
+    def start(self) -> int:
+        return int(self.positions[0])
+
+
+@dataclass(slots=True)
+class Gap:
+    """Bytes that belong to no message. low, high: bounds of those that are not zeros; low = -1 if all of them are."""
+
+    start: int
+    low: int
+    high: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Found:
+    """Findings in [start, end). end: after the last message that begins in the range, so possibly after the range.
+
+    untried: positions were passed over because attempts to read a message there took too long, as in a hostile image.
+    """
+
+    start: int
+    end: int
+    runs: list[Run] = field(default_factory=list)
+    messages: Longs = field(default_factory=lambda: np.empty((MESSAGE_ROWS, 0), np.int64))
+    gaps: list[Gap] = field(default_factory=list)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    untried: bool = False
+
+    @property
+    def records(self) -> int:
+        """Number of RocketMQ records."""
+        return sum(len(run.positions) for run in self.runs)
+
+    def to_bytes(self) -> bytes:
+        """Return the findings as one file."""
+        sink = io.BytesIO()
+        np.savez(
+            sink,
+            head=np.array([self.start, self.end, self.untried], np.int64),
+            runs=np.array([[run.base, run.end, run.filled, len(run.positions)] for run in self.runs], np.int64).reshape(-1, 4),
+            positions=np.concatenate([run.positions for run in self.runs]) if self.runs else np.empty(0, np.int64),
+            messages=self.messages,
+            gaps=np.array([[gap.start, gap.low, gap.high, gap.stop] for gap in self.gaps], np.int64).reshape(-1, 4),
+            unreadable=np.array(self.unreadable, np.int64).reshape(-1, 2),
+        )
+        return sink.getvalue()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Found:
+        """Return findings that `to_bytes` stored. Raises ValueError if they are incomplete, or not what it stores."""
+        stored = _arrays(raw)
+        start, end, untried = stored["head"].tolist()
+        table = stored["runs"].tolist()
+        counts = [row[3] for row in table]
+        if min(counts, default=0) < 0 or sum(counts) != len(stored["positions"]) or not 0 <= start <= end or untried not in (0, 1):
+            raise ValueError("its findings do not fit together")
+        parts = np.split(stored["positions"], np.cumsum(counts)[:-1]) if table else []
+        runs = [Run(row[0], part, row[1], row[2]) for row, part in zip(table, parts, strict=True)]
+        gaps = [Gap(*row) for row in stored["gaps"].tolist()]
+        unreadable = [(low, high) for low, high in stored["unreadable"].tolist()]
+        return cls(start, end, runs, stored["messages"], gaps, unreadable, bool(untried))
+
+
+_UNREADABLE = (zipfile.BadZipFile, KeyError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError, OverflowError, MemoryError)
+_SHAPES = {"head": (3,), "runs": (-1, 4), "positions": (-1,), "messages": (MESSAGE_ROWS, -1), "gaps": (-1, 4), "unreadable": (-1, 2)}
+
+
+def _arrays(raw: bytes) -> dict[str, Longs]:
+    """Return the arrays of a file by name, each checked. Raises ValueError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw)) as packed:
+            members = packed.infolist()
+        # they are stored as they are: one that claims more than the file has is not ours
+        if any(each.compress_type != zipfile.ZIP_STORED or each.file_size > len(raw) for each in members):
+            raise ValueError("it is compressed")
+        if sorted(each.filename for each in members) != sorted(f"{name}.npy" for name in _SHAPES):
+            raise ValueError("it has other arrays")
+        with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
+            found = {name: stored[name] for name in _SHAPES}
+    except _UNREADABLE as error:
+        raise ValueError(str(error)) from None
+    for name, shape in _SHAPES.items():
+        made = found[name].shape
+        fits = len(made) == len(shape) and all(want in (-1, have) for want, have in zip(shape, made, strict=True))
+        if found[name].dtype != np.int64 or not fits:
+            raise ValueError(f"its array {name} has another form")
+    return found
+
 
 WINDOW = 8 << 20
 POSITIONS = 1 << 16  # records walked at once
@@ -41,7 +167,7 @@ _ENTRY = struct.Struct(">ii16xq12xi")  # the header of an entry of DLedger: magi
 
 
 def carve_range(image: Image, start: int, stop: int) -> Found:
-    """Find what begins in [start, stop). A message that begins before start is not known here: `joining` corrects what that changes."""
+    """Find what begins in [start, stop). A message that begins before start is not known here: `Joined` corrects what that changes."""
     return _Carver(image, start, stop).run()
 
 
@@ -339,3 +465,134 @@ class _Carver:
                 self._claim(self.out[:, :1].copy() + np.array([[start]] * 4 + [[0]]))
                 return self.mark - origin
         return 0
+
+
+BLOCK = 1 << 20
+
+
+class Joined:
+    """The findings of an image, split after split. found: those so far."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.found = Found(0, 0)
+        self._messages = [self.found.messages]
+
+    def add(self, following: Found) -> None:
+        """Add the findings of the next split."""
+        self._frame_before(following)
+        while following.start < self.found.end:
+            end = self.found.end
+            across = _across(following, end)
+            if across and across < following.end:
+                self._append(carve_range(self.image, end, across))
+                end = across
+            following = self._cut(following, end) if end < following.end else Found(self.found.end, self.found.end)
+        self._append(following)
+
+    def finish(self) -> Found:
+        """Return the findings of the image."""
+        self.found.messages = np.concatenate(self._messages, axis=1)
+        return self.found
+
+    def _frame_before(self, following: Found) -> None:
+        """Carve the seam again if the first message after it has no frame, and may have one that begins before it."""
+        gaps, seam = self.found.gaps, following.start
+        if not following.messages.shape[1] or not gaps or not gaps[-1].stop == seam == self.found.end:
+            return
+        start, term = int(following.messages[FROM, 0]), int(following.messages[TERM, 0])
+        if start - seam >= MARGIN or following.messages[KIND, 0] == message_store.RECORD:
+            return
+        last = gaps.pop()
+        back = max(last.start, seam - MARGIN)
+        if back > last.start:
+            gaps.append(self._without_end(last, back))
+        self.found.end = back
+        self._append(carve_range(self.image, back, term + 1))
+
+    def _without_end(self, gap: Gap, stop: int) -> Gap:
+        """Return the part of a gap before a position."""
+        if gap.low < 0 or gap.low >= stop:
+            return Gap(gap.start, -1, -1, stop)
+        at = stop
+        while gap.high > stop and at > gap.low:
+            start = max(gap.low, at - BLOCK)
+            low, high = nonzero_bounds(self.image.read(start, at))
+            if low >= 0:
+                return Gap(gap.start, gap.low, start + high, stop)
+            at = start
+        return Gap(gap.start, gap.low, gap.high, stop)
+
+    def _append(self, following: Found) -> None:
+        found = self.found
+        runs, gaps, unreadable = following.runs, following.gaps, following.unreadable
+        if found.runs and runs:
+            last, first = found.runs[-1], runs[0]
+            entry = self._is_entry(last, first)
+            if entry:  # its header is not a gap, on either side of the seam
+                gaps = [gap for gap in gaps if gap.stop > first.start]
+                while found.gaps and found.gaps[-1].start >= last.end:
+                    found.gaps.pop()
+            if entry or (last.filled == last.end == first.start and last.base == first.base):
+                found.runs[-1] = Run(last.base, np.concatenate([last.positions, first.positions]), first.end, first.filled)
+                runs = runs[1:]
+        if found.gaps and gaps and found.gaps[-1].stop == gaps[0].start:
+            one, two = found.gaps[-1], gaps[0]
+            found.gaps[-1] = Gap(one.start, two.low if one.low < 0 else one.low, one.high if two.low < 0 else two.high, two.stop)
+            gaps = gaps[1:]
+        if found.unreadable and unreadable and found.unreadable[-1][1] == unreadable[0][0]:
+            found.unreadable[-1] = (found.unreadable[-1][0], unreadable[0][1])
+            unreadable = unreadable[1:]
+        found.runs.extend(runs)
+        found.gaps.extend(gaps)
+        found.unreadable.extend(unreadable)
+        found.untried |= following.untried
+        self._messages.append(following.messages)
+        found.end = max(found.end, following.end)
+
+    def _is_entry(self, last: Run, first: Run) -> bool:
+        """Return whether a run goes on after the seam with an entry of DLedger, whose header was not known as such."""
+        if last.base != first.base or last.filled != last.end or first.start - last.end != frames.ENTRY_HEADER_SIZE:
+            return False
+        stop = int(first.positions[1]) if len(first.positions) > 1 else first.end
+        return frames.entry_status_at(self.image.read(last.end, stop), 0, last.base + last.end) == frames.VALID
+
+    def _cut(self, found: Found, at: int) -> Found:
+        """Return the findings at and after a position, which nothing found spans."""
+        runs = []
+        for run in found.runs:
+            if run.start >= at:
+                runs.append(run)
+            elif run.end > at:
+                runs.append(Run(run.base, run.positions[np.searchsorted(run.positions, at) :], run.end, run.filled))
+        gaps = [self._shorten(gap, at) for gap in found.gaps if gap.stop > at]
+        unreadable = [(max(low, at), high) for low, high in found.unreadable if high > at]
+        messages = found.messages[:, found.messages[FROM] >= at]
+        return Found(at, found.end, runs, messages, gaps, unreadable, found.untried)
+
+    def _shorten(self, gap: Gap, at: int) -> Gap:
+        if gap.start >= at:
+            return gap
+        low = gap.low
+        position = at
+        while 0 <= low < at:
+            if position >= gap.high:
+                return Gap(at, -1, -1, gap.stop)
+            part = self.image.read(position, min(position + BLOCK, gap.high))
+            first, _ = nonzero_bounds(part)
+            low = position + first if first >= 0 else low
+            position += max(1, len(part))
+        return Gap(at, low, gap.high if low >= 0 else -1, gap.stop)
+
+
+def _across(found: Found, at: int) -> int:
+    """Return the end of a record or message that spans a position, 0 if there is none."""
+    for run in found.runs:
+        if run.start < at < run.filled:
+            place = int(np.searchsorted(run.positions, at))
+            if at < run.end and place < len(run.positions) and run.positions[place] == at:
+                return 0
+            following = run.positions[place:]
+            return int(following[0]) if len(following) else run.filled
+    spanning = (found.messages[FROM] < at) & (found.messages[TO] > at)
+    return int(found.messages[TO][spanning].max()) if spanning.any() else 0

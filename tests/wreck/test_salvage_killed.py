@@ -2,7 +2,7 @@
 
 The runs are children of one process that has everything loaded, so that the kills hit the work. As a program, with any number of kills:
 
-    PYTHONPATH=tests python tests/jobs/test_salvage_killed.py IMAGE WORK KILLS jsonl|parquet
+    PYTHONPATH=tests python tests/wreck/test_salvage_killed.py IMAGE WORK KILLS jsonl|parquet
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from mqstore.errors import TargetError
 
 KILLS = 20
 SPLIT = 40_000
-RECORDS = 150  # of a fragment
-MESSAGES = 60  # of RabbitMQ, of a batch and of a fragment
-LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.jobs.carved_rows",
-          "mqstore.jobs.carved_rabbitmq_rows")  # fmt: skip
+MESSAGES = 60  # of a fragment, and of a batch of RabbitMQ
+LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.wreck.rows")
 
 
 def start(image: Path, place: Path, suffix: str) -> int:
@@ -41,13 +39,12 @@ def start(image: Path, place: Path, suffix: str) -> int:
     status = 70
     try:
         from mqstore.cli.main import run
-        from mqstore.jobs import carve, carved_rabbitmq_rows, carved_rows
-        from mqstore.rabbitmq.salvage import carved_messages as rabbitmq_rows
+        from mqstore.rabbitmq import salvage
+        from mqstore.wreck import rows, search
 
-        carve.SPLIT = SPLIT
-        carve.carve.__kwdefaults__["split"] = SPLIT
-        carved_rows.FRAGMENT_RECORDS = RECORDS
-        carved_rabbitmq_rows.FRAGMENT_RECORDS = rabbitmq_rows.BATCH_ROWS = MESSAGES
+        search.SPLIT = SPLIT
+        search.carve.__kwdefaults__["split"] = SPLIT
+        rows.FRAGMENT_RECORDS = salvage.BATCH_ROWS = MESSAGES
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         to, work = place / f"found.{suffix}", place / "work"
         status = run(["salvage", str(image), "--to", str(to), "--resume", str(work), "--threads", "2", "-o", "json"])
@@ -118,7 +115,7 @@ def test_a_run_that_ended_between_its_two_files_goes_on_with_the_second(tmp_path
         raise TargetError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqstore.jobs.carved_rabbitmq_rows.write_carved_rabbitmq_rows", ending)
+        patch.setattr("mqstore.wreck.rows.write_carved_rabbitmq_rows", ending)
         assert run_cli(*asked).status == 2
     first, second = tmp_path / "found.rocketmq.jsonl", tmp_path / "found.rabbitmq.jsonl"
     assert (first.exists(), second.exists()) == (True, False)

@@ -17,17 +17,16 @@ from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase,
 from support.images import files_of, fragments, noise_of, shuffled_image
 
 from mqstore.errors import TargetError
-from mqstore.jobs import carve as job
-from mqstore.jobs.carve import Wreck, carve, source_files
-from mqstore.jobs.carved_rabbitmq_rows import write_carved_rabbitmq_rows
-from mqstore.jobs.carved_rows import write_carved_rows
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.places import open_rocketmq
-from mqstore.rabbitmq.salvage.salvaging import messages_of, open_wreck
+from mqstore.rabbitmq.salvage import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
-from mqstore.rocketmq.salvage.salvaging import rows_of
+from mqstore.rocketmq.salvage import rows_of
 from mqstore.table.text import columns_for, python_rows, rabbitmq_columns_for
+from mqstore.wreck import search as job
+from mqstore.wreck.rows import write_carved_rabbitmq_rows, write_carved_rows
+from mqstore.wreck.search import Wreck, carve, source_files
 
 pytestmark = pytest.mark.spark_in_all
 
@@ -161,7 +160,7 @@ def write(wreck: Wreck, to: Path, format: str, runner: Any, stage: Path, *, keep
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 def test_a_run_that_was_killed_goes_on_and_writes_the_same_bytes(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: A002
-    monkeypatch.setattr("mqstore.jobs.carved_rows.FRAGMENT_RECORDS", 200)
+    monkeypatch.setattr("mqstore.wreck.rows.FRAGMENT_RECORDS", 200)
     image = tmp_path / "image"
     image.write_bytes(scattered(1)[0])
     files = source_files(image)

@@ -15,16 +15,14 @@ from support.golden import CASES, OTHER_RABBITMQ, RABBITMQ, case_named
 from support.images import files_of, noise_of, shuffled_image
 from support.rabbitmq_index import message_id, term
 
-from mqstore.carving import carver
-from mqstore.carving.carver import carve_range, nonzero_bounds
-from mqstore.carving.findings import FROM, KIND, TO, Found
-from mqstore.carving.joining import Joined
 from mqstore.errors import CannotOpenError
 from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.kernels.rocketmq import frames
 from mqstore.rabbitmq.format import message_file
 from mqstore.rocketmq.format.record import Record, encode, frame_size
+from mqstore.wreck import carving as carver
+from mqstore.wreck.carving import FROM, KIND, TO, Found, Joined, carve_range, nonzero_bounds
 
 
 def carved(path: Path, split: int) -> Found:

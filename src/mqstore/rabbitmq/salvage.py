@@ -1,0 +1,619 @@
+"""Salvage of RabbitMQ stores: all messages of a store, a damaged store or single files of one, or of an image, each with its verdict.
+
+    verdict       meaning                                                                       written
+    intact        valid, and an index entry references it                                       yes
+    consumed      acknowledged, and not yet reclaimed                                           yes
+    unindexed     valid, but in no queue: acknowledged and not reclaimed, or its index is lost  yes
+    duplicate     a further copy, or a second publish of a sequence id                          yes
+    damaged       some of its bytes are invalid                                                 yes
+    unreachable   its index entry is valid, its bytes are missing                               counted
+
+An acknowledged message is never `intact`, unless the acknowledgement itself is lost: then the files do not distinguish it from a ready
+message. Only bodies in `.qs` files have checksums: a changed byte in any other body cannot be detected.
+
+The parts of a damaged store are arranged as a store: single files, one queue's directory, message files alone, lost+found.
+
+    lost+found/#1/12.idx          -->   queues/#1/12.idx
+    lost+found/#1/journal.jif     -->   queues/#1/journal.jif
+    copies/3.rdq  copies/3.rdt    -->   msg_store_persistent/3.rdq, 3.rdt
+
+All parts become one vhost: index files are grouped by their directory, and all message files form one store (an entry finds its message
+by id, wherever it is). A file whose name is not a number gets one. `.queue_name`, `.config` and `.vhost` are included.
+
+For a queue directory without a valid `.queue_name`, the routing keys of its messages are tried as names: they are queue names where the
+default exchange was used, and a name is right if its digest is the directory's name.
+
+The rows of carved messages, which were found in an image, are read from the image itself:
+
+    found     |message message|message message message|message|      in the order of files and positions
+    batches   |               |                       |       |      BATCH_ROWS or about BATCH_BYTES, the same in any division into tasks
+
+The messages are in no queue: only the index of a queue knows which messages were in it. What a message holds itself, its exchange and
+routing keys, is in its row. A row names the file and position where the message was found. The row of a further copy of an id is a
+`duplicate`; the one that is not is the copy that a store of these messages (`CarvedStore`) would deliver.
+
+In a store of carved messages every message is written into message files that the rest of the package reads:
+
+    image    |...|id term ff|.....|size flags crc term|....|term|        a record, an entry of a queue's own store, a message alone
+    0.rdq    |size id term ff|size id term ff|size id term ff|
+
+It lives beside the target while that is written, and has no queues: only the index of a queue knows which messages were in it.
+
+Format: docs/formats/rabbitmq.md, sections 2.1 and 14.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError, NotAStoreError, UsageError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files.archive import UnpackedArchive, is_archive
+from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.image import Image
+from mqstore.findings import Damage, Verdict
+from mqstore.kernels.rabbitmq import message_store, message_terms
+from mqstore.rabbitmq.convert.broker_version import target_version
+from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.format.index_v1 import ENTRY
+from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
+from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, mapped_bytes
+from mqstore.rabbitmq.format.message_file import OVERHEAD, record
+from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
+from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.store import message_table
+from mqstore.rabbitmq.store.fate import UNLISTED
+from mqstore.rabbitmq.store.message_table import MessageRows
+from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, UNINDEXED, EntryTable, Queue
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
+from mqstore.table.row_files import format_of, write_rows
+from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INDEX = ("idx", "jif", "qi", "qs")
+STORE = ("rdq", "rdt")
+BESIDE = (".config", ".vhost", "recovery.dets")
+ASKED = 200  # messages of a queue whose routing keys are tried as its name
+MOST_FILES = 1_000_000
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file's name is that of a part of a message store."""
+    return name.rpartition(".")[2] in (*INDEX, *STORE)
+
+
+def open_parts(path: Path) -> ReadOnlyDirectory:
+    """Return the store at path, or an arrangement of the parts at and below it. Raises CannotOpenError, NotAStoreError."""
+    unlisted: Mapping[str, str] = {}
+    if path.is_dir():
+        directory = ConfinedDirectory(path)
+        if looks_like_rabbitmq(directory):
+            return directory
+        directory.tolerate_unlisted("")
+        names = [name for name, entry in islice(directory.walk(), MOST_FILES) if entry.is_file]
+        unlisted = directory.unlisted
+    elif path.exists():
+        names, path = [path.name], path.parent
+    else:
+        raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
+    files = dict(_arrange_files(names, path.absolute().name))
+    if not any(is_part(name) for name in files):
+        raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
+    arranged = AliasDirectory(path, files)
+    arranged.tolerate_unlisted("", known=unlisted)
+    return arranged
+
+
+def unread_files(directory: ReadOnlyDirectory) -> list[str]:
+    """Return the files at the place of an arrangement that are not in it, because their names are not those of parts; empty ones aside."""
+    if not isinstance(directory, AliasDirectory):
+        return []
+    known = set(directory.files.values())
+    place = ConfinedDirectory(directory.root)
+    place.tolerate_unlisted("")
+    return [name for name, entry in islice(place.walk(), MOST_FILES) if entry.is_file and entry.size and name not in known]
+
+
+def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each file in the arrangement, with its real name."""
+    taken: set[str] = set()
+    stems: dict[tuple[str, str], int] = {}
+    names = sorted(names)
+    for name in names:
+        above, _, own = name.rpartition("/")
+        stem, _, ending = own.rpartition(".")
+        if ending in STORE:
+            # an .rdt and the .rdq of its number keep the same number
+            number = stems.get((above, stem), int(stem) if _is_number(stem) else 0)
+            while f"msg_store_persistent/{number}.{ending}" in taken:
+                number += 1
+            stems[above, stem] = number
+            placed = f"msg_store_persistent/{number}.{ending}"
+        elif ending in INDEX or own == ".queue_name":
+            if ending == "jif":
+                own = "journal.jif"
+            elif ending in INDEX and not _is_number(stem):
+                own = f"0.{ending}"
+            placed = f"queues/{_directory(above, root)}/{own}"
+            while placed in taken and ending in INDEX:
+                placed = f"queues/{placed.split('/')[1]}'/{own}"
+        elif own in BESIDE:
+            placed = own
+        else:
+            continue
+        if placed not in taken:
+            taken.add(placed)
+            yield placed, name
+
+
+def _directory(above: str, root: str) -> str:
+    """Return the name of a queue's directory: that of the directory of the file."""
+    return above.rpartition("/")[2] or root or "queue"
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdigit() and len(stem) <= 18
+
+
+def guess_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
+    """Return names of queues, from the routing keys of their messages, for directories without a known name."""
+    found = set()
+    for vhost in vhosts:
+        for queue in vhost.queues:
+            if not queue.place.named:
+                found |= _guess(queue, vhost)
+    return sorted(found)
+
+
+def _guess(queue: Queue, vhost: Vhost) -> set[tuple[str, str]]:
+    tried: set[tuple[bytes, bytes]] = set()
+    for message in islice(chain(_messages(queue, vhost), _from_stores(queue)), ASKED):
+        for key in message.routing_keys:
+            of = message.vhost or (vhost.name or "/").encode("utf-8", "surrogateescape")
+            if (of, key) in tried:
+                continue
+            tried.add((of, key))
+            candidates = (key, *(priority_name(key, level) for level in range(256)))
+            if any(queue_directory(of, name) == queue.directory for name in candidates):
+                return {(of.decode("utf-8", "surrogateescape"), key.decode("utf-8", "surrogateescape"))}
+    return set()
+
+
+def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
+    for found in queue.entry_tables():
+        for source, at, length in zip(found.source.tolist(), found.at.tolist(), found.length.tolist(), strict=True):
+            if source < 0:
+                continue
+            name, data = found.sources[source]
+            if data is None:
+                data = mapped_bytes(vhost.root, name)
+            try:
+                if data is not None and length > 0:
+                    yield read_message(data[at : at + length].tobytes())
+            except EtfError:
+                continue
+
+
+def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
+    """Yield messages of `.qs` files without an index."""
+    for number in queue.index_v2.orphan_stores:
+        data = queue.index_v2.store_data(number)
+        at, size = queue.index_v2.orphans(number)
+        for start, length in zip((at + ENTRY_HEADER).tolist(), size.tolist(), strict=True):
+            try:
+                yield read_message(data[start : start + length].tobytes())
+            except EtfError:
+                continue
+
+
+WRITTEN = frozenset({Verdict.INTACT, Verdict.CONSUMED, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED})
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageReport:
+    """The result of a salvage. verdicts: all rows by verdict; messages: those written; bytes: size of the file."""
+
+    to: str
+    format: str
+    messages: int
+    bytes: int
+    verdicts: dict[str, int]
+    findings: tuple[Damage, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was damaged or missing."""
+        lost = sum(self.verdicts.get(verdict, 0) for verdict in (Verdict.DAMAGED, Verdict.UNREACHABLE))
+        return not self.findings and not lost
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "to": self.to,
+            "format": self.format,
+            "ok": self.ok,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "verdicts": {str(verdict): self.verdicts.get(verdict, 0) for verdict in Verdict},
+            "damage": [item.as_dict() for item in self.findings],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> RabbitMQStore:
+    """Return the store at path, or the parts of one: a directory, any single file, an archive. It is read carefully.
+
+    Raises CannotOpenError, NotAStoreError.
+    """
+    keep = None
+    if is_archive(path) and path.is_file():
+        keep = UnpackedArchive(path)
+    elif not path.exists():
+        raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
+    directory = open_parts(path if keep is None else keep.store_root())
+    known = tuple(names)
+    store = RabbitMQStore(path, names=known, now=now, keep=keep, directory=directory, careful=True)
+    guessed = guess_names(store.vhosts)
+    if guessed:
+        store = RabbitMQStore(path, names=(*known, *guessed), now=now, keep=keep, directory=directory, careful=True)
+    return store
+
+
+def messages_of(
+    store: RabbitMQStore, columns: tuple[str, ...], vhosts: frozenset[str] | None = None, queues: frozenset[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield every message in any state; its lineage has the real names of the files."""
+    selection = QueueSelection(vhosts=vhosts, queues=queues, everything=True)
+    directory = store.directory
+    for batch in store.to_batches(columns, selection):
+        yield _originals(batch, directory) if isinstance(directory, AliasDirectory) else batch
+
+
+def _originals(batch: pa.RecordBatch, directory: AliasDirectory) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    place = batch.schema.get_field_index("store_file")
+    if place < 0:
+        return batch
+    real = {_shown(name): _shown(directory.original(name)) for name in directory.files}
+    names = [None if name is None else real.get(name, name) for name in batch.column(place).to_pylist()]
+    return batch.set_column(place, batch.schema.field(place), pa.array(names, pa.string()))
+
+
+def _shown(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def salvage(
+    store: RabbitMQStore,
+    to: Path,
+    *,
+    format: str | None = None,  # noqa: A002
+    verdicts: Iterable[str] = WRITTEN,
+    vhosts: frozenset[str] | None = None,
+    queues: frozenset[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SalvageReport:
+    """Write every message with these verdicts to a new file. format: `jsonl` or `parquet`; None: by the suffix.
+
+    Raises TargetError, UsageError.
+    """
+    started = time.monotonic()
+    chosen = format_of(to, format)
+    if chosen == "jsonl":
+        rows = messages_of(store, rabbitmq_columns_for("base64"), vhosts, queues)
+        batches: Iterator[pa.RecordBatch] = (rename_properties_json(batch) for batch in rows)
+    else:
+        batches = messages_of(store, RABBITMQ_COLUMNS, vhosts, queues)
+    written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts), progress=progress)
+    return SalvageReport(str(to), chosen, written.rows, written.bytes, written.verdicts, originals(store), time.monotonic() - started)
+
+
+def salvage_store(
+    store: RabbitMQStore,
+    to: Path,
+    version: int | None,
+    *,
+    target: str | None = None,
+    into: str | None = None,
+    vhost: str = "/",
+    entries_v2: int = ENTRY_COUNT,
+    threads: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> ConvertReport:
+    """Write the valid, unacknowledged messages of all queues to a new `msg_stores` directory, from which a broker starts.
+
+    Messages in no queue, and those in files of an unknown queue, are included only if `into` names a queue for them in `vhost`. `vhost` is
+    also the name of a vhost directory without one. target: the version of RabbitMQ that will read the new directory, for example "3.10":
+    it determines the queue version unless one is given, and up to 3.13 the form of messages. Raises TargetError, UsageError.
+    """
+    broker = None if target is None else target_version(target, version)
+    if version is None:
+        version = 2 if broker is None else broker.queue_version
+    if version not in (1, 2):
+        raise UsageError(f"queue version must be 1 or 2, not {version}")
+    names = {each.place.place: each.name or vhost for each in store.vhosts}
+    places = {place: f"vhosts/{vhost_directory(name)}" for place, name in names.items()}
+    if len(set(places.values())) < len(places):
+        raise UsageError("two vhosts of the store would have the same name; salvage their directories one by one")
+    place = None if into is None else (vhost, into)
+    options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=place, broker=broker)
+    return write_stores(store.directory, places, to, options)
+
+
+def originals(store: RabbitMQStore) -> tuple[Damage, ...]:
+    """Return the findings of a store, with the real names of the files."""
+    directory = store.directory
+    if not isinstance(directory, AliasDirectory):
+        return store.findings
+    return tuple(
+        Damage(directory.original(item.file), item.offset, item.length, item.kind, item.detail, item.messages) for item in store.findings
+    )
+
+
+FILE_BYTES = 64 << 20  # a message file of a carved store is ended by the first message after this many bytes
+BATCH_ROWS = 2048
+BATCH_BYTES = 32 << 20
+BLOCK = 1 << 14  # rows; a batch does not span two blocks
+READ_BYTES = 16 << 20  # read at once, or one message
+READ_MESSAGES = 1 << 14
+NEAR = 16 << 10  # bytes between two messages that are read along with them
+ID_SIZE = 16
+VERSION = 131  # first byte of a term
+# rows of the array of messages of `mqstore.wreck.carving`
+FROM, TERM, TERM_END, KIND = 0, 2, 3, 4
+
+Longs = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """Messages found in a file. name: its path relative to the source; messages: the array of `mqstore.wreck.carving`.
+
+    hi, lo, duplicate: of each message its id, as two big-endian halves, and whether it is a further copy; None until they are known.
+    """
+
+    name: str
+    image: Image
+    messages: Longs
+    hi: Longs | None = None
+    lo: Longs | None = None
+    duplicate: Mask | None = None
+
+    @property
+    def lengths(self) -> Longs:
+        """Bytes of the terms."""
+        return np.asarray(self.messages[TERM_END] - self.messages[TERM])
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms in a buffer, some messages of a file in order. hi, lo: their ids; persistent: as the messages say."""
+
+    first: int
+    buffer: Bytes
+    at: Longs
+    length: Longs
+    hi: Longs
+    lo: Longs
+    persistent: Mask
+
+
+def terms_of(found: FoundMessages) -> Iterator[Terms]:
+    """Yield the terms of messages, read from the image in pieces, with their ids. Raises CannotOpenError if the image has changed."""
+    for first, buffer, at, length in _read(found):
+        fields = np.zeros((len(at), message_terms.FIELD_COUNT), np.int64)
+        message_terms.fields(buffer, at, length, fields)
+        known = fields[:, message_terms.STATUS] == message_terms.FAST
+        persistent = fields[:, message_terms.PERSISTENT] != 0
+        hi, lo = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)
+        rows = np.flatnonzero(known)
+        high, low = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        # the kernel reads the id of a store record, which is 8 bytes after its start
+        message_store.record_ids(buffer, fields[rows, message_terms.ID_START] - 8, high, low)
+        hi[rows], lo[rows] = high, low
+        for row in np.flatnonzero(~known).tolist():
+            own, persistent[row] = _decoded(buffer[at[row] : at[row] + length[row]].tobytes())
+            hi[row], lo[row] = int.from_bytes(own[:8], "big", signed=True), int.from_bytes(own[8:], "big", signed=True)
+        yield Terms(first, buffer, at, length, hi, lo, persistent)
+
+
+def _read(found: FoundMessages) -> Iterator[tuple[int, Bytes, Longs, Longs]]:
+    """Yield pieces of the image: number of the first message, bytes, and where in them the terms are."""
+    rows = found.messages
+    far = np.flatnonzero(rows[TERM, 1:] - rows[TERM_END, :-1] > NEAR) + 1  # the first messages after a distance
+    first, count = 0, rows.shape[1]
+    while first < count:
+        start = int(rows[TERM, first])
+        last = max(first + 1, int(np.searchsorted(rows[TERM_END], start + READ_BYTES, side="right")))
+        last = min(last, first + READ_MESSAGES)
+        after = int(np.searchsorted(far, first, side="right"))
+        last = min(last, int(far[after])) if after < len(far) else last
+        end = int(rows[TERM_END, last - 1])
+        data = found.image.read(start, end)
+        if len(data) < end - start:
+            raise _changed(found, start + len(data))
+        at = np.ascontiguousarray(rows[TERM, first:last] - start)
+        other = np.flatnonzero(data[at] != VERSION)
+        if len(other):
+            raise _changed(found, start + int(at[other[0]]))
+        yield first, data, at, np.ascontiguousarray(rows[TERM_END, first:last] - rows[TERM, first:last])
+        first = last
+
+
+def _changed(found: FoundMessages, at: int) -> CannotOpenError:
+    return CannotOpenError(
+        f"{found.image.path} has changed since it was searched, or cannot be read any more at byte {at}; salvage a copy of it"
+    )
+
+
+def _decoded(term: bytes) -> tuple[bytes, bool]:
+    """Return the id that a message holds, or one made of its bytes if it has none, and whether it is persistent."""
+    try:
+        message = read_message(term)
+    except EtfError:
+        return hashlib.sha256(term).digest()[:ID_SIZE], True
+    return message.id if len(message.id) == ID_SIZE else hashlib.sha256(term).digest()[:ID_SIZE], message.persistent
+
+
+def duplicates(hi: Longs, lo: Longs, length: Longs) -> Mask:
+    """Return which messages, in the order of finding, are further copies. length: of their terms in bytes.
+
+    Of copies in one message file of a carved store, the last one is not a duplicate; of copies in several files, one in the first of them.
+    """
+    count = len(hi)
+    number = np.zeros(count, np.int32)
+    ends = np.cumsum(length + OVERHEAD)
+    base, file = 0, 0
+    while True:
+        start = int(np.searchsorted(ends, base + FILE_BYTES)) + 1
+        if start >= count:
+            break
+        file += 1
+        number[start:] = file
+        base = int(ends[start - 1])
+    order = np.lexsort((-np.arange(count), number, lo, hi))
+    copy = np.zeros(count, np.bool_)
+    copy[order[1:]] = (hi[order[1:]] == hi[order[:-1]]) & (lo[order[1:]] == lo[order[:-1]])
+    return copy
+
+
+def batch_ends(length: Longs) -> Longs:
+    """Return after which messages, in the order of finding, a batch of rows ends. length: of all their terms in bytes."""
+    found = []
+    for start in range(0, len(length), BLOCK):
+        ends = np.cumsum(length[start : start + BLOCK])
+        first = 0
+        while first < len(ends):
+            taken = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))
+            first = min(max(last, first + 1), first + BATCH_ROWS, len(ends))
+            found.append(start + first)
+    return np.array(found, np.int64)
+
+
+def rows_of(found: Sequence[FoundMessages], columns: tuple[str, ...], ends: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the message table, a batch up to each of these numbers of messages. found: with ids and copies."""
+    first = 0
+    starts = np.cumsum([0] + [each.messages.shape[1] for each in found])
+    for end in ends:
+        parts = []
+        low = int(np.searchsorted(starts, first, side="right")) - 1
+        while low < len(found) and starts[low] < end:
+            each, start = found[low], int(starts[low])
+            chosen = slice(max(0, first - start), end - start)
+            assert each.hi is not None
+            assert each.lo is not None
+            assert each.duplicate is not None
+            if each.messages[:, chosen].shape[1]:
+                parts.append(
+                    FoundMessages(each.name, each.image, each.messages[:, chosen], each.hi[chosen], each.lo[chosen], each.duplicate[chosen])
+                )
+            low += 1
+        rows = _rows(parts)
+        yield message_table.build_batch(rows, columns, message_table.decode_terms(rows, lambda name: None))
+        first = end
+
+
+def _rows(parts: Sequence[FoundMessages]) -> MessageRows:
+    """Return the rows of a batch, with their terms."""
+    sources: list[tuple[str, Bytes]] = []
+    source, at, length = [], [], []
+    for each in parts:
+        for _, data, places, sizes in _read(each):
+            source.append(np.full(len(places), len(sources), np.int32))
+            sources.append((each.name, data))
+            at.append(places)
+            length.append(sizes)
+        each.image.close()
+    number = np.concatenate(source)
+    count = len(number)
+    entries = np.zeros(count, ENTRY)
+    entries["hi"] = np.concatenate([each.hi for each in parts])
+    entries["lo"] = np.concatenate([each.lo for each in parts])
+    known = np.full(count, UNINDEXED, np.uint8)
+    known[np.concatenate([each.duplicate for each in parts])] = DUPLICATE
+    known[np.concatenate([each.messages[KIND] for each in parts]) == message_store.DAMAGED_ENTRY] = DAMAGED
+    nothing = np.zeros(count, np.bool_)
+    table = EntryTable(
+        0,
+        entries,
+        tuple(sources),
+        number,
+        np.concatenate(at),
+        np.concatenate(length),
+        np.concatenate([each.messages[FROM] for each in parts]),
+        number,
+        nothing,
+        nothing,
+        known,
+        np.full(count, PERSISTENT_STORE, np.uint8),
+        np.full(count, UNLISTED, np.uint8),
+    )
+    return MessageRows(None, None, None, table, np.full(count, -1, np.int64), None, indexed=False)
+
+
+@dataclass(slots=True)
+class CarvedStore:
+    """The store that was written. damaged, transient: messages that were left out."""
+
+    path: Path
+    count: int = 0
+    damaged: int = 0
+    transient: int = 0
+
+    def open(self) -> RabbitMQStore:
+        """Open the store as what is left of one."""
+
+        return open_wreck(self.path)
+
+
+def write_carved(found: Iterable[FoundMessages], to: DurableDirectory, *, damaged: bool = True, transient: bool = True) -> CarvedStore:
+    """Write messages into message files below a directory.
+
+    damaged: also those whose checksum does not fit. transient: also those that are not persistent, which a broker drops at its start.
+    Raises CannotOpenError if a message cannot be read any more, TargetError if there is no room.
+    """
+    store = CarvedStore(to.path(""))
+    number = size = 0
+    sink = to.open_new("0.rdq")
+    try:
+        for source in found:
+            for terms in terms_of(source):
+                raw = terms.buffer.data
+                ids = np.stack([terms.hi, terms.lo], axis=1).astype(">i8").tobytes()
+                bad = source.messages[KIND, terms.first : terms.first + len(terms.at)] == message_store.DAMAGED_ENTRY
+                for k, (start, length) in enumerate(zip(terms.at.tolist(), terms.length.tolist(), strict=True)):
+                    if bad[k] and not damaged:
+                        store.damaged += 1
+                        continue
+                    if not terms.persistent[k] and not transient:
+                        store.transient += 1
+                        continue
+                    if size >= FILE_BYTES:
+                        sink.close()
+                        number, size = number + 1, 0
+                        sink = to.open_new(f"{number}.rdq")
+                    size += sink.write(record(ids[16 * k : 16 * k + 16], bytes(raw[start : start + length])))
+                    store.count += 1
+            source.image.close()
+    finally:
+        sink.close()
+    return store

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 
 class Observer(Protocol):
-    """Who is told how far work is that has several parts, such as the command line."""
+    """What shows the progress of work that has several parts, such as the command line."""
 
     def progress(self, title: str, unit: str = "bytes") -> AbstractContextManager[Progress]:
         """Return what surrounds one part, and takes (done, total). unit: of these, in the plural."""

@@ -13,7 +13,7 @@ import mqstore.kernels
 from mqstore.kernels.rabbitmq import message_terms
 from mqstore.kernels.rocketmq import record_decode
 from mqstore.rabbitmq.erlang import etf, terms
-from mqstore.rabbitmq.format import journal, message_file, queue_store, segment
+from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
 from mqstore.rabbitmq.message import message_term
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format import consume_queue, index_geometry, record
@@ -89,7 +89,7 @@ def test_a_record_has_its_fields_where_the_codec_has_them() -> None:
         ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", journal._PUBLISH, journal.ID_AT),
         ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", segment._PUBLISH, segment.ID_AT),
         ("rabbitmq.store_layout", "- RECORD_AT_ID RECORD_AT_TERM", message_file._HEADER, 0),
-        ("rabbitmq.store_layout", "ENTRY_AT_SIZE ENTRY_AT_FLAGS ENTRY_AT_CRC ENTRY_AT_PADDING ENTRY_HEADER_SIZE", queue_store._ENTRY, 0),
+        ("rabbitmq.store_layout", "ENTRY_AT_SIZE ENTRY_AT_FLAGS ENTRY_AT_CRC ENTRY_AT_PADDING ENTRY_HEADER_SIZE", index_v2._STORE_ENTRY, 0),
     ],
 )
 def test_a_layout_has_its_fields_where_the_format_has_them(layout: str, names: str, form: struct.Struct | np.dtype, before: int) -> None:

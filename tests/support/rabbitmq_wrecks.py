@@ -7,7 +7,6 @@ from pathlib import Path
 from support.rabbitmq_index import message_id, term, write
 
 from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
-from mqstore.rabbitmq.format import queue_store as qs
 from mqstore.rabbitmq.format.names import queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
@@ -46,7 +45,7 @@ def queue_store(numbers: list[int]) -> tuple[bytes, bytes]:
     for number in numbers:
         raw = stored(number)
         index = index.ljust(64 + 32 * number, b"\0") + index_v2.stored_entry(len(store), len(raw), size=len(body(number)))
-        store += qs.entry(raw)
+        store += index_v2.queue_store_entry(raw)
     return index, store
 
 

@@ -67,11 +67,10 @@ from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ENTRY
-from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
+from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.format.message_file import OVERHEAD, record
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
-from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import UNLISTED

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqstore.rabbitmq.diagnosis.diagnosis import advise
-from mqstore.rabbitmq.diagnosis.version_evidence import evidence
+from mqstore.rabbitmq.diagnosis import advise, version_evidence
 from mqstore.rabbitmq.store.listing import empty_queues, totals, unread_parts, vhost_rows
 from mqstore.store import StorePart
 
@@ -114,7 +113,7 @@ class RabbitMQSummary:
 
 def summarize(store: RabbitMQStore) -> RabbitMQSummary:
     """Summarize an open store."""
-    version, why = evidence(store)
+    version, why = version_evidence(store)
     times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
     return RabbitMQSummary(
         store=str(store.path),

@@ -118,7 +118,7 @@ class RabbitMQ(RabbitMQStore):
 
         progress: called with (rows checked, 0), because the total is not known in advance.
         """
-        from mqstore.rabbitmq.diagnosis.diagnosis import advise
+        from mqstore.rabbitmq.diagnosis import advise
         from mqstore.rabbitmq.verify import verify
 
         report = verify(self, progress)
@@ -139,7 +139,7 @@ class RabbitMQ(RabbitMQStore):
 
         threads: not used; the indexes are read one after the other.
         """
-        from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+        from mqstore.rabbitmq.diagnosis import diagnose
 
         return diagnose(self, version, progress=progress)
 

@@ -18,7 +18,7 @@ from support.golden import Outcome, case_named, run_cli, unpack
 from support.rabbitmq_index import array, message_id, term, write
 
 from mqstore.rabbitmq.erlang import disk_log
-from mqstore.rabbitmq.format import index_v2, journal, message_file, queue_store, segment
+from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
 from mqstore.rabbitmq.format.names import queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 
@@ -112,7 +112,7 @@ def test_a_hostile_term_in_a_version_2_store_is_a_finding(tmp_path: Path) -> Non
     content, entries = index_v2.header(0, 4096, store=True), b""
     for hostile in HOSTILE.values():
         entries += index_v2.stored_entry(len(content), len(hostile), size=4)
-        content += queue_store.entry(hostile)
+        content += index_v2.queue_store_entry(hostile)
     root = store(tmp_path, {f"{QUEUE}/0.qi": index_v2.header(0, 4096) + entries, f"{QUEUE}/0.qs": content})
     found = rows(asked(root)["messages"])
     assert [row["verdict"] for row in found] == ["damaged"] * len(HOSTILE)
@@ -160,7 +160,7 @@ def test_a_version_2_entry_that_points_past_the_end_of_its_store_has_no_message(
         tmp_path,
         {
             f"{QUEUE}/0.qi": index_v2.header(0, 4096) + entries,
-            f"{QUEUE}/0.qs": index_v2.header(0, 4096, store=True) + queue_store.entry(b"\x83j"),
+            f"{QUEUE}/0.qs": index_v2.header(0, 4096, store=True) + index_v2.queue_store_entry(b"\x83j"),
         },
     )
     found = [row["verdict"] for row in rows(asked(root)["messages"])]
@@ -175,7 +175,7 @@ def test_an_unknown_version_of_an_index_or_a_store_is_reported(file: str, magic:
     stored = term(message_id(1), b"body")
     content = {
         f"{QUEUE}/0.qi": index_v2.header(0, 4096) + index_v2.stored_entry(64, len(stored), size=4),
-        f"{QUEUE}/0.qs": index_v2.header(0, 4096, store=True) + queue_store.entry(stored),
+        f"{QUEUE}/0.qs": index_v2.header(0, 4096, store=True) + index_v2.queue_store_entry(stored),
     }
     raw = content[f"{QUEUE}/{file}"]
     assert raw.startswith(magic)

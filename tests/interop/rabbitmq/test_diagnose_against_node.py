@@ -10,7 +10,7 @@ from interop.rabbitmq.adopting import Declared, adopt
 from support.golden import case_named, opened
 from support.rabbitmq_states import made
 
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 

@@ -16,7 +16,7 @@ from support import golden as goldenkit
 from support.golden import case_named, expected, run_cli, tree_checksum
 
 from mqstore.rabbitmq.convert.convert_vhost import convert
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 

@@ -10,7 +10,7 @@ import pytest
 from interop.rabbitmq.adopting import Declared, adopt
 from support.rabbitmq_states import STATES, made
 
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.repair.plan import LOCKING, plan
 from mqstore.rabbitmq.repair.queue_step import completed
 from mqstore.rabbitmq.store.store import RabbitMQStore

@@ -25,7 +25,7 @@ from interop.rabbitmq.test_convert_against_node import has_expired, merged
 from support.golden import Row, case_named, expected, opened_node, run_cli, tree_checksum
 from support.rabbitmq_nodes import damaged, delivered_by_the_old_node, unpacked
 
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 

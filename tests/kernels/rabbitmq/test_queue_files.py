@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqstore.kernels.rabbitmq import queue_files
-from mqstore.rabbitmq.format import queue_store, segment
+from mqstore.rabbitmq.format import index_v2, segment
 
 ONCE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MESSAGES = st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=8)
@@ -28,13 +28,13 @@ def test_entries_of_a_queue_store_are_those_of_the_format(messages: list[bytes])
     source, at, lengths, to = laid(messages, 8)
     page = np.zeros(int(to[-1] + lengths[-1] + 8), np.uint8)
     queue_files.store_entries(source, at, lengths, page, to)
-    assert page.tobytes() == b"".join(map(queue_store.entry, messages))
+    assert page.tobytes() == b"".join(map(index_v2.queue_store_entry, messages))
 
 
 @given(messages=MESSAGES, where=st.integers(0, 10_000), bit=st.integers(0, 7))
 @ONCE
 def test_a_changed_entry_is_not_valid(messages: list[bytes], where: int, bit: int) -> None:
-    raw = np.frombuffer(b"".join(map(queue_store.entry, messages)), np.uint8).copy()
+    raw = np.frombuffer(b"".join(map(index_v2.queue_store_entry, messages)), np.uint8).copy()
     _, _, lengths, to = laid(messages, 8)
     sound = np.zeros(len(messages), np.uint8)
     queue_files.sound_entries(raw, to, lengths, sound)

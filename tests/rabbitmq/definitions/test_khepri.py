@@ -14,7 +14,7 @@ from support import golden as goldenkit
 from support.golden import OTHER_RABBITMQ, case_id, opened_node
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.definitions import raft_log
+from mqstore.rabbitmq.definitions import khepri
 from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.khepri import Tree, read_khepri
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
@@ -93,7 +93,7 @@ def assert_partial(found: Definitions, whole: Definitions) -> None:
 def test_a_log_of_khepri_that_is_cut_in_the_middle_is_a_finding_and_the_rest_is_read(tmp_path: Path) -> None:
     log = unpacked("khepri-logged", tmp_path) / LOG
     whole, data = read_definitions(ReadOnlyDirectory(tmp_path)), log.read_bytes()
-    borders = {entry.offset for entry in raft_log.write_ahead_log(data, LOG).entries}
+    borders = {entry.offset for entry in khepri.write_ahead_log(data, LOG).entries}
     seen = set()
     for end in range(5, len(data), 9973):
         log.write_bytes(data[:end])
@@ -137,7 +137,7 @@ def test_a_transaction_that_is_not_known_is_reported() -> None:
 
 def appended(log: Path, command: Term) -> None:
     """Add an entry of Khepri's member to a write-ahead log."""
-    found = raft_log.write_ahead_log(log.read_bytes(), LOG).entries
+    found = khepri.write_ahead_log(log.read_bytes(), LOG).entries
     newest = max(found, key=lambda entry: entry.index)
     entry = encode((Atom("$usr"), {}, command, Atom("await_consensus")))
     body = struct.pack(">QQ", newest.index + 1, newest.term) + entry

@@ -13,7 +13,7 @@ from support import golden as goldenkit
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rabbitmq.definitions import metadata, mnesia
+from mqstore.rabbitmq.definitions import metadata
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import decode
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
@@ -28,7 +28,7 @@ VHOST = "Ünïcode vhost".encode()
 STATE = 14
 
 
-def without_state(record: mnesia.Record) -> mnesia.Record:
+def without_state(record: metadata.Record) -> metadata.Record:
     return (*record[:STATE], *record[STATE + 1 :]) if record[0] == "amqqueue" else record
 
 
@@ -46,7 +46,7 @@ def unpacked(name: str, target: Path) -> Path:
 
 def test_every_table_is_replayed_to_the_contents_of_the_node(state: str, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in unpacked(state, tmp_path).iterdir()}
-    tables = mnesia.replay(files, metadata.TABLES[:4])
+    tables = metadata.replay(files, metadata.TABLES[:4])
     assert tables.damage == ()
     records = [record for table in tables.records.values() for record in table]
     wanted = [decode(base64.b64decode(text))[0] for text in json.loads((DEFINITIONS / f"{state}.json").read_text())]
@@ -137,7 +137,8 @@ def change(key: int, action: str) -> Term:
 def test_deletions_and_undecided_transactions_do_not_count() -> None:
     def keys(**files: bytes) -> list[Term]:
         return [
-            record[1] for record in mnesia.replay({name.replace("_LOG", ".LOG"): data for name, data in files.items()}, ["t"]).records["t"]
+            record[1]
+            for record in metadata.replay({name.replace("_LOG", ".LOG"): data for name, data in files.items()}, ["t"]).records["t"]
         ]
 
     assert keys(LATEST_LOG=changed(change(1, "write"), change(2, "write"), change(1, "delete"))) == [2]

@@ -10,7 +10,7 @@ import pytest
 from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, run_cli, unpack, unpack_node
 
 from mqstore.diagnosis import Diagnosis
-from mqstore.rabbitmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rabbitmq.diagnosis import START, diagnose
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 VERSIONS = ("3.10.8", "4.3.6")

@@ -11,7 +11,7 @@ from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_n
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.convert.broker_version import node_version
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, opened, run_cli
 
 import mqstore
-from mqstore.rabbitmq.diagnosis.version_evidence import evidence
+from mqstore.rabbitmq.diagnosis import version_evidence
 
 WITHOUT_METADATA = {
     "3.8.9": {"3.8 to 3.12"},
@@ -28,9 +28,9 @@ def test_messages_and_files_of_a_store_without_metadata_show_a_range_of_versions
 
 def test_the_feature_flags_of_a_data_directory_name_the_version(tmp_path: Path) -> None:
     (tmp_path / "msg_stores" / "vhosts").mkdir(parents=True)
-    assert evidence(mqstore.open(tmp_path)) == (
+    assert version_evidence(mqstore.open(tmp_path)) == (
         None,
         "no message is stored and no feature flag of 4.x is named: nothing shows the version",
     )
     (tmp_path / "feature_flags").write_text("[quorum_queue,'rabbitmq_4.0.0','rabbitmq_4.1.0'].\n")
-    assert evidence(mqstore.open(tmp_path)) == ("4.1", "the file feature_flags names rabbitmq_4.1.0")
+    assert version_evidence(mqstore.open(tmp_path)) == ("4.1", "the file feature_flags names rabbitmq_4.1.0")

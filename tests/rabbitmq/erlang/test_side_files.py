@@ -15,8 +15,7 @@ from support.golden import GoldenCase, case_id
 
 from mqstore.findings import Kind
 from mqstore.rabbitmq.erlang import dets, disk_log
-from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
-from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term, encode, read_text, write_text
 from mqstore.rabbitmq.format import vhost_config
 from mqstore.rabbitmq.format.recovery_terms import CleanDot, QueueTerms, read_clean_dot, read_terms, write_clean_dot, write_terms
 

@@ -11,8 +11,7 @@ from support.rabbitmq_index import array, message_id, term, write
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rabbitmq.format import journal, segment
-from mqstore.rabbitmq.format.index_merge import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, journal_map, minus_plus
-from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
+from mqstore.rabbitmq.format.index_v1 import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, QueueIndexV1, journal_map, minus_plus
 
 PUB, DEL, ACK = journal.PUBLISH, journal.DELIVER, journal.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}

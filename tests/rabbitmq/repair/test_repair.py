@@ -14,7 +14,7 @@ from support.rabbitmq_states import STATES, made
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites
-from mqstore.rabbitmq.diagnosis.diagnosis import diagnose
+from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.recovery_terms import read_terms
 from mqstore.rabbitmq.repair.plan import LOCKING, NodeLock, holder, plan

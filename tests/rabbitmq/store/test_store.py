@@ -16,7 +16,7 @@ import mqstore
 from mqstore.errors import MqstoreError, NotAStoreError, NotFoundError, UnsupportedError, UsageError
 from mqstore.findings import Kind
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.format import index_v2, journal, message_file, queue_store, segment
+from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.store.message_store import MessageStore, StoreFile
@@ -375,7 +375,7 @@ def v2_files(count: int = 3, *, checked: bool = True) -> tuple[bytes, bytes]:
     for seq in range(count):
         stored = term(message_id(seq), b"body")
         index += index_v2.stored_entry(len(store), len(stored), size=4)
-        store += queue_store.entry(stored, checked=checked)
+        store += index_v2.queue_store_entry(stored, checked=checked)
     return index, store
 
 
@@ -441,7 +441,7 @@ def test_memory_only_entries_and_transient_ones_are_dropped_after_a_crash(tmp_pa
 def test_a_preallocated_index_and_one_of_another_entry_count_are_read(tmp_path):
     stored = term(message_id(1), b"body")
     index = index_v2.header(256, 256) + bytes(32) + index_v2.stored_entry(64, len(stored), size=4) + bytes(32 * 254)
-    path = store_of(tmp_path, {"q": {"1.qi": index, "1.qs": index_v2.header(256, 256, store=True) + queue_store.entry(stored)}})
+    path = store_of(tmp_path, {"q": {"1.qi": index, "1.qs": index_v2.header(256, 256, store=True) + index_v2.queue_store_entry(stored)}})
     assert verdicts(path) == [(257, "intact", True)]
 
 

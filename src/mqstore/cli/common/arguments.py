@@ -333,10 +333,10 @@ def open_either(
     store: Path, *, config: Path | None = None, names: Path | None = None, now: int | None = None, careful: bool = False
 ) -> RocketMQ | RabbitMQ:
     """Open the store argument of a command that answers for both kinds. config: RocketMQ; the others: RabbitMQ."""
-    from mqstore.rabbitmq.definitions.queue_names import read
+    from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.stores import open_store as open_any
 
-    return open_any(store, config=config, names=() if names is None else tuple(read(names)), now=now, careful=careful)
+    return open_any(store, config=config, names=() if names is None else tuple(read_queue_names(names)), now=now, careful=careful)
 
 
 def recovered_as(view: View) -> str:

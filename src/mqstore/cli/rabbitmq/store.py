@@ -25,9 +25,9 @@ def open_rabbitmq(store: Path, *, now: int | None = None, names: Path | None = N
 
 def read_names(file: Path) -> list[tuple[str, str]]:
     """Read the queue names in a file. Raises CannotOpenError, UsageError."""
-    from mqstore.rabbitmq.definitions.queue_names import read
+    from mqstore.rabbitmq.definitions.document import read_queue_names
 
-    return list(read(file))
+    return list(read_queue_names(file))
 
 
 def note_findings(out: Output, store: RabbitMQStore) -> Sequence[Damage]:

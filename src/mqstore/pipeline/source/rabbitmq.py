@@ -52,7 +52,7 @@ from mqstore.pipeline.source.stores import (
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
 from mqstore.places import find_store
-from mqstore.rabbitmq.definitions import queue_names
+from mqstore.rabbitmq.definitions.document import read_queue_names
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import FileGroup, QueueGroup
@@ -103,7 +103,7 @@ class RabbitMQOptions:
             raise UsageError(f"the number of splits must be at least 1 (got {splits})")
         fields(view, columns)
         names = options.get("names")
-        known = () if names is None else queue_names.read(Path(names))
+        known = () if names is None else read_queue_names(Path(names))
         now = None if at is None else parse_time(at, "at") * 1000
         return cls(paths, view, columns, _selection(options), now, splits, known, fails_fast(options), reported(options))
 

@@ -46,9 +46,9 @@ from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, 
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import read_message
+from mqstore.rabbitmq.store.fate import QueueStart
 from mqstore.rabbitmq.store.message_table import orphan_rows
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, TRANSIENT_STORE, UNINDEXED, EntryTable, Queue
-from mqstore.rabbitmq.store.start_rules import QueueStart
 from mqstore.rabbitmq.store.vhost import Vhost
 
 ROWS = (

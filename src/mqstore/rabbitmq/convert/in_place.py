@@ -35,9 +35,8 @@ from mqstore.findings import Damage
 from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
-from mqstore.rabbitmq.convert.rescue import StoppedNode, queue_names
-from mqstore.rabbitmq.convert.rescue_steps import steps_in_place
-from mqstore.rabbitmq.definitions import mnesia
+from mqstore.rabbitmq.convert.rescue import StoppedNode, queue_names, steps_in_place
+from mqstore.rabbitmq.definitions import metadata as metadata_module
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, read_definitions
@@ -178,8 +177,8 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     if missing:
         raise _refuse(f"this one has no {missing[0]}")
     _check_schema(directory)
-    files = {name: content for name in mnesia.file_names(TABLES) if (content := _read(directory, name)) is not None}
-    for table in mnesia.replay(files, TABLES).records.values():
+    files = {name: content for name in metadata_module.file_names(TABLES) if (content := _read(directory, name)) is not None}
+    for table in metadata_module.replay(files, TABLES).records.values():
         for record in table:
             tag = str(record[0])
             if tag in _SHAPES and len(record) < _SHAPES[tag]:

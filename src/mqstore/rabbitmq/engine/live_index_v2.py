@@ -34,9 +34,7 @@ from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry, StoreReferences
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format import index_v2 as qi
-from mqstore.rabbitmq.format import queue_store as qs
-from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, ROW, SHARED
-from mqstore.rabbitmq.format.queue_store import HEADER_SIZE
+from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, ROW, SHARED
 
 _ENTRY = struct.Struct(">BBBB16sIQ")
 _PLACE = struct.Struct(">QII")
@@ -85,7 +83,7 @@ class LiveIndexV2:
                 segment.data += qi.header(number * self.entries, self.entries, store=True)
             at = segment.qs + len(segment.data)
             self._changes[seq] = qi.stored_entry(at, len(embedded), size=size, expiry=expiry, persistent=persistent)
-            segment.data += qs.entry(embedded)
+            segment.data += qi.queue_store_entry(embedded)
         else:
             self._changes[seq] = qi.shared_entry(message_id, size=size, expiry=expiry, persistent=persistent)
         segment.unacked += 1
@@ -111,7 +109,7 @@ class LiveIndexV2:
         self._empty.add(number)
 
     def _is_written(self, segment: LiveSegmentV2, seq: int) -> bool:
-        return qs.HEADER_SIZE + qi.ENTRY_SIZE * (seq - segment.number * self.entries) < segment.qi
+        return qi.HEADER_SIZE + qi.ENTRY_SIZE * (seq - segment.number * self.entries) < segment.qi
 
     # reading
 
@@ -136,7 +134,7 @@ class LiveIndexV2:
 
     def _stored(self, segment: LiveSegmentV2, place: bytes) -> bytes:
         offset, length, _ = _PLACE.unpack(place)
-        start = offset + qs.ENTRY_HEADER
+        start = offset + qi.ENTRY_HEADER
         if start >= segment.qs:
             return bytes(segment.data[start - segment.qs : start - segment.qs + length])
         name = self.name(segment.number, "qs")
@@ -149,8 +147,8 @@ class LiveIndexV2:
         """Return the entries in the file of a segment, 32 bytes each. Cached until another segment is read or this one changes."""
         if self._view is None or self._view[0] != segment.number:
             data = self._reading.map(self.name(segment.number, "qi")).data
-            whole = (len(data) - qs.HEADER_SIZE) // qi.ENTRY_SIZE
-            rows = data[qs.HEADER_SIZE : qs.HEADER_SIZE + whole * qi.ENTRY_SIZE].reshape(whole, qi.ENTRY_SIZE)
+            whole = (len(data) - qi.HEADER_SIZE) // qi.ENTRY_SIZE
+            rows = data[qi.HEADER_SIZE : qi.HEADER_SIZE + whole * qi.ENTRY_SIZE].reshape(whole, qi.ENTRY_SIZE)
             self._view = segment.number, rows
         return self._view[1]
 
@@ -241,7 +239,7 @@ class LiveIndexV2:
             if seqs[0] != base:
                 self._directory.pwrite(name, 0, run[0])
                 run = []
-            segment.qi = qs.HEADER_SIZE
+            segment.qi = qi.HEADER_SIZE
         else:
             start, run = -1, []
         before = base - 1 if run else None
@@ -249,11 +247,11 @@ class LiveIndexV2:
             if before is None or seq != before + 1:
                 if run:
                     self._directory.pwrite(name, start, b"".join(run))
-                start, run = qs.HEADER_SIZE + qi.ENTRY_SIZE * (seq - base), []
+                start, run = qi.HEADER_SIZE + qi.ENTRY_SIZE * (seq - base), []
             run.append(self._changes[seq])
             before = seq
         self._directory.pwrite(name, start, b"".join(run))
-        segment.qi = max(segment.qi, qs.HEADER_SIZE + qi.ENTRY_SIZE * (seqs[-1] + 1 - base))
+        segment.qi = max(segment.qi, qi.HEADER_SIZE + qi.ENTRY_SIZE * (seqs[-1] + 1 - base))
         self._touched.add(name)
 
     def _remove_empty(self) -> None:
@@ -315,7 +313,7 @@ def recover_v2(
         persistent = live & (rows["flags"] & 1 == 1)
         kept = persistent & (rows["location"] == SHARED)
         embedded = np.flatnonzero(persistent & (rows["location"] == QUEUE_STORE))
-        kept[embedded] = qs.valid_entries(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
+        kept[embedded] = qi.valid_entries(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
         base = number * index.entries
         dropped += (np.flatnonzero(live & ~kept) + base).tolist()
         away = kept & (rows["location"] == SHARED)

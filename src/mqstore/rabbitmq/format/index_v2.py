@@ -24,6 +24,7 @@ Format: docs/formats/rabbitmq.md, sections 12.1 and 12.2.
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.format import queue_store
+from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format.index_v1 import ENTRY, HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, SP, SPDA, IndexSegment
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
 from mqstore.rabbitmq.format.names import is_file_number
@@ -79,8 +80,8 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
     """Return the entries of an index file. number: k of its name. count: M to assume if the header is damaged."""
     findings: list[Damage] = []
     first, valid_header = number * count, False
-    if len(data) >= queue_store.HEADER_SIZE:
-        magic, version, low, high, _ = _HEADER.unpack(data[: queue_store.HEADER_SIZE].tobytes())
+    if len(data) >= HEADER_SIZE:
+        magic, version, low, high, _ = _HEADER.unpack(data[:HEADER_SIZE].tobytes())
         valid_header = magic == b"RCQI" and version == 2
         if 0 < high - low <= _MAX_COUNT and low == number * (high - low):
             first, count = low, high - low
@@ -89,8 +90,8 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
             findings.append(Damage(file, 5, 16, Kind.BAD_QUEUE_FILE, detail))
     if not valid_header:
         why = "the header is not that of a version 2 index; the broker deletes this file and its .qs after a crash"
-        findings.append(Damage(file, 0, min(len(data), queue_store.HEADER_SIZE), Kind.BAD_QUEUE_FILE, why))
-    body = data[queue_store.HEADER_SIZE :]
+        findings.append(Damage(file, 0, min(len(data), HEADER_SIZE), Kind.BAD_QUEUE_FILE, why))
+    body = data[HEADER_SIZE:]
     whole = min(len(body) // ENTRY_SIZE, count)
     rows = body[: whole * ENTRY_SIZE].view(ROW)
     partial = len(body) % ENTRY_SIZE if whole < count else 0
@@ -98,15 +99,13 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
     if partial:
         left = body[whole * ENTRY_SIZE :]
         findings.append(
-            Damage(
-                file, queue_store.HEADER_SIZE + whole * ENTRY_SIZE, partial, Kind.TORN_RECORD, "the last entry of the index is incomplete"
-            )
+            Damage(file, HEADER_SIZE + whole * ENTRY_SIZE, partial, Kind.TORN_RECORD, "the last entry of the index is incomplete")
         )
         if left[0] == 1 and (partial < 2 or left[1] & 1):
             crash = f"{file} ends inside the entry of a persistent message; the broker's queue process crashes on it at every start"
     strange = np.flatnonzero(rows["status"] > 1)
     if len(strange):
-        place = queue_store.HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
+        place = HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
         detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
         findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail))
     return IndexFile(first, count, rows, valid_header, partial, crash, tuple(findings))
@@ -142,8 +141,8 @@ class QueueIndexV2:
     def count(self) -> int:
         """M, from the first valid header."""
         for number in self.numbers[:64]:
-            head = self.directory.read(self.index_file(number), queue_store.HEADER_SIZE) or b""
-            if len(head) == queue_store.HEADER_SIZE:
+            head = self.directory.read(self.index_file(number), HEADER_SIZE) or b""
+            if len(head) == HEADER_SIZE:
                 magic, version, low, high, _ = _HEADER.unpack(head)
                 if magic == b"RCQI" and version == 2 and 0 < high - low <= _MAX_COUNT:
                     return int(high - low)
@@ -164,8 +163,8 @@ class QueueIndexV2:
 
     def store_range(self, number: int) -> tuple[int, int]:
         """Return the first sequence id and M of a `.qs`, by its header, if that is one for its number."""
-        head = self.store_data(number)[: queue_store.HEADER_SIZE].tobytes()
-        if len(head) == queue_store.HEADER_SIZE:
+        head = self.store_data(number)[:HEADER_SIZE].tobytes()
+        if len(head) == HEADER_SIZE:
             magic, version, low, high, _ = _HEADER.unpack(head)
             if magic == b"RCQS" and version == 2 and 0 < high - low <= _MAX_COUNT and low == number * (high - low):
                 return int(low), int(high - low)
@@ -188,7 +187,7 @@ class QueueIndexV2:
         rows = rows[places]
         entries = np.zeros(len(places), ENTRY)
         entries["seq"] = places + index.first
-        entries["record"] = places * ENTRY_SIZE + queue_store.HEADER_SIZE
+        entries["record"] = places * ENTRY_SIZE + HEADER_SIZE
         for field in ("hi", "lo", "expiry", "size"):
             entries[field] = rows[field]
         entries["flags"] = np.where(rows["flags"] & 1, PERSISTENT, 0)
@@ -196,16 +195,16 @@ class QueueIndexV2:
         in_store = rows["location"] == QUEUE_STORE
         entries["place"] = np.where(in_store, IN_QUEUE_STORE, IN_STORE)
         at, size = entries["hi"][in_store], (entries["lo"][in_store] >> 32) & 0xFFFF_FFFF
-        entries["at"][in_store] = at + queue_store.ENTRY_HEADER
+        entries["at"][in_store] = at + ENTRY_HEADER
         entries["length"][in_store] = size
         entries["hi"][in_store] = 0
         entries["lo"][in_store] = 0
         valid = rows["location"] == SHARED
-        valid[in_store] = queue_store.valid_entries(store, at, size)
+        valid[in_store] = valid_entries(store, at, size)
         findings = [
             *unreadable,
             *index.findings,
-            *queue_store.header_damage(store, self.store_file(number)),
+            *store_header_damage(store, self.store_file(number)),
             *self._entry_damage(number, rows, places, live[places] & ~valid & (((rows["flags"] & 1) != 0) | (not dirty))),
         ]
         seen = live[places] & (rows["status"] == 1)
@@ -223,7 +222,7 @@ class QueueIndexV2:
     def _entry_damage(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
         found = []
         for k in np.flatnonzero(bad).tolist():
-            place = queue_store.HEADER_SIZE + int(places[k]) * ENTRY_SIZE
+            place = HEADER_SIZE + int(places[k]) * ENTRY_SIZE
             if rows["location"][k] == QUEUE_STORE:
                 why = f"the entry does not point to a complete, valid message in {number}.qs"
             else:
@@ -233,10 +232,10 @@ class QueueIndexV2:
 
     def orphans(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return position and size of the entries of a `.qs` that no entry of its `.qi` points to."""
-        at, size, _ = queue_store.entries(self.store_data(number))
+        at, size, _ = queue_store_entries(self.store_data(number))
         if number in self._index:
             known = self.segment(number, dirty=False).entries
-            used = known["at"][known["place"] == IN_QUEUE_STORE] - queue_store.ENTRY_HEADER
+            used = known["at"][known["place"] == IN_QUEUE_STORE] - ENTRY_HEADER
             left = ~np.isin(at, used)
             return at[left], size[left]
         return at, size
@@ -260,3 +259,63 @@ def shared_entry(message_id: bytes, *, size: int, expiry: int = 0, persistent: b
 def _split(name: str) -> tuple[str, str]:
     stem, _, ending = name.rpartition(".")
     return stem, ending
+
+
+# ---- queue store of version 2, `<k>.qs`: messages of one queue that are too small for the shared store, in publish order
+#
+# A header of 64 bytes (as above, with the magic RCQS), then entries without gaps:
+#
+#     offset  size  field
+#          0     4  Z: bytes of the stored message
+#          4     1  bit 0: the checksum is valid
+#          5     2  low 16 bits of the CRC-32 of the message
+#          7     1  0
+#          8     Z  stored message
+#
+# Acknowledged messages stay until the file is deleted, so a `.qs` without its `.qi` has more messages than the queue had.
+#
+# Format: docs/formats/rabbitmq.md, section 12.3.
+
+HEADER_SIZE = 64
+_STORE_ENTRY = struct.Struct(">IBHB")
+ENTRY_HEADER = _STORE_ENTRY.size
+
+
+def valid_entries(data: Bytes, at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each entry at `at` whether it is complete, has this size, and matches its checksum if it has one."""
+    ok = np.zeros(len(at), np.uint8)
+    queue_files.sound_entries(data, at, size, ok)
+    return ok.astype(np.bool_)
+
+
+def store_header_damage(data: Bytes, file: str) -> list[Damage]:
+    """Return the finding for a header that is not of version 2; a broker does not check it."""
+    if not len(data) or data[:5].tobytes() == b"RCQS\x02":
+        return []
+    why = "the header is not that of a version 2 store; its messages are accepted if their checksums match"
+    return [Damage(file, 0, min(len(data), HEADER_SIZE), Kind.BAD_QUEUE_FILE, why)]
+
+
+def queue_store_entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return position and size of each entry, found without an index, and where the entries end."""
+    position, found = HEADER_SIZE, []
+    while position + ENTRY_HEADER <= len(data):
+        size = int.from_bytes(data[position : position + 4].tobytes(), "big")
+        if not size or size > len(data) - position - ENTRY_HEADER:
+            break
+        found.append((position, size))
+        position += ENTRY_HEADER + size
+    table = np.array(found, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], min(position, len(data))
+
+
+def queue_store_entry(stored: bytes, *, checked: bool = True) -> bytes:
+    r"""Return the entry of a stored message. checked: with a checksum, as the broker does by default.
+
+    >>> raw = queue_store_entry(b"\x83j")
+    >>> raw.hex()
+    '0000000201513100836a'
+    >>> valid_entries(np.frombuffer(raw, np.uint8), np.array([0, 0]), np.array([2, 3]))
+    array([ True, False])
+    """
+    return _STORE_ENTRY.pack(len(stored), checked, zlib.crc32(stored) & 0xFFFF if checked else 0, 0) + stored

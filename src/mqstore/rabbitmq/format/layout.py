@@ -12,7 +12,7 @@ either the name of the directory is used. Links that point out of the store are 
 `unread_entries` names what is not read although it is in the place of a store's files.
 
 Directories that cannot be listed are empty for their readers. Links that point out of the store, FIFOs, sockets and devices are never
-opened (`files.confined_directory`); a directory in the place of a file cannot be. Whatever they stand for is missing from every answer,
+opened (`ConfinedDirectory`); a directory in the place of a file cannot be. Whatever they stand for is missing from every answer,
 so every answer about the store has to name them.
 
 Format: docs/formats/rabbitmq.md, section 2.

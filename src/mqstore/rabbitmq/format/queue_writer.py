@@ -32,8 +32,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format import segment
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT, IN_STORE
-from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, QUEUE_STORE, ROW, SHARED, header
-from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER, QUEUE_STORE, ROW, SHARED, header
 
 __all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writer", "queue_writer"]
 

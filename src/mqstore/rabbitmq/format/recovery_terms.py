@@ -24,8 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text, write_text
-from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term, read_text, write_text
 
 MAX_SEQ_ID = (1 << 62) - 1
 REFERENCE = 16

@@ -30,8 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.erlang.term_text import ErlangTextError, read_text
-from mqstore.rabbitmq.erlang.terms import Atom
+from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, read_text
 from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.format.segment import MAX_ENTRIES, read_segment

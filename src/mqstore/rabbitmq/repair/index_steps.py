@@ -31,11 +31,10 @@ import numpy as np
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Subject
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.format import index_v2, queue_store, segment
+from mqstore.rabbitmq.format import index_v2, segment
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
-from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, QUEUE_STORE, IndexFile
+from mqstore.rabbitmq.format.index_v2 import ENTRY_HEADER, ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, IndexFile
 from mqstore.rabbitmq.format.layout import bytes_of
-from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER, HEADER_SIZE
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.repair.queue_step import UNREADABLE, QueueContent, QueueStep, segment_content
 from mqstore.rabbitmq.store.queue import Queue
@@ -162,7 +161,7 @@ def _lost_index(queue: Queue, vhost: Vhost, number: int, content: QueueContent) 
     name, data = queue.index_v2.store_file(number), queue.index_v2.store_data(number)
     first, width = queue.index_v2.store_range(number)
     at, size = queue.index_v2.orphans(number)
-    valid = queue_store.valid_entries(data, at, size)
+    valid = index_v2.valid_entries(data, at, size)
     rows: list[bytes] = []
     bodies = 0
     for place, length in zip(at[valid].tolist(), size[valid].tolist(), strict=True):
@@ -279,7 +278,7 @@ class _File:
             return None
         at, size = int.from_bytes(left[4:12], "big"), int.from_bytes(left[12:16], "big")
         message = self._message(at, size)
-        if message is None or not queue_store.valid_entries(self.stored, np.array([at]), np.array([size]))[0]:
+        if message is None or not index_v2.valid_entries(self.stored, np.array([at]), np.array([size]))[0]:
             return None
         made = index_v2.stored_entry(at, size, size=message.stated_size or 0)
         return made if made[: min(len(left), 24)] == left[:24] else None
@@ -300,7 +299,7 @@ class _File:
         rows = self.index.rows
         mine = np.flatnonzero((rows["status"] == 1) & ((rows["flags"] & 1) != 0) & (rows["location"] == QUEUE_STORE))
         at, size = rows["hi"][mine].astype(np.int64), (rows["lo"][mine].astype(np.int64) >> 32) & 0xFFFF_FFFF
-        bad = np.flatnonzero(~queue_store.valid_entries(self.stored, at, size))
+        bad = np.flatnonzero(~index_v2.valid_entries(self.stored, at, size))
         changes, proved, bodies = [], 0, 0
         for k in bad.tolist():
             message = self._message(int(at[k]), int(size[k]))
@@ -308,7 +307,7 @@ class _File:
                 continue
             place = int(at[k])
             term = self.stored[place + ENTRY_HEADER : place + ENTRY_HEADER + int(size[k])].tobytes()
-            head = queue_store.entry(term)[:ENTRY_HEADER]
+            head = index_v2.queue_store_entry(term)[:ENTRY_HEADER]
             proved += self.stored[place + 5 : place + 7].tobytes() == (zlib.crc32(term) & 0xFFFF).to_bytes(2, "big")
             bodies += message.stated_size or 0
             changes.append(Change("write", self.store_name, place, head))

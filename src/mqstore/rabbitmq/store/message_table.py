@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT, SPDA
-from mqstore.rabbitmq.format.queue_store import ENTRY_HEADER
+from mqstore.rabbitmq.format.index_v2 import ENTRY_HEADER
 from mqstore.rabbitmq.message.stored_columns import StoredTerms
 from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.queue import (

@@ -20,14 +20,14 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import terms
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.format import message_file, queue_store
+from mqstore.rabbitmq.format import index_v2, message_file
 from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndexV1
 from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
 from mqstore.rabbitmq.format.layout import QueueDirectory
 from mqstore.rabbitmq.message.message_term import read_message
-from mqstore.rabbitmq.store import fate, start_rules
-from mqstore.rabbitmq.store.fate import Fates
-from mqstore.rabbitmq.store.start_rules import QueueStart
+from mqstore.rabbitmq.store import fate
+from mqstore.rabbitmq.store import fate as fate_module
+from mqstore.rabbitmq.store.fate import Fates, QueueStart
 from mqstore.shown import Shown
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Queue(Shown):
             own_persistent, unreadable = self._embedded(segment)
         else:
             own_persistent, unreadable = persistent, np.zeros(len(entries), np.bool_)
-        kept = start_rules.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=found.in_store)
+        kept = fate_module.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=found.in_store)
         invalid = unreadable | ((version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0))
         kept &= ~nowhere & ~unreadable
         if version == 1 and self.ignores_journal:
@@ -283,7 +283,7 @@ class Queue(Shown):
             found.record,
             index_file,
             kept,
-            start_rules.redelivered(entries, self.start, version),
+            fate_module.redelivered(entries, self.start, version),
             known,
             location.astype(np.uint8),
             fate.fates(entries, kept=kept, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
@@ -298,7 +298,7 @@ class Queue(Shown):
         source = np.where(shared, np.int32(-1), entries["place"].astype(np.int32))
         at, length, record = entries["at"].copy(), entries["length"].copy(), entries["record"].copy()
         in_queue_store = entries["place"] == IN_QUEUE_STORE
-        record[in_queue_store] = at[in_queue_store] - queue_store.ENTRY_HEADER
+        record[in_queue_store] = at[in_queue_store] - index_v2.ENTRY_HEADER
         sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
         in_store = np.zeros(len(entries), np.bool_)
         persistent_store, transient_store = self._stores
@@ -367,7 +367,7 @@ class Queue(Shown):
                     head = first == len(among)
             if found.kept.any():
                 count = self.index_v2.count if found.version == 2 else self.index.count
-                facts.next_seq = start_rules.next_sequence_id(entries[found.kept], self.start, count)
+                facts.next_seq = fate_module.next_sequence_id(entries[found.kept], self.start, count)
             facts.crashes += found.crashes
             facts.findings += found.findings
         facts.findings += self.place.findings

@@ -26,9 +26,9 @@ from mqstore.rabbitmq.format import recovery_terms, vhost_config
 from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
+from mqstore.rabbitmq.store.fate import QueueStart
 from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
-from mqstore.rabbitmq.store.start_rules import QueueStart
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 

@@ -19,14 +19,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
 from mqstore.errors import CannotOpenError
 from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.convert.broker_version import NEWEST_NODE, BrokerVersion, node_version
-from mqstore.rabbitmq.diagnosis.version_evidence import are_containers, flags_of_4
+from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
 from mqstore.rabbitmq.store.listing import queue_rows, unread_parts
@@ -218,10 +221,10 @@ class _Work:
     def _check_containers(self) -> None:
         if not self.version.crashes_on_containers:
             return
-        found = sum(are_containers(self.store))
-        if found:
-            sentence = f"{count(found, 'message')} in the form of 3.13 and later ({{mc, …}}), on which a {self.name} node crashes"
-            self.obstacles.append(Evidence("message-containers", ".", sentence, messages=found))
+        containers = sum(are_containers(self.store))
+        if containers:
+            sentence = f"{count(containers, 'message')} in the form of 3.13 and later ({{mc, …}}), on which a {self.name} node crashes"
+            self.obstacles.append(Evidence("message-containers", ".", sentence, messages=containers))
 
     def _unread(self, queue_version: int) -> bool:
         return queue_version not in self.version.reads
@@ -282,3 +285,63 @@ class _Work:
             command("mqstore", "salvage", store, "--to", f"{store}.jsonl"),
             "save every message that can be read before a node starts",
         )
+
+
+# ---- which version's node wrote a RabbitMQ store last, as far as its files show it, and by which of them
+#
+# Nothing in `msg_stores` states the version. In order:
+#
+#     feature_flags of a data directory    names `rabbitmq_4.N.0` for each 4.x version whose flags are on
+#     redeliver_seq_id in recovery.dets    4.3
+#     message containers                   3.13 and later; version 1 queues with them: up to 4.2
+#     other stored messages                before 3.13, or stored before an upgrade
+#
+# Without metadata and without a stored message the version cannot be known.
+#
+# Format: docs/formats/rabbitmq.md, sections 7, 8.3 and 11.
+
+LOOKED_AT = 10_000  # messages
+
+_CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
+_FLAG_OF_4 = re.compile(rb"rabbitmq_4\.(\d{1,2})\.0")
+
+
+class VersionEvidence(NamedTuple):
+    """version: as text, None if nothing shows it. why: what in the files does, or what is missing."""
+
+    version: str | None
+    why: str
+
+
+def flags_of_4(store: RabbitMQStore) -> list[int]:
+    """Return the minor versions of 4.x that the file `feature_flags` names."""
+    return [int(found[1]) for found in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
+
+
+def are_containers(store: RabbitMQStore) -> Iterator[bool]:
+    """Yield, for each stored message, whether it is a message container, as nodes from 3.13 on write them."""
+    for rows in store.rows(QueueSelection()):
+        table = rows.table
+        for row in np.flatnonzero(table.source >= 0).tolist():
+            data = mapped_bytes(store.directory, table.sources[int(table.source[row])][0])
+            at = int(table.at[row])
+            yield data is not None and _CONTAINER.match(data[at : at + 16].tobytes()) is not None
+
+
+def version_evidence(store: RabbitMQStore) -> VersionEvidence:
+    """Return what the files suggest; at most `LOOKED_AT` messages are looked at."""
+    if flags := flags_of_4(store):
+        return VersionEvidence(f"4.{max(flags)}", f"the file feature_flags names rabbitmq_4.{max(flags)}.0")
+    if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
+        return VersionEvidence("4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
+    count = 0
+    for container in islice(are_containers(store), LOOKED_AT):
+        if container:
+            if any(queue.version == 1 for queue in store.queues):
+                return VersionEvidence("3.13 to 4.2", "a stored message is a message container, and there are version 1 queues")
+            return VersionEvidence("3.13 or later", "a stored message is a message container, which 3.13 and later write")
+        count += 1
+    if not count:
+        return VersionEvidence(None, "no message is stored and no feature flag of 4.x is named: nothing shows the version")
+    oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
+    return VersionEvidence(f"{oldest} to 3.12", "no stored message that was looked at is a message container, which 3.13 and later write")

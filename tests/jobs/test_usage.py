@@ -13,7 +13,8 @@ from support.stores import BEGIN, Store, message
 
 import mqstore
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.jobs.usage import UsageReport, key_prefix, usage
+from mqstore.jobs.usage import usage
+from mqstore.rocketmq.usage import UsageReport, key_prefix
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ from mqstore.errors import UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
+from mqstore.rocketmq.find import FindReport, FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.get import message_rows
-from mqstore.rocketmq.lookup.find import FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.split_reader import token_of
@@ -34,61 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_LIMIT = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class FindReport:
-    """Outcome of `find`. rows: message table rows with FOUND_COLUMNS; hits: how many there are, also beyond the limit.
-
-    log_bytes: of the log to search; searched: bytes of the records read. how: a sentence on what was read. runs_on, why: where it was
-    searched, and why there.
-    buried: places (file, offset) of the text in damaged bytes. unsearched: bodies that cannot be decompressed.
-    """
-
-    store: str
-    text: str
-    rows: tuple[dict[str, Any], ...]
-    hits: int
-    records: int
-    searched: int
-    log_bytes: int
-    seconds: float
-    how: str
-    runs_on: str
-    buried: tuple[tuple[str, int], ...]
-    unsearched: int
-    damage: tuple[Damage, ...]
-    damaged_ranges: int
-    notes: tuple[str, ...] = ()
-    why: str = ""
-
-    @property
-    def complete(self) -> bool:
-        """Whether a message with the text cannot have been missed."""
-        return not self.damaged_ranges and not self.unsearched and not self.damage
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the document that `find -o json` prints."""
-        return {
-            "store": self.store,
-            "text": self.text,
-            "hits": self.hits,
-            "messages": list(self.rows),
-            "complete": self.complete,
-            "read": {
-                "how": self.how,
-                "records": self.records,
-                "bytes": self.searched,
-                "log_bytes": self.log_bytes,
-                "seconds": round(self.seconds, 3),
-                "runs_on": self.runs_on,
-                "why": self.why,
-            },
-            "in_damaged_bytes": [{"file": file, "offset": offset} for file, offset in self.buried],
-            "bodies_not_readable": self.unsearched,
-            "damage": [item.as_dict() for item in self.damage],
-            "notes": list(self.notes),
-        }
 
 
 def find(

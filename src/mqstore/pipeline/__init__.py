@@ -26,14 +26,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqstore.jobs.convert import convert as convert
     from mqstore.jobs.export import export as export
-    from mqstore.jobs.find import FindReport as FindReport
     from mqstore.jobs.find import find as find
     from mqstore.jobs.lookup import LookupReport as LookupReport
     from mqstore.jobs.lookup import lookup as lookup
     from mqstore.jobs.rebuild import rebuild as rebuild
     from mqstore.jobs.report import ExportReport as ExportReport
     from mqstore.jobs.report import RebuildReport as RebuildReport
-    from mqstore.jobs.usage import UsageReport as UsageReport
     from mqstore.jobs.usage import usage as usage
     from mqstore.jobs.verify import verify as verify
     from mqstore.pipeline.queries.narrowing import narrowed as narrowed
@@ -55,18 +53,20 @@ if TYPE_CHECKING:
     from mqstore.pipeline.tail.follow import FollowedBatch as FollowedBatch
     from mqstore.pipeline.tail.follow import FollowReport as FollowReport
     from mqstore.pipeline.tail.follow import follow as follow
+    from mqstore.rocketmq.find import FindReport as FindReport
+    from mqstore.rocketmq.usage import UsageReport as UsageReport
 
 # No sub-package has the name of a function: importing it would bind the package to that name.
 _MODULE_OF = {
     "AppendReport": "mqstore.pipeline.tail.append",
     "ExportReport": "mqstore.jobs.report",
-    "FindReport": "mqstore.jobs.find",
+    "FindReport": "mqstore.rocketmq.find",
     "FollowReport": "mqstore.pipeline.tail.follow",
     "FollowedBatch": "mqstore.pipeline.tail.follow",
     "LookupReport": "mqstore.jobs.lookup",
     "ReadPlan": "mqstore.pipeline.source.explain",
     "RebuildReport": "mqstore.jobs.report",
-    "UsageReport": "mqstore.jobs.usage",
+    "UsageReport": "mqstore.rocketmq.usage",
     "append": "mqstore.pipeline.tail.append",
     "convert": "mqstore.jobs.convert",
     "explain_read": "mqstore.pipeline.source.explain",

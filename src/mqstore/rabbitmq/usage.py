@@ -87,7 +87,7 @@ class QueueUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageReport:
+class QueuesUsageReport:
     """Usage by file and by queue, the largest first. shown_by: the groups that are shown unasked.
 
     least_names: of the columns, if there are no rows. Nothing is read in tasks, so that there are no runs_on, damage and notes.
@@ -168,7 +168,7 @@ def check_group(by: str | None) -> None:
         raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file or queue")
 
 
-def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> UsageReport:
+def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> QueuesUsageReport:
     """Count a store. Reads every index and scans every message file. progress: called with (queue directories counted, total)."""
     counted, total = 0, len(store.queues)
 
@@ -186,7 +186,7 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
         queues += _queue_usage(store, vhost, stores, live, advance)
         for each, needed in zip(stores, live, strict=True):
             files += _files(vhost, each, needed)
-    return UsageReport(
+    return QueuesUsageReport(
         str(store.path),
         tuple(sorted(files, key=lambda file: (-file.bytes, file.file))),
         tuple(sorted(queues, key=lambda queue: (-queue.bytes, queue.vhost or "", queue.queue))),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
     from mqstore.rabbitmq.get import Message
     from mqstore.rabbitmq.summary import RabbitMQSummary
-    from mqstore.rabbitmq.usage import UsageReport
+    from mqstore.rabbitmq.usage import QueuesUsageReport
     from mqstore.repair.repair import Repair
     from mqstore.store import Observer, Progress, Store
 
@@ -124,7 +124,7 @@ class RabbitMQ(RabbitMQStore):
         report = verify(self, progress)
         return replace(report, advice=advise(self, report))
 
-    def usage(self, by: str | None = None, *, progress: Progress | None = None) -> UsageReport:
+    def usage(self, by: str | None = None, *, progress: Progress | None = None) -> QueuesUsageReport:
         """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues).
 
         by: file or queue, which are both counted. Raises UsageError for another group.

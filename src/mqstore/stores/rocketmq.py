@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from mqstore.diagnosis import Diagnosis
     from mqstore.findings import Report
-    from mqstore.jobs.find import FindReport
     from mqstore.jobs.report import ExportReport, RebuildReport
-    from mqstore.jobs.usage import UsageReport
     from mqstore.repair.change import Step
     from mqstore.repair.repair import Repair
+    from mqstore.rocketmq.find import FindReport
     from mqstore.rocketmq.get import Message
     from mqstore.rocketmq.summary import RocketMQSummary
+    from mqstore.rocketmq.usage import UsageReport
     from mqstore.store import Observer, Progress, Store
 
     _: type[Store]
@@ -168,7 +168,7 @@ class RocketMQ(RocketMQStore):
 
         by: one of `mqstore.jobs.usage.BY`: only key-prefix:N, the same as prefix=N, must be known before the log is read.
         """
-        from mqstore.jobs.usage import key_prefix, usage
+        from mqstore.rocketmq.usage import key_prefix, usage
 
         prefix = prefix if by is None else key_prefix(by)
         return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)

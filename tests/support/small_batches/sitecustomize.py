@@ -90,7 +90,7 @@ LOWERED = {
     "rocketmq.format.timer_wheel": {"_CHUNK": 96},
     "rocketmq.live.commit_log_writer": {"_DROP": 4099},
     "rocketmq.lookup.answer": {"GROUP_BYTES": 1009, "COPY_BYTES": 101, "ROWS_AT_ONCE": 3, "MISSES_AT_ONCE": 2},
-    "rocketmq.lookup.find": {"PIECE": 1009},
+    "rocketmq.find": {"PIECE": 1009},
     "rocketmq.lookup.index_probe": {"BLOCK": 5},
     "rocketmq.lookup.key_file": {"PIECE": 211},
     "rocketmq.lookup.key_set": {"AT_ONCE": 3},

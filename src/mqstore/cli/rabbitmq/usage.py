@@ -15,7 +15,7 @@ from mqstore.errors import UsageError
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.usage import UsageReport
+    from mqstore.rabbitmq.usage import QueuesUsageReport
 
 SHOWN = 20
 
@@ -47,7 +47,7 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     return 1 if report.unreadable_bytes else 0
 
 
-def _print_usage(out: Output, report: UsageReport, by: str | None, seconds: float) -> None:
+def _print_usage(out: Output, report: QueuesUsageReport, by: str | None, seconds: float) -> None:
     total = report.total_bytes
     out.line(f"{count(report.live_records, 'live record')} in {size(total)} of message files.", style="bold")
     parts = (("live", report.live_bytes), ("garbage", report.garbage_bytes), ("unreadable", report.unreadable_bytes))

@@ -16,7 +16,7 @@ from mqstore.table.formatting import count, moment, pace, shorten
 from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
-    from mqstore.jobs.find import FindReport
+    from mqstore.rocketmq.find import FindReport
 
 SHOWN = 20
 _NOT_CONSUMED = {
@@ -35,7 +35,7 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
     """
     from mqstore.jobs.find import DEFAULT_LIMIT
     from mqstore.jobs.find import find as run
-    from mqstore.rocketmq.lookup.find import FOUND_COLUMNS
+    from mqstore.rocketmq.find import FOUND_COLUMNS
 
     opened = open_store(store, options.config)
     shown = options.body or (BodyDisplay.NONE if out.is_text else BodyDisplay.SHA256)

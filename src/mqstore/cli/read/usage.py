@@ -16,7 +16,7 @@ from mqstore.cli.rabbitmq import usage as rabbitmq_usage
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.jobs.usage import UsageReport
+    from mqstore.rocketmq.usage import UsageReport
 
 SHOWN = 20
 
@@ -29,8 +29,8 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
     """
     import time
 
-    from mqstore.jobs.usage import key_prefix
     from mqstore.jobs.usage import usage as run
+    from mqstore.rocketmq.usage import key_prefix
 
     by = options.by
     prefix = None if by is None else key_prefix(by)

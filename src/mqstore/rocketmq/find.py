@@ -288,3 +288,61 @@ def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[
     if any(each["state"] != "above-max" for each in others):
         return "waiting"
     return "consumed" if passed else "no-group" if not others else "unknown"
+
+
+# the report
+
+
+@dataclass(frozen=True, slots=True)
+class FindReport:
+    """Outcome of `find`. rows: message table rows with FOUND_COLUMNS; hits: how many there are, also beyond the limit.
+
+    log_bytes: of the log to search; searched: bytes of the records read. how: a sentence on what was read. runs_on, why: where it was
+    searched, and why there.
+    buried: places (file, offset) of the text in damaged bytes. unsearched: bodies that cannot be decompressed.
+    """
+
+    store: str
+    text: str
+    rows: tuple[dict[str, Any], ...]
+    hits: int
+    records: int
+    searched: int
+    log_bytes: int
+    seconds: float
+    how: str
+    runs_on: str
+    buried: tuple[tuple[str, int], ...]
+    unsearched: int
+    damage: tuple[Damage, ...]
+    damaged_ranges: int
+    notes: tuple[str, ...] = ()
+    why: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a message with the text cannot have been missed."""
+        return not self.damaged_ranges and not self.unsearched and not self.damage
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `find -o json` prints."""
+        return {
+            "store": self.store,
+            "text": self.text,
+            "hits": self.hits,
+            "messages": list(self.rows),
+            "complete": self.complete,
+            "read": {
+                "how": self.how,
+                "records": self.records,
+                "bytes": self.searched,
+                "log_bytes": self.log_bytes,
+                "seconds": round(self.seconds, 3),
+                "runs_on": self.runs_on,
+                "why": self.why,
+            },
+            "in_damaged_bytes": [{"file": file, "offset": offset} for file, offset in self.buried],
+            "bodies_not_readable": self.unsearched,
+            "damage": [item.as_dict() for item in self.damage],
+            "notes": list(self.notes),
+        }

@@ -18,13 +18,12 @@ from mqstore.files.rocksdb import is_installed
 from mqstore.rocketmq.dispatch.queue_database import QueueDatabaseWriter
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
-from mqstore.rocketmq.format.profile import NEWEST, Profile, profile
+from mqstore.rocketmq.format.profile import NEWEST, OLDEST_WITH_DATABASES, Profile, profile
 from mqstore.rocketmq.rebuild_steps import PLAIN, StagedRows, read_rows
 from mqstore.rocketmq.store.store import RocketMQStore
 
 DATABASE = "database"  # of the scratch directory
 NEEDED_OPTION = "storeType=defaultRocksDB"
-OLDEST_VERSION = "5.4.0"
 ENTRIES_AT_ONCE = 1 << 16
 _KINDS = ("files", "rocksdb")
 _CONFIGURATION = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
@@ -42,20 +41,16 @@ def check_request(queues: str, version: str | None, suggested: Profile) -> str |
     wanted = None if version is None else profile(version)
     if queues == "files":
         return version
-    if wanted is not None and not _has_databases(wanted):
+    if wanted is not None and not wanted.has_databases:
         raise UsageError(
-            f"consume queues in RocksDB are written for {OLDEST_VERSION} and later, not for {version}: use --queues files, "
+            f"consume queues in RocksDB are written for {OLDEST_WITH_DATABASES} and later, not for {version}: use --queues files, "
             "or --for with the version of the broker that will open the new store"
         )
     if not is_installed():
         raise UsageError("consume queues cannot be written into RocksDB: `pip install 'mqstore[rocksdb]'` installs what writes it")
-    if version is None and not _has_databases(suggested):
+    if version is None and not suggested.has_databases:
         return NEWEST
     return version
-
-
-def _has_databases(of: Profile) -> bool:
-    return of.indexes_tags  # since 5.4.0, as the form of the database that is written
 
 
 def refuse_batch_queues(queues: Iterable[Queue]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.rocketmq.diagnosis.diagnosis import advise
-from mqstore.rocketmq.format.profile import VERSIONS
+from mqstore.rocketmq.format.profile import VERSIONS, profile
 from mqstore.store import StorePart
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ _PLACES = (
     ("consumequeue_rocksdb", "positions of the messages of each queue, in RocksDB"),
     ("rocksdbstore", "index, timer messages and transactions in RocksDB, where the broker is set to keep them there"),
 )
-FITS = {
-    "4.9.3": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
-    "5.3.3": ("5.x", "do not open it with 4.x"),
-    "5.4.0": ("5.4 and later", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
-    "5.5.0": ("5.5", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +97,18 @@ class RocketMQSummary:
         """Whether nothing was found, and each broker of these files would start."""
         return not self.findings and not self.refusals
 
+    @property
+    def fits(self) -> tuple[str, str]:
+        """The brokers that open such a store, and what else to know before one does."""
+        return profile(self.suggested).fits
+
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `inspect -o json` prints."""
         return {
             "store": self.store,
             "family": self.family,
             "version": self.version,
-            "fits": FITS[self.suggested][0],
+            "fits": self.fits[0],
             "suggested_version": self.suggested,
             "version_known_from": self.version_known_from,
             "log_only": self.log_only,

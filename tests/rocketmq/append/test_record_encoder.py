@@ -18,7 +18,7 @@ from mqstore.kernels.rocketmq.encode import LogFileWriter
 from mqstore.rocketmq.append import record_encoder as encoding
 from mqstore.rocketmq.append.record_encoder import BatchColumns
 from mqstore.rocketmq.format import record
-from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.message import Message, property_text
 from mqstore.rocketmq.format.record import Record
 from mqstore.table.needle import Parts
 
@@ -131,7 +131,7 @@ def expected(messages: list[Message], version: str, following: dict[tuple[str, i
             each.store_host or "127.0.0.1:10911",
             each.reconsume_times,
             each.prepared_transaction_offset,
-            each.encoded_properties(version),
+            property_text(each, version),
             record.body_crc(each.body),
         )
         numbers[queue] = numbers.get(queue, 0) + listed

@@ -66,7 +66,7 @@ from mqstore.rocketmq.append.send_path import UniqueIds, as_sent, batch_as_sent,
 from mqstore.rocketmq.config.topic_table import TopicConfig
 from mqstore.rocketmq.format.half_message import IMMUNITY
 from mqstore.rocketmq.format.java_map import reencode
-from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus
+from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus, property_text
 from mqstore.rocketmq.format.record import Record, decode_properties, encode, offset_message_id, parse_host
 from mqstore.rocketmq.format.system_topics import (
     FORBIDDEN_TOPICS,
@@ -204,7 +204,7 @@ async def _dead_letter(context: Context, request: Frame, message: Message, group
     dead = message.replaced(
         topic=topic,
         queue_id=0,
-        properties=reencode(message.encoded_properties(context.profile.version), {"DELAY": "0"}, context.profile.version),
+        properties=reencode(property_text(message, context.profile.version), {"DELAY": "0"}, context.profile.version),
     )
     done = store_it(context, request, dead, batch=False)
     return done if isinstance(done, Frame) else await done
@@ -228,7 +228,7 @@ def store_it(context: Context, request: Frame, message: Message, *, batch: bool)
         if waits:
             return _put_in_thread(context, request, message, lambda: store.put_messages(whole))
         return put_answer(context, request, message, store.put_messages(whole))
-    properties = message.encoded_properties(version)
+    properties = property_text(message, version)
     whole_message = as_sent(message, version, cluster=settings.cluster, region=settings.region, ids=_IDS)
     if b"TRAN_MSG\x01" in properties and message.property_map().get("TRAN_MSG", "").lower() == "true":
         if settings.reject_transactions:
@@ -410,7 +410,7 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
         new |= tables.make(message.topic, 1)
         if context.profile.marks_dead_letters:
             marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
-            message = message.replaced(properties=reencode(message.encoded_properties(store.version), marks, store.version))
+            message = message.replaced(properties=reencode(property_text(message, store.version), marks, store.version))
     return _put_message(context, request, message, (name, origin), new=new)
 
 

@@ -52,9 +52,7 @@ def print_summary(out: Output, summary: RocketMQSummary) -> None:
         out.line(f"One file of a RocketMQ commit log, {summary.store}", style="bold")
         out.line("Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended.")
     else:
-        from mqstore.rocketmq.summary import FITS
-
-        fits, also = FITS[summary.suggested]
+        fits, also = summary.fits
         out.line(f"RocketMQ store {summary.store}", style="bold")
         out.line(f"Files of RocketMQ {fits}; {also}.")
         out.line(f"Known from: {summary.version_known_from}.")

@@ -34,7 +34,7 @@ from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
 from mqstore.rocketmq.format.java_map import parsed, reencode
-from mqstore.rocketmq.format.message import Message, PutResult
+from mqstore.rocketmq.format.message import Message, PutResult, property_text
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -74,7 +74,7 @@ def delayed(message: Message, levels: Sequence[int], version: str) -> Message:
         record.TRANSACTION_COMMIT,
     ):
         return message
-    properties = message.encoded_properties(version)
+    properties = property_text(message, version)
     level = delay_level(properties)
     if level <= 0:
         return message
@@ -93,7 +93,7 @@ def asks_for_timer(message: Message, version: str) -> bool:
     """Return whether a message needs the timer wheel of 5.x, which is not supported here; a delay level takes precedence."""
     if not version_rules(version).has_timer_wheel or isinstance(message, DueMessage):
         return False
-    properties = message.encoded_properties(version)
+    properties = property_text(message, version)
     if b"TIMER_" not in properties or delay_level(properties) > 0:
         return False
     found = record.decode_properties(properties)

@@ -37,7 +37,7 @@ from functools import lru_cache
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import JavaMap, parsed
-from mqstore.rocketmq.format.message import Message, MessageBatch
+from mqstore.rocketmq.format.message import Message, MessageBatch, property_text
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import dead_letter_topic, retry_topic
 
@@ -133,7 +133,7 @@ def as_sent(
     ids: source of a missing UNIQ_KEY for 5.3.3; None leaves it missing. multi_dispatch: the broker's enableMultiDispatch, with
     which 4.9.3 drops WAIT from messages for several queues in a later step.
     """
-    given = message.encoded_properties(version)
+    given = property_text(message, version)
     properties = _rearranged(given, version, cluster, region)
     if properties is None:
         found = parsed(given, version)
@@ -206,7 +206,7 @@ def batch_as_sent(
     ids: UniqueIds | None = None,
 ) -> MessageBatch:
     """Return the batch as the broker passes it to its store: only the shared properties change."""
-    found = parsed(batch.envelope.encoded_properties(version), version)
+    found = parsed(property_text(batch.envelope, version), version)
     found = _with_broker_properties(found, version, cluster, region, ids)
     return replace(batch, envelope=batch.envelope.replaced(properties=found.encoded(version)))
 

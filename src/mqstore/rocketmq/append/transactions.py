@@ -28,7 +28,7 @@ from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.format import half_message, record
 from mqstore.rocketmq.format.java_map import reencode
-from mqstore.rocketmq.format.message import Message, PutResult
+from mqstore.rocketmq.format.message import Message, PutResult, property_text
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, HALF_TOPIC, OP_TOPIC
 
 ENTRIES_AT_ONCE = 512
@@ -122,7 +122,7 @@ class Transactions:
         TRAN_MSG is added if it is missing. A delay is removed, as a producer's client does: the broker would lose the message.
         """
         version = self._store.release
-        properties = message.encoded_properties(version)
+        properties = property_text(message, version)
         named = record.decode_properties(properties)
         if named.get("TRAN_MSG") != "true" or "DELAY" in named:
             properties = reencode(properties, {"TRAN_MSG": "true", "DELAY": None}, version)

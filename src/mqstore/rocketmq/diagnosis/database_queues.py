@@ -36,7 +36,6 @@ PLACE = "consumequeue"
 BESIDE = "consumequeue_rocksdb"
 ROCKSDB = "defaultRocksDB"
 RULES = "5.5.0"  # the release whose real store was compared
-ANSWERED = ("5.4.0", "5.5.0")
 PART = 65536  # entries that are read at once
 
 
@@ -56,7 +55,7 @@ class DatabaseQueues:
         self.listed = 0
         self.is_new = False
         where = f"the consume queues of {store.path} are in a RocksDB database ({PLACE})"
-        if of.version not in ANSWERED:
+        if not of.has_databases:
             raise UnsupportedError(f"{where}: what a {of.version} broker makes of it is not known; `--for {RULES}` asks about that version")
         if store.databases.exists(BESIDE) or (store.queue_database is not None and _has_files(store)):
             raise UnsupportedError(

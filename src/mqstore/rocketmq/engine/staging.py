@@ -35,6 +35,7 @@ from mqstore.rocketmq.append.batch_appender import message_of_row, special_rows
 from mqstore.rocketmq.append.delay import asks_for_timer, delay_level
 from mqstore.rocketmq.append.record_encoder import BatchColumns
 from mqstore.rocketmq.config.store_config import now_ms
+from mqstore.rocketmq.format.message import property_text
 from mqstore.table.arrow_spans import bad_row
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _check_columns(columns: BatchColumns, rules: RowRules, first_row: int) -> No
     for row in np.flatnonzero(special_rows(columns, rules.stored)).tolist() if not rules.stored else ():
         message = message_of_row(columns, row)
         try:
-            delay_level(message.encoded_properties(rules.version))
+            delay_level(property_text(message, rules.version))
         except ValueError as error:
             raise bad_row("properties", row, first_row, str(error)) from None
         if asks_for_timer(message, rules.version):

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import parsed, reencode
-from mqstore.rocketmq.format.message import Message
+from mqstore.rocketmq.format.message import Message, property_text
 from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
@@ -36,7 +36,7 @@ PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 def half(message: Message, version: str) -> Message:
     """Return the half message of a message that is part of a transaction."""
     changes: dict[str, str | None] = {}
-    properties = message.encoded_properties(version)
+    properties = property_text(message, version)
     if version_rules(version).keeps_transaction_id:
         unique = record.decode_properties(properties).get("UNIQ_KEY")
         if unique:

@@ -18,9 +18,14 @@ from dataclasses import dataclass
 from mqstore.kernels.rocketmq.put import Message, PutResult
 from mqstore.rocketmq.format.profile import version_rules
 
-__all__ = ["DEFAULT_HOST", "Inner", "Message", "MessageBatch", "PutResult", "PutStatus"]
+__all__ = ["DEFAULT_HOST", "Inner", "Message", "MessageBatch", "PutResult", "PutStatus", "property_text"]
 
 DEFAULT_HOST = "127.0.0.1:10911"
+
+
+def property_text(message: Message, version: str) -> bytes:
+    """Return the property text of a message as a broker of this version stores it; a text given as bytes is returned unchanged."""
+    return message.encoded_properties(version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,24 @@ class Profile:
     shares_properties: bool
     span: str
 
+    @property
+    def has_databases(self) -> bool:
+        """Whether queues and index may be in RocksDB, in the form that is read and written here: since 5.4.0, as the tags in the index."""
+        return self.indexes_tags
+
+    @property
+    def fits(self) -> tuple[str, str]:
+        """The brokers that open such a store, and what else to know before one does."""
+        return _FITS[self.span]
+
+
+# which brokers open the files of a span, and what else to know before one does
+_FITS = {
+    "4.3.0 to 4.9.8": ("4.9 and later 4.x", "5.x opens it too, and upgrades it when it writes"),
+    "5.0.0 to 5.3.4": ("5.x", "do not open it with 4.x"),
+    "5.4.0": ("5.4 and later", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
+    "5.5.0": ("5.5", "do not open it with 4.x; 5.0 to 5.3 do not index tags"),
+}
 
 _TABLE = (
     ((4, 3, 0), "4.9.3", False, 3, None, True, False, "4.3.0 to 4.9.8"),
@@ -196,3 +214,6 @@ def profile(version: str) -> Profile:
 def version_rules(version: str) -> VersionRules:
     """Return the rules that a release follows. Raises UsageError as `profile` does."""
     return _RULES[profile(version).rules]
+
+
+OLDEST_WITH_DATABASES = next(release for release in RELEASES if profile(release).has_databases)

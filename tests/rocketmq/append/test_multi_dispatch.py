@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.broker_records import golden
 from support.golden import case_named, queues
 
-from mqstore.rocketmq.append.multi_dispatch import applies, queue_key, with_queue_offsets
+from mqstore.rocketmq.append.appender import needs_queue_offsets, queue_key, with_queue_offsets
 from mqstore.rocketmq.append.send_path import as_sent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request
 from mqstore.rocketmq.format.message import Message
@@ -76,10 +76,10 @@ def test_4_9_3_drops_wait_at_the_latest_here() -> None:
 
 def test_which_messages_it_applies_to() -> None:
     named = text(INNER_MULTI_DISPATCH="%LMQ%a")
-    assert applies("%RETRY%g", named, "4.9.3", multi_dispatch=True, lmq=False)
-    assert not applies("T", named, "4.9.3", multi_dispatch=False, lmq=True)
-    assert applies("T", named, "5.3.3", multi_dispatch=False, lmq=True)
-    assert not applies("T", named, "5.3.3", multi_dispatch=True, lmq=False)
+    assert needs_queue_offsets("%RETRY%g", named, "4.9.3", multi_dispatch=True, lmq=False)
+    assert not needs_queue_offsets("T", named, "4.9.3", multi_dispatch=False, lmq=True)
+    assert needs_queue_offsets("T", named, "5.3.3", multi_dispatch=False, lmq=True)
+    assert not needs_queue_offsets("T", named, "5.3.3", multi_dispatch=True, lmq=False)
     for topic in ("%RETRY%g", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
-        assert not applies(topic, named, "5.3.3", multi_dispatch=True, lmq=True)
-    assert not applies("T", text(KEYS="k"), "4.9.3", multi_dispatch=True, lmq=True)
+        assert not needs_queue_offsets(topic, named, "5.3.3", multi_dispatch=True, lmq=True)
+    assert not needs_queue_offsets("T", text(KEYS="k"), "4.9.3", multi_dispatch=True, lmq=True)

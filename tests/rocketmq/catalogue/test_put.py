@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.catalogue import IPV6, START, VERSIONS, Clock, bodies, opened, put_some
 
-from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
+from mqstore.rocketmq.append.delay import DelayOffsetTable
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutStatus, property_text

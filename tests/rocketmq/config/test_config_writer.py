@@ -17,10 +17,10 @@ from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import Operation, RecordedWrites, Sync, SyncDirectory, Truncate, Write
+from mqstore.rocketmq.append.delay import DelayOffsetTable
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, save, to_text
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
-from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
 
 VERSIONS = ("4.9.3", "5.3.3")

@@ -10,8 +10,8 @@ from support.golden import case_named, opened
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Kind
+from mqstore.rocketmq.append.delay import DelayOffsetTable
 from mqstore.rocketmq.config import fastjson, topic_config
-from mqstore.rocketmq.config.delay_offsets import DelayOffsetTable
 from mqstore.rocketmq.config.topic_table import (
     SubscriptionGroupConfig,
     SubscriptionGroups,

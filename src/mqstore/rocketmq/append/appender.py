@@ -10,6 +10,23 @@ rebuilt from the queues at start. One thread appends at a time:
 
 What a 4.9.3 broker does inside its store, and a 5.3.3 broker in hooks before it (delay levels, checks), happens here for both.
 
+Multi-dispatch at put: one record that also gets entries in other queues, among them light message queues (LMQ).
+
+The property INNER_MULTI_DISPATCH names the queues, separated by commas. Under the append lock the broker looks up the next
+offset of each, writes them as INNER_MULTI_QUEUE_OFFSET and encodes the properties again, 4.9.3 without WAIT. After the append
+each offset is advanced by one, in 4.9.3 only for records that get queue entries (not prepared or rolled back ones). Dispatch then
+finds both lists in the record (`dispatch.dispatcher.request`).
+
+    queue            its offset is kept under           5.3.3
+    name             `name-<queue id of the message>`   has no offset: an empty item
+    %LMQ%name        `%LMQ%name-0` where LMQ is on      `%LMQ%name-0`
+
+    >>> text = b"INNER_MULTI_DISPATCH\\x01%LMQ%a,mirror\\x02WAIT\\x01true"
+    >>> with_queue_offsets(text, 2, {"%LMQ%a-0": 7}.get, "4.9.3", lmq=True)
+    (b'INNER_MULTI_DISPATCH\\x01%LMQ%a,mirror\\x02INNER_MULTI_QUEUE_OFFSET\\x017,0', ('%LMQ%a-0', 'mirror-2'))
+    >>> with_queue_offsets(text, 2, {"%LMQ%a-0": 7}.get, "5.3.3", lmq=True)[1]
+    ('%LMQ%a-0',)
+
 Format: docs/formats/rocketmq.md, section 3.
 """
 
@@ -17,29 +34,29 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mqstore.errors import MqstoreError, TargetError
 from mqstore.kernels.rocketmq import encode
 from mqstore.kernels.rocketmq.put import PutPath, Topic
-from mqstore.rocketmq.append import multi_dispatch
 from mqstore.rocketmq.append.admission import (
     CRC_PROPERTY_SIZE,
     PROPERTIES_LIMIT,
     Admission,
+    QueueOffsets,
     host_bytes,
     illegal,
     joined_properties,
 )
 from mqstore.rocketmq.append.delay import asks_for_timer, delayed
-from mqstore.rocketmq.append.queue_offsets import QueueOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, parse_delays
-from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format import java_map, record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
+from mqstore.rocketmq.format.system_topics import is_left_out_of_light_queues
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog
 
@@ -158,7 +175,7 @@ class Appender:
             refused = self.admission.refusal(known, len(body), properties)
             if refused is not None:
                 # 5.3.3 looks at the properties of such a message only where it adds the offsets
-                late = multi_dispatch.applies(topic, properties, self.version, multi_dispatch=True, lmq=self._multi)
+                late = needs_queue_offsets(topic, properties, self.version, multi_dispatch=True, lmq=self._multi)
                 return illegal(refused.detail) if late and self.follows.judges_with_offsets else refused
         try:
             born_host = self._default_host if message.born_host is None else self.admission.host(message.born_host)
@@ -427,10 +444,10 @@ class Appender:
 
     def _put_multi(self, message: Message, known: Topic, properties: bytes) -> PutResult:
         """Append a message that is also dispatched to other queues; the offsets it gets there become part of it."""
-        if not multi_dispatch.applies(message.topic, properties, self.version, multi_dispatch=True, lmq=self.follows.only_light_queues):
+        if not needs_queue_offsets(message.topic, properties, self.version, multi_dispatch=True, lmq=self.follows.only_light_queues):
             return self.put_stored(self._as_record(message, properties))
         with self.lock:
-            text, keys = multi_dispatch.with_queue_offsets(
+            text, keys = with_queue_offsets(
                 properties,
                 message.queue_id,
                 lambda key: self.multi_offset.setdefault(key, 0),
@@ -497,3 +514,54 @@ def _inner_count(properties: Mapping[str, str]) -> int:
     """Return INNER_NUM, or 1 if it is missing or not a number."""
     text = properties.get("INNER_NUM", "1")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+
+
+MULTI_NAMES = "INNER_MULTI_DISPATCH"
+MULTI_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+
+_MULTI_MARK = f"{MULTI_NAMES}\x01".encode()
+
+
+def needs_queue_offsets(topic: str, properties: bytes, version: str, *, multi_dispatch: bool, lmq: bool) -> bool:
+    """Return whether a put of this message needs offsets of other queues. multi_dispatch, lmq: enableMultiDispatch, enableLmq."""
+    if _MULTI_MARK not in properties:
+        return False
+    if not version_rules(version).only_light_queues:
+        return multi_dispatch
+    return lmq and not is_left_out_of_light_queues(topic)
+
+
+def queue_key(name: str, queue_id: int, *, lmq: bool) -> str:
+    """Return the key of another queue in the offset table."""
+    return f"{name}-{0 if lmq and name.startswith(LMQ_PREFIX) else queue_id}"
+
+
+def with_queue_offsets(
+    properties: bytes, queue_id: int, offset_of: Callable[[str], int | None], version: str, lmq: bool
+) -> tuple[bytes, tuple[str, ...]]:
+    """Return (property text to store, keys to advance by one after the append).
+
+    queue_id: of the message. offset_of: next queue offset under a key, None or 0 for a new queue. A message that
+    names no queue is unchanged. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
+    """
+    rules = version_rules(version)
+    found = java_map.parsed(properties, version)
+    named = found.get(MULTI_NAMES)
+    if named is None or not named.strip():
+        return properties, ()
+    names = named.split(",")
+    while names and not names[-1]:
+        names.pop()
+    keys = []
+    offsets = []
+    for name in names:
+        if rules.only_light_queues and not (lmq and name.startswith(LMQ_PREFIX)):
+            offsets.append("")
+            continue
+        keys.append(queue_key(name, queue_id, lmq=lmq))
+        offsets.append(str(offset_of(keys[-1]) or 0))
+    found.put(MULTI_OFFSETS, ",".join(offsets))
+    wait = found.remove("WAIT")
+    if wait is not None and rules.keeps_wait:
+        found.put("WAIT", wait)  # after the others of its bucket
+    return found.encoded(version), tuple(keys)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchkit import TOPICS, Bench, Row, child, median
 
 from mqstore.rocketmq.format.message import Message
-from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS
+from mqstore.rocketmq.query.pull import PULL_COLUMNS
 from mqstore.table.columns import rocketmq_schema
 
 MESSAGES = 300_000

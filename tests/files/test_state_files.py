@@ -22,7 +22,7 @@ from mqstore.pipeline.tail import append, sinks
 from mqstore.rabbitmq import amqp_sender
 from mqstore.replay.running import Journal
 from mqstore.rocketmq.engine import staging
-from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
+from mqstore.rocketmq.engine.staged_commit import MANIFEST, CommittedBatch, Intent, Manifest, SinkSettings, load_manifest
 from mqstore.rocketmq.engine.staging import StagedPart
 from mqstore.table.row_files import PartFile, TaskOutput
 from mqstore.wreck import rows as fragments

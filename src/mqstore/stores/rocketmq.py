@@ -166,9 +166,10 @@ class RocketMQ(RocketMQStore):
     ) -> UsageReport:
         """Return what takes the space in the log, and what its files retain; arguments as for `mqstore.jobs.usage.usage`.
 
-        by: one of `mqstore.jobs.usage.BY`: only key-prefix:N, the same as prefix=N, must be known before the log is read.
+        by: one of `mqstore.rocketmq.usage.BY`: only key-prefix:N, the same as prefix=N, must be known before the log is read.
         """
-        from mqstore.rocketmq.usage import key_prefix, usage
+        from mqstore.jobs.usage import usage
+        from mqstore.rocketmq.usage import key_prefix
 
         prefix = prefix if by is None else key_prefix(by)
         return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)

@@ -32,8 +32,7 @@ from mqstore.pipeline.spark.session import error_sentence
 from mqstore.rocketmq.engine import staged_commit as stagedcommit
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.engine.sink_manifest import MANIFEST, CommittedBatch, SinkSettings
-from mqstore.rocketmq.engine.staged_commit import Sink
+from mqstore.rocketmq.engine.staged_commit import MANIFEST, CommittedBatch, Sink, SinkSettings
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.verify.verification import verify

@@ -27,9 +27,8 @@ from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import load as load_files
 from mqstore.rocketmq.format.message import Message, PutStatus
 from mqstore.rocketmq.format.queue_page import entry_at
-from mqstore.rocketmq.live.batch_consume_queue_writer import StoredBatchQueue
 from mqstore.rocketmq.live.consume_queue_ext_writer import END_ROOM, ExtQueueWriter
-from mqstore.rocketmq.live.queue_files import QueueFiles
+from mqstore.rocketmq.live.queue_files import QueueFiles, StoredBatchQueue
 from mqstore.rocketmq.query import point_lookup, time_lookup
 
 # plain queues

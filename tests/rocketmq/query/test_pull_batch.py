@@ -20,8 +20,7 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
-from mqstore.rocketmq.query.pull import PullRules, get_message
-from mqstore.rocketmq.query.pull_batch import PULL_COLUMNS, _ipc_template, batch_fast, batch_of_records
+from mqstore.rocketmq.query.pull import PULL_COLUMNS, PullRules, _ipc_template, batch_fast, batch_of_records, get_message
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.columns import rocketmq_schema
 

@@ -10,9 +10,8 @@ import mqstore
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message
-from mqstore.rocketmq.scan import log_lag
-from mqstore.rocketmq.scan.log_lag import LogLag
-from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail
+from mqstore.rocketmq.scan import log_tail
+from mqstore.rocketmq.scan.log_tail import LogLag, LogPosition, LogTail
 
 FILE = 1 << 15
 CONFIG = StoreConfig(version="4.9.3", commit_log_file_size=FILE, max_hash_slot_num=100, max_index_num=5000, services=False)
@@ -44,7 +43,7 @@ def test_the_lag_is_what_the_message_table_has_after_the_position(tmp_path: Path
 
 
 def test_many_messages_are_estimated_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_lag, "COUNTED", 4096)
+    monkeypatch.setattr(log_tail, "COUNTED", 4096)
     with MessageStore.open(tmp_path / "store", CONFIG) as store:
         put(store, 1000)
         found = LogLag(str(tmp_path / "store"), FILE).of(LogPosition(0))

@@ -12,7 +12,7 @@ from mqstore.console.jobs import Job, Progress, State
 from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute, address
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError
-from mqstore.jobs.find import FindReport
+from mqstore.rocketmq.find import FindReport
 from mqstore.table.needle import Needle
 
 SHOWN = 200

@@ -48,8 +48,7 @@ from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceS
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
-from mqstore.rocketmq.engine.sink_manifest import CommittedBatch, SinkSettings
-from mqstore.rocketmq.engine.staged_commit import Sink, intent_stage
+from mqstore.rocketmq.engine.staged_commit import CommittedBatch, Sink, SinkSettings, intent_stage
 from mqstore.rocketmq.engine.staging import RowRules, StagedPart, check_run, columns_of, open_stage, remove_stage, stage_of, write_part
 from mqstore.rocketmq.format.profile import DEFAULT_VERSION, VERSIONS, version_rules
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE

@@ -50,8 +50,7 @@ from mqstore.pipeline.spark.source_api import (
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.rocketmq.scan.log_lag import LogLag
-from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
+from mqstore.rocketmq.scan.log_tail import LogLag, LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select

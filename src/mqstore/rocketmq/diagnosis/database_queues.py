@@ -27,8 +27,7 @@ from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.format.profile import Profile
 from mqstore.rocketmq.format.rocksdb_queue import MAX_GAP, RocksQueueReader, listed_until, readers
-from mqstore.rocketmq.recovery.broker_recovery import Recovery
-from mqstore.rocketmq.recovery.rocksdb_recovery import RocksRecovery
+from mqstore.rocketmq.recovery.broker_recovery import Recovery, RocksRecovery
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 

@@ -8,20 +8,25 @@
 `advise` answers from 1 and the report of `verify` alone, as far as they go.
 
 Nothing is written. If the broker does not start, nothing is lost by it, and what would happen after the cause is removed is not said.
+
+Format: docs/formats/rocketmq.md, section 2.13.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Set
+
+import numpy as np
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
-from mqstore.errors import RefusedError
+from mqstore.errors import RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind, Remedy, Report, Subject
-from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs, redelivery
 from mqstore.rocketmq.diagnosis.database_queues import (
     RULES,
     DatabaseQueues,
@@ -29,11 +34,9 @@ from mqstore.rocketmq.diagnosis.database_queues import (
     require_configuration,
     unknown_of_index,
 )
-from mqstore.rocketmq.diagnosis.group_log import cannot_be_determined
 from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
-from mqstore.rocketmq.diagnosis.places import directories_in_index, misnamed_files, unwritable_queues
-from mqstore.rocketmq.diagnosis.redelivery import redelivery
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView
@@ -53,6 +56,11 @@ _FOR_GOOD = frozenset(kind for kind in Kind if kind.subject is Subject.RECORD an
     "offset-past-end",
 }
 _OF_GONE = frozenset(kind for kind in Kind if kind.subject is Subject.QUEUE_ENTRY)
+_HEADER = frames.ENTRY_HEADER_SIZE
+_INDEX_AT = 8
+QUEUES = "consumequeue"
+NAME_DIGITS = 20  # of a queue file
+_JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def _is_of_log(item: Damage) -> bool:
@@ -472,3 +480,112 @@ class _Work:
         if item.finding == "stray-file" and item.file.startswith("index/"):
             return False
         return item.finding in _REPAIRED or (item.finding == "bad-queue-entry" and "after the end of the log" not in item.detail)
+
+
+# The log of a DLedger group: what is certain of it from the files of one member, although nothing shows whether a broker starts.
+#
+# What a broker has after its start depends on the other members: they may send what this one lacks, or let it cut what they never had. As
+# 5.5.0 loads the files of one member, seen with its real store:
+#
+#     the header of an entry is damaged (magic, size, index, position, size of the body)    the log ends before that entry
+#     a record is damaged, and the header of its entry is not                               the log is kept, with that record
+
+
+def cannot_be_determined(store: RocketMQStore, report: Report) -> UnsupportedError:
+    """Return the answer for a store whose log DLedger keeps. report: of `verify`."""
+    facts = "; ".join(_facts(store, report))
+    return UnsupportedError(
+        f"it cannot be determined whether a broker starts on {store.path}, and what it has then: DLedger keeps the log in {store.dledger}, "
+        f"and the other members of the group decide that, too. What is certain of this member: {facts}"
+    )
+
+
+def _facts(store: RocketMQStore, report: Report) -> Iterator[str]:
+    yield f"{count(report.checked.messages, 'message')} of its log can be read"
+    starts = {file.relative: file.start for file in store.log.files}
+    in_log = [item for item in report.damage if item.file in starts]
+    broken = [starts[item.file] + item.offset for item in in_log if item.length == _HEADER]
+    cut = min([*broken, *_out_of_order(store)], default=None)
+    if cut is not None:
+        yield f"the header of the entry at {cut} is damaged, and a broker loads the log up to there: what follows only others can send"
+    lost = sum(item.messages for item in in_log if _is_before(starts[item.file], item, cut))
+    if lost:
+        yield f"{count(lost, 'message')} of what a broker loads {'is' if lost == 1 else 'are'} damaged"
+    if cut is None and not in_log:
+        yield "nothing of its log is damaged"
+
+
+def _is_before(start: int, item: Damage, cut: int | None) -> bool:
+    return item.length != _HEADER and (cut is None or start + item.offset < cut)
+
+
+def _out_of_order(store: RocketMQStore) -> Iterator[int]:
+    """Yield the place of the first entry whose index is not that of the entry before it plus one."""
+    before: int | None = None
+    for file in store.log.files:
+        for event in store.log.scan_file(file, 0, file.size):
+            if not isinstance(event, Records):
+                before = None
+                continue
+            at = event.positions - _HEADER
+            indexes = event.data[(at + _INDEX_AT)[:, None] + np.arange(8)].view(">i8").ravel().astype(np.int64)
+            steps = np.diff(indexes, prepend=indexes[0] - 1 if before is None else before)
+            wrong = np.flatnonzero(steps != 1)
+            if len(wrong):
+                yield file.start + int(at[wrong[0]])
+                return
+            before = int(indexes[-1])
+
+
+# Places that are not as a broker needs them: it does not start, or it cannot be determined which messages consumers get.
+#
+#     a directory in `index/` with a number for    5.x does not start; 4.x does not load the index files after it
+#     its name
+# a file where a queue's directory must be,    the broker cannot write that queue; dispatch fails at the first such message, again and
+# a directory where its file must be           again, and lists nothing more in any queue
+# a file name that is not a multiple of the    the broker computes the place in a file as if each began at such a multiple
+# size of the files
+
+
+def unwritable_queues(store: RocketMQStore, queues: Set[tuple[str, int]]) -> Iterator[str]:
+    """Yield a sentence for each place in which a broker cannot write a queue. queues: those that it has or needs."""
+    topics = {topic for topic, _ in queues}
+    if store.directory.has_entry(QUEUES) and not store.directory.is_directory(QUEUES):
+        yield _sentence(QUEUES, "a file has the place of that directory")
+    for topic in store.directory.entries(QUEUES):
+        name = topic.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        place = f"{QUEUES}/{topic.name}"
+        if not topic.is_directory:
+            if name in topics:
+                yield _sentence(place, "a file has the place of that directory")
+            continue
+        for queue in store.directory.entries(place):
+            if not queue.is_directory:
+                if queue.name.isdecimal() and queue.name.isascii() and (name, int(queue.name)) in queues:
+                    yield _sentence(f"{place}/{queue.name}", "a file has the place of that directory")
+                continue
+            for file in store.directory.entries(f"{place}/{queue.name}"):
+                if file.is_directory and len(file.name) == NAME_DIGITS and file.name.isdecimal():
+                    yield _sentence(f"{place}/{queue.name}/{file.name}", "a directory has the place of that file")
+
+
+def directories_in_index(store: RocketMQStore) -> Iterator[str]:
+    """Yield the path of each directory in `index/` whose name is a number: a broker takes it for an index file."""
+    for entry in store.directory.entries("index"):
+        if entry.is_directory and _JAVA_LONG.fullmatch(entry.name):
+            yield f"index/{entry.name}"
+
+
+def _sentence(place: str, why: str) -> str:
+    return f"which messages the broker lists after its start, in any queue: it cannot write {place}, because {why}"
+
+
+def misnamed_files(store: RocketMQStore) -> Iterator[str]:
+    """Yield a sentence for each queue file whose name is not a multiple of the size of its files."""
+    for queue in store.consume_queues():
+        for file in queue.files:
+            if queue.file_size and file.start % queue.file_size:
+                yield (
+                    f"what consumers get of topic {queue.topic!r}, queue {queue.queue_id}: the name of {file.relative} is not a multiple "
+                    f"of the size of its files, {queue.file_size}"
+                )

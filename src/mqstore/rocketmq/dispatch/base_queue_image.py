@@ -4,7 +4,7 @@ A queue is a row of files of equal size. Nothing records how far a file is writt
 recovery reads the last three files up to the first invalid row.
 
 Files that exist are read through maps, and appended rows stay in memory. Started empty, the same images build queue files
-from scratch; `live.consume_queue_writer` keeps them on disk.
+from scratch; `live.queue_files` keeps them on disk.
 
 Format: docs/formats/rocketmq.md, sections 8.2 to 8.4.
 """
@@ -228,7 +228,7 @@ class BaseQueueImage:
             gone += 1
         return gone
 
-    # file storage: in memory here, on disk in `live.consume_queue_writer`
+    # file storage: in memory here, on disk in `live.queue_files`
 
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
         return FileImage(start, self.file_size, self.row, first_created=first_created)

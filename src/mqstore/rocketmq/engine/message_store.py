@@ -41,8 +41,7 @@ from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
 from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
-from mqstore.rocketmq.engine.dispatch_loop import DispatchListener, DispatchLoop
-from mqstore.rocketmq.engine.services import Services
+from mqstore.rocketmq.engine.services import DispatchListener, DispatchLoop, Services
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.message import Message, MessageBatch, PutResult, PutStatus

@@ -1,6 +1,6 @@
 """Where a store that is open for writing keeps its derived files: the target that `Recovery` recovers and dispatches to.
 
-Queues and index files are on disk (`live.consume_queue_writer`, `live.index_writer`); log files after the truncation point are removed.
+Queues and index files are on disk (`live.queue_files`, `live.index_writer`); log files after the truncation point are removed.
 A topic that cannot name a directory, which only damaged or hostile records have, gets a queue in memory, so that dispatch continues.
 
 With extended consume queues, the unit of each entry is written first, and its address replaces the tags code.
@@ -27,11 +27,9 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.topic_name import usable_topic
-from mqstore.rocketmq.live.batch_consume_queue_writer import StoredBatchQueue
 from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter
-from mqstore.rocketmq.live.consume_queue_writer import StoredQueue
 from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex
-from mqstore.rocketmq.live.queue_files import QueueFiles
+from mqstore.rocketmq.live.queue_files import QueueFiles, StoredBatchQueue, StoredQueue
 
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]

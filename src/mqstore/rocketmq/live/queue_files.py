@@ -4,14 +4,14 @@ Rows are read through maps and written by positioned writes, so that a full disk
 A file is created at its full size, all zeros. How far a file is written is known only in memory; recovery finds it by scanning, so
 nothing after the last row may look like a row: `clear_tail` sees to that once a store is loaded.
 
-Format: docs/formats/rocketmq.md, sections 4.2 and 7.2.
+Format: docs/formats/rocketmq.md, sections 4.2, 4.10 and 7.2.
 """
 
 from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -21,8 +21,13 @@ from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.common.positioned_writes import write_all
+from mqstore.kernels.rocketmq import queue_rows
 from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
+from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import PLAIN_LIMIT, QueueImage
+from mqstore.rocketmq.dispatch.dispatcher import QueueRun
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 
 Rows = NDArray[np.void]
@@ -242,3 +247,105 @@ def remove_files(queue_files: QueueFiles, files: Sequence[FileImage]) -> None:
     for file in files:
         if isinstance(file, StoredFile):
             queue_files.remove(file)
+
+
+# Consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
+
+
+class StoredQueue(QueueImage):
+    """A consume queue on disk. relative: its directory. on_minimum: called with the tags code of an entry that becomes the first."""
+
+    def __init__(self, queue_files: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
+        super().__init__(topic, queue_id, file_size)
+        self.relative = loaded.relative if loaded is not None else f"consumequeue/{topic}/{queue_id}"
+        self.on_minimum: Callable[[int], object] | None = None
+        self._queue_files = queue_files
+        self.files = loaded_files(queue_files, loaded, file_size, self.row)
+
+    def _new_file(self, start: int, *, first_created: bool) -> FileImage:
+        return new_file(self._queue_files, self, start, first_created=first_created)
+
+    def _discard(self, files: Sequence[FileImage]) -> None:
+        remove_files(self._queue_files, files)
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._queue_files.remove_directories(self.relative)
+
+    def _set_first_entry(self, position: int, tags_code: int) -> None:
+        super()._set_first_entry(position, tags_code)
+        if self.on_minimum is not None:
+            self.on_minimum(tags_code)
+
+    def takes_at_once(self, run: QueueRun) -> bool:
+        """Return whether `append` would write the whole run at the end of the last file, so that `waiting_write` may do that instead."""
+        files = self.files
+        return (
+            bool(files)
+            and run.consecutive
+            and 0 <= run.first < PLAIN_LIMIT
+            and run.first * ENTRY.itemsize >= files[-1].end
+            and len(run.entries) <= files[-1].size - files[-1].written
+            and queue_rows.count_stored(run.entries, self.max_physical_offset) == 0
+        )
+
+    def waiting_write(self, run: QueueRun) -> tuple[StoredFile, int, Bytes]:
+        """Return the write that stores a run which is taken at once: file, position, bytes. It counts after `written`."""
+        file = self.files[-1]
+        assert isinstance(file, StoredFile)
+        return file, file.written, run.entries
+
+    def written(self, run: QueueRun) -> None:
+        """Count a run whose `waiting_write` is done."""
+        self.files[-1].written += len(run.entries)
+        self.max_physical_offset = self._max_physical_offset_after(run.entries[-ENTRY.itemsize :].view(ENTRY)[0])
+
+    def amend(self, run: QueueRun, may_stay: Callable[[Rows], NDArray[np.bool_]]) -> None:
+        """Correct entries that exist already but differ from the run.
+
+        may_stay: returns which entries that differ only in the tags code are correct. Blank entries are not changed.
+        """
+        wanted = np.ascontiguousarray(run.entries).view(ENTRY)
+        for file in self.files:
+            assert isinstance(file, StoredFile)
+            first = file.start // ENTRY.itemsize
+            inside = np.flatnonzero((run.offsets >= first) & (run.offsets < first + file.written // ENTRY.itemsize))
+            if not len(inside):
+                continue
+            rows = file.written_rows()[run.offsets[inside] - first]
+            new = wanted[inside]
+            same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
+            differs = ~same | (rows["tags_code"] != new["tags_code"])
+            differs &= rows["size"] != BLANK_SIZE
+            if (rows["physical_offset"] > new["physical_offset"])[differs].any():
+                return  # a torn entry has a smaller offset than the complete one: this queue is not torn but shifted, by an older hole
+            suspect = np.flatnonzero(differs & same)
+            differs[suspect] = ~may_stay(rows[suspect])
+            for number in inside[differs].tolist():
+                self._queue_files.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, wanted[number : number + 1])
+            last = int(inside[-1])
+            if differs.any() and int(run.offsets[last]) == self.max_offset - 1:
+                self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(wanted[last]))
+
+
+# Batch consume queues that are written: the images of `dispatch.batch_consume_queue_image` with their files on disk.
+
+
+class StoredBatchQueue(BatchQueueImage):
+    """A batch queue on disk. relative: its directory."""
+
+    def __init__(self, queue_files: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
+        super().__init__(topic, queue_id, file_size)
+        self.relative = loaded.relative if loaded is not None else f"batchconsumequeue/{topic}/{queue_id}"
+        self._queue_files = queue_files
+        self.files = loaded_files(queue_files, loaded, file_size, self.row)
+
+    def _new_file(self, start: int, *, first_created: bool) -> FileImage:
+        return new_file(self._queue_files, self, start, first_created=first_created)
+
+    def _discard(self, files: Sequence[FileImage]) -> None:
+        remove_files(self._queue_files, files)
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._queue_files.remove_directories(self.relative)

@@ -15,8 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from mqstore.kernels.rocketmq.index_search import MAX_RESULTS as KERNEL_MAX_RESULTS
 from mqstore.kernels.rocketmq.index_search import search_chain
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positions
+from mqstore.rocketmq.dispatch.index_image import IndexImage
+from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.index_file import IndexEntry, SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 
@@ -25,6 +30,9 @@ MAX_STEPS = 100_000  # steps of one search that are recorded
 END_OF_TIME = 2**63 - 1
 
 _SMALLEST = -(2**63)
+SCANNED_NAME = "made-from-the-log"
+SCANNED_SLOTS = 1 << 20
+SCANNED_POSITIONS = 2**31 - 1
 
 
 class IndexFileLike(Protocol):
@@ -223,3 +231,17 @@ def query_messages(
         if last < begin:
             break
     return MessageAnswer((), *updated)
+
+
+# An index made in memory from the log, in place of index files that cannot be read.
+#
+# It answers as the broker's own files would if they were complete: the same chains, in one file without an end.
+
+
+def scanned_index(log: CommitLog, low: int, high: int, rules: DispatchRules) -> list[IndexImage]:
+    """Return an index file with the keys of all valid records in [low, high). It takes 20 bytes of memory for each key."""
+    image = IndexImage(SCANNED_NAME, SCANNED_SLOTS, SCANNED_POSITIONS)
+    for event in log.scan(low, high):
+        if isinstance(event, Records):
+            image.put(np.ascontiguousarray(dispatch_positions(event.data, event.positions, rules).keys))
+    return [image]

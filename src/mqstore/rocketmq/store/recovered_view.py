@@ -16,9 +16,8 @@ from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.profile import Profile, profile
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import listed_until, readers
-from mqstore.rocketmq.query.scanned_index import scanned_index
-from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery
-from mqstore.rocketmq.recovery.rocksdb_recovery import RocksRecovery
+from mqstore.rocketmq.query.index_search import scanned_index
+from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery, RocksRecovery
 from mqstore.rocketmq.store.base_view import BaseView
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store_files import StoreFiles

@@ -37,7 +37,7 @@ from mqstore.rocketmq.format.profile import VERSIONS, profile, version_rules
 from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessages
 from mqstore.rocketmq.format.rocksdb_index import RocksIndex
 from mqstore.rocketmq.format.rocksdb_timeline import Timeline
-from mqstore.rocketmq.query.scanned_index import scanned_index
+from mqstore.rocketmq.query.index_search import scanned_index
 from mqstore.rocketmq.store import stored_config
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues

@@ -16,8 +16,7 @@ from mqstore.errors import MqstoreError
 from mqstore.files.durable import DurableDirectory, NewFile
 from mqstore.files.state_file import parse, plain_name, seal
 from mqstore.findings import Damage, Kind
-from mqstore.jobs.resume import ExportWork, export_and_record, work_at
-from mqstore.jobs.written_files import record_written, written_before
+from mqstore.jobs.resume import ExportWork, export_and_record, record_written, work_at, written_before
 from mqstore.pipeline.tail import append, sinks
 from mqstore.rabbitmq import amqp_sender
 from mqstore.replay.running import Journal

@@ -11,8 +11,8 @@ from support.golden import case_named, opened
 
 from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
-from mqstore.jobs import last_file_copy
-from mqstore.jobs.last_file_copy import LastFileCopy
+from mqstore.jobs import rebuild as module
+from mqstore.jobs.rebuild import LastFileCopy
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.threads import TaskThreads
@@ -50,7 +50,7 @@ def test_what_was_not_yet_written_when_it_began_is_added(log: CommitLog, tmp_pat
 
 
 def test_small_pieces_make_the_same_file(log: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_file_copy, "COPIED_AT_ONCE", 4096)
+    monkeypatch.setattr(module, "COPIED_AT_ONCE", 4096)
     assert copied(log, tmp_path / "new", log.end()) == expected(log, log.end())
 
 
@@ -65,7 +65,7 @@ def test_an_error_of_the_copy_is_raised_at_its_end(log: CommitLog, tmp_path: Pat
 
 
 def test_nothing_is_written_after_the_block_was_left(log: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_file_copy, "COPIED_AT_ONCE", 4096)
+    monkeypatch.setattr(module, "COPIED_AT_ONCE", 4096)
     began, go_on = threading.Event(), threading.Event()
     write = DurableFile.pwrite_past_cache
     writes = []
@@ -82,7 +82,7 @@ def test_nothing_is_written_after_the_block_was_left(log: CommitLog, tmp_path: P
             super().__exit__(*error)
 
     monkeypatch.setattr(DurableFile, "pwrite_past_cache", slow)
-    monkeypatch.setattr(last_file_copy, "TaskThreads", Threads)
+    monkeypatch.setattr(module, "TaskThreads", Threads)
     (tmp_path / "root").mkdir()
     file = log.files[log.last_written()]
     with (

@@ -14,7 +14,7 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 from mqstore.files import rocksdb
-from mqstore.jobs import rebuild_database
+from mqstore.jobs import rebuild_database as module
 from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.verify.verification import verify
@@ -134,20 +134,20 @@ def test_what_cannot_be_is_refused_in_a_sentence(identity: str, queues: str, ver
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild_database, "is_installed", lambda: False)
+    monkeypatch.setattr(module, "is_installed", lambda: False)
     with pytest.raises(UsageError, match=r"pip install 'mqstore\[rocksdb\]'"):
         rebuild(opened(FILES), tmp_path / "out", threads=2, queues="rocksdb")
     assert rocksdb.is_installed()
 
 
 def test_a_database_that_cannot_be_written_is_a_refusal_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = rebuild_database.QueueDatabase.put_plain
+    write = module.QueueDatabase.put_plain
 
-    def broken(self: rebuild_database.QueueDatabase, *arguments: object) -> int:
-        shutil.rmtree(self._scratch / rebuild_database.DATABASE, ignore_errors=True)
+    def broken(self: module.QueueDatabase, *arguments: object) -> int:
+        shutil.rmtree(self._scratch / module.DATABASE, ignore_errors=True)
         return write(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rebuild_database.QueueDatabase, "put_plain", broken)
+    monkeypatch.setattr(module.QueueDatabase, "put_plain", broken)
     with pytest.raises(TargetError, match="cannot be written"):
         rebuild(opened(FILES), tmp_path / "out", threads=2, queues="rocksdb", config=FILES.config)
     assert list(tmp_path.iterdir()) == []

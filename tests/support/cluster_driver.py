@@ -170,7 +170,7 @@ def read(spark: SparkSession, *, store: str, hold: Hold | None = None, **options
 
 def where(spark: SparkSession) -> Any:
     """Return where executors import the package and its kernels from."""
-    from mqstore.pipeline.spark.tasks import run_tasks
+    from mqstore.pipeline.spark.runner import run_tasks
 
     def look(_: int) -> dict[str, Any]:
         import mqstore

@@ -11,6 +11,18 @@ into a scratch directory beside the target, and return a few dozen bytes per que
 
 The outcome is what a broker builds when it dispatches the whole log from the start, byte for byte, for any number of splits;
 only the names of index files differ, which a broker takes from its clock.
+
+Queues whose messages are all gone from the log are kept so far that their numbering continues. Retention never removes the last file of a
+queue, so a broker numbers the next message of an idle queue where it left off. A queue that began at 0 again would have numbers that
+consumer groups have already passed, and these would skip new messages. What is kept is what the broker keeps: the last file with its
+entries, all of which refer to places before the log. Entries that refer into the log, where no such record is, do not count: a broker
+would read other bytes there.
+
+The last log file is copied while the log is being read. A broker continues to write the last file of a log, so a rebuilt store gets a copy
+of it, which ends after the last valid record. Where that is becomes known at the end of the reading. The copy begins before, with the
+bytes that are written now; `finish` cuts it, or adds what is missing.
+
+Format: docs/formats/rocketmq.md, section 4.
 """
 
 from __future__ import annotations
@@ -18,17 +30,22 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from mqstore.files.durable import DurableDirectory, NewDirectory
+import numpy as np
+
+from mqstore.files import Bytes, MappedFile
+from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
+from mqstore.files.durable_file import BLOCK
 from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
-from mqstore.jobs.kept_queues import queues_without_messages
-from mqstore.jobs.last_file_copy import LastFileCopy
 from mqstore.jobs.rebuild_database import (
     DATABASE,
     NEEDED_OPTION,
@@ -41,10 +58,15 @@ from mqstore.jobs.report import Progress, RebuildReport
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
-from mqstore.rocketmq.format.consume_queue import ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.commit_log import CommitLog
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.profile import profile, version_rules
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
+from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
     PLAIN,
@@ -58,6 +80,7 @@ from mqstore.rocketmq.rebuild_steps import (
 )
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.threads import TaskThreads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -494,3 +517,123 @@ class _RebuildRun:
             SkippedRange(item.file, item.offset, item.length, str(item.kind)) for item in merge_adjacent(self.damage) if item.kind.unread
         ]
         return Coverage((*unread, *self.skipped))
+
+
+# queues without messages
+
+
+@dataclass(frozen=True, slots=True)
+class KeptQueue:
+    """A queue without a message in the log. end: the next queue offset. rows: of its last file, to be at a byte position of the
+    queue; None if it cannot be kept."""
+
+    topic: str
+    queue_id: int
+    batch: bool
+    end: int
+    position: int
+    rows: Bytes | None
+
+
+def queues_without_messages(store: RocketMQStore, queues: set[tuple[str, int]], batch_queues: set[tuple[str, int]]) -> Iterator[KeptQueue]:
+    """Yield the queues on disk that have entries, but no message in the log. queues, batch_queues: those that have one."""
+    log_min = store.log.files[0].start if store.log.files else 0
+    for queue in store.consume_queues():
+        if (queue.topic, queue.queue_id) not in queues and queue.max_offset > 0:
+            yield _plain(queue, log_min)
+    for batch in store.batch_queues():
+        if (batch.topic, batch.queue_id) not in batch_queues and batch.max_offset > 0:
+            yield _batch(batch, log_min)
+
+
+def _plain(queue: ConsumeQueueReader, log_min: int) -> KeptQueue:
+    end = queue.max_offset
+    if isinstance(queue, RocksQueueReader):
+        return _from_database(queue, end, log_min)
+    file = next((file for file in reversed(queue.files) if file.start < end * ENTRY_SIZE), None)
+    first = end if file is None else max(file.start // ENTRY_SIZE, queue.min_offset)
+    rows = queue.entries(first, end)
+    size, start = rows["size"].astype(np.int64), rows["physical_offset"].astype(np.int64)
+    before = bool(len(rows)) and bool(((size > 0) & (size < BLANK_SIZE) & (start >= 0) & (start + size <= log_min)).all())
+    kept = rows.view(np.uint8) if before and _is_named(queue) else None
+    return KeptQueue(queue.topic, queue.queue_id, False, end, first * ENTRY_SIZE, kept)
+
+
+def _from_database(queue: RocksQueueReader, end: int, log_min: int) -> KeptQueue:
+    """Keep the last entry. Its record is gone, and so is its size, for which the smallest that a record can have is written."""
+    last = queue.stored_last
+    kept = None
+    if last is not None and last[1] == end - 1 and 0 <= last[0] <= log_min - MIN_RECORD_SIZE and usable_topic(queue.topic):
+        kept = np.array([(last[0], MIN_RECORD_SIZE, 0)], ENTRY).view(np.uint8)
+    return KeptQueue(queue.topic, queue.queue_id, False, end, (end - 1) * ENTRY_SIZE, kept)
+
+
+def _batch(queue: BatchQueueReader, log_min: int) -> KeptQueue:
+    file, units = next(((file, units) for file, units in reversed(queue.written) if len(units)), (None, None))
+    if file is None or units is None:
+        return KeptQueue(queue.topic, queue.queue_id, True, queue.max_offset, 0, None)
+    start = units["physical_offset"].astype(np.int64)
+    before = bool(((start >= 0) & (start < log_min) & (units["size"] > 0)).all())
+    kept = np.ascontiguousarray(units).view(np.uint8) if before and _is_named(queue) and file.start % UNIT_SIZE == 0 else None
+    return KeptQueue(queue.topic, queue.queue_id, True, queue.max_offset, file.start, kept)
+
+
+def _is_named(queue: ConsumeQueueReader | BatchQueueReader) -> bool:
+    """Return whether the topic is the name of its directory: one that is not UTF-8 is shown in another form."""
+    return queue.relative.endswith(f"/{queue.topic}/{queue.queue_id}")
+
+
+# the copy of the last file
+
+
+COPIED_AT_ONCE = 32 << 20  # bytes
+
+
+class LastFileCopy:
+    """A context in which the copy is being made; nothing is written any more when it has been left."""
+
+    def __init__(self, log: CommitLog, file: QueueFile, directory: DurableDirectory) -> None:
+        self._file = file
+        # a separate map: pages that are released after they are copied would be taken from the walk over the log
+        self._source = MappedFile(log.mapped(file).path)
+        self._directory = directory
+        self._size = max(file.size, log.file_size)
+        self._stopped = threading.Event()
+        self._pool = TaskThreads(1, "mqstore-copy")
+
+    def __enter__(self) -> Self:
+        relative = f"commitlog/{self._file.name}"
+        self._directory.create(relative, self._size)
+        self._target: DurableFile = self._directory.open(relative)
+        self._copied: Future[int] = self._pool.submit(self._copy)
+        return self
+
+    def _copy(self) -> int:
+        """Copy the blocks that are full now. Returns the bytes copied."""
+        end = self._source.last_nonzero(0, self._source.size) + 1
+        end -= end % BLOCK
+        for at in range(0, end, COPIED_AT_ONCE):
+            if self._stopped.is_set():
+                return at
+            stop = min(at + COPIED_AT_ONCE, end)
+            self._source.will_need(stop, min(COPIED_AT_ONCE, end - stop))
+            self._target.pwrite_past_cache(at, self._source.data[at:stop])
+            self._source.drop(at, stop - at)
+        return end
+
+    def finish(self, end: int) -> None:
+        """Wait for the copy, and let it end there. end: physical offset after the last record."""
+        wanted = max(0, end - self._file.start)
+        copied = self._copied.result()
+        if copied > wanted:
+            self._target.truncate(wanted)
+            self._target.truncate(self._size)
+        elif copied < wanted:
+            self._target.pwrite(copied, self._source.data[copied:wanted])
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopped.set()
+        try:
+            self._pool.__exit__(kind, error, trace)
+        finally:
+            self._target.close()

@@ -7,6 +7,13 @@
 
 A killed run leaves it in place. A run with `resume` continues it if it is the same export, with the splits that are not done;
 any other run removes it. A running export holds a lock on the directory.
+
+A salvage records the files that it has written completely in its work directory, right before they get their names:
+
+    written-found.rocketmq.jsonl.json    {"identity": [inode, bytes], "part": {…}, "verdicts": {…}}
+
+A run that was killed between two files, or before it removed its work directory, finds its files by that, and does not write them
+again. Another file under the same name is not one of them.
 """
 
 from __future__ import annotations
@@ -18,17 +25,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import STAGED, DurableDirectory, remove_left_behind, staged_name
+from mqstore.files.durable import STAGED, DurableDirectory, NewFile, identity_of, remove_left_behind, staged_name
 from mqstore.files.location import check_parent
 from mqstore.files.state_file import fields_of, one_of, parse, plain_name, read_state, require_own_directory, rows, seal, text, whole
-from mqstore.findings import Damage, Kind
-from mqstore.jobs.written_files import PREFIX
+from mqstore.findings import Damage, Kind, Verdict
 from mqstore.table.row_files import PartFile, TaskOutput
 
 PLAN = "plan.json"
@@ -231,3 +237,38 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any],
         else:
             reason = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
         raise UsageError(f"the {what} in {path} cannot be resumed: {reason}; {_again(what)}")
+
+
+# files of a salvage
+
+
+PREFIX = "written-"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What was reported about a file. part: of the document of the command."""
+
+    part: dict[str, Any]
+    verdicts: dict[str, int]
+
+
+def record_written(stage: Path, new: NewFile, part: Mapping[str, Any], verdicts: Mapping[str, int]) -> None:
+    """Record a file whose content is complete, before it is published. Raises TargetError."""
+    record = {"identity": new.identity(), "part": dict(part), "verdicts": dict(verdicts)}
+    with DurableDirectory(stage) as directory:
+        directory.write_small(f"{PREFIX}{new.target.name}.json", seal(record))
+
+
+def written_before(stage: Path, to: Path) -> WrittenFile | None:
+    """Return what an earlier run recorded about a file, if that is the file that exists now."""
+    identity = identity_of(to)
+    try:
+        raw = read_state(stage / f"{PREFIX}{to.name}.json") if identity is not None else None
+        record = None if raw is None else parse(raw, fields=("identity", "part", "verdicts"))
+        if record is None or record.get("identity") != identity:
+            return None
+        verdicts = fields_of(record.get("verdicts"), map(str, Verdict))
+        return WrittenFile(dict(fields_of(record.get("part"))), {name: whole(verdicts, name) for name in verdicts})
+    except ValueError:
+        return None

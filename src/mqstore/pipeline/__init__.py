@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from mqstore.jobs.verify import verify as verify
     from mqstore.pipeline.queries.narrowing import narrowed as narrowed
     from mqstore.pipeline.queries.narrowing import sql as sql
-    from mqstore.pipeline.source.explain import ReadPlan as ReadPlan
-    from mqstore.pipeline.source.explain import explain_read as explain_read
     from mqstore.pipeline.source.rabbitmq_join import joined as joined
+    from mqstore.pipeline.source.rocketmq import ReadPlan as ReadPlan
+    from mqstore.pipeline.source.rocketmq import explain_read as explain_read
     from mqstore.pipeline.source.rocketmq import read as read
     from mqstore.pipeline.source.rocketmq import register as register
     from mqstore.pipeline.source.sink import finish as finish
     from mqstore.pipeline.source.views import views as views
+    from mqstore.pipeline.spark.runner import run_tasks as run_tasks
     from mqstore.pipeline.spark.session import running as running
     from mqstore.pipeline.spark.session import session as session
     from mqstore.pipeline.spark.session import stop as stop
     from mqstore.pipeline.spark.shipping import ship as ship
-    from mqstore.pipeline.spark.tasks import run_tasks as run_tasks
     from mqstore.pipeline.tail.append import AppendReport as AppendReport
     from mqstore.pipeline.tail.append import append as append
     from mqstore.pipeline.tail.follow import FollowedBatch as FollowedBatch
@@ -64,12 +64,12 @@ _MODULE_OF = {
     "FollowReport": "mqstore.pipeline.tail.follow",
     "FollowedBatch": "mqstore.pipeline.tail.follow",
     "LookupReport": "mqstore.jobs.lookup",
-    "ReadPlan": "mqstore.pipeline.source.explain",
+    "ReadPlan": "mqstore.pipeline.source.rocketmq",
     "RebuildReport": "mqstore.jobs.report",
     "UsageReport": "mqstore.rocketmq.usage",
     "append": "mqstore.pipeline.tail.append",
     "convert": "mqstore.jobs.convert",
-    "explain_read": "mqstore.pipeline.source.explain",
+    "explain_read": "mqstore.pipeline.source.rocketmq",
     "export": "mqstore.jobs.export",
     "find": "mqstore.jobs.find",
     "finish": "mqstore.pipeline.source.sink",
@@ -80,7 +80,7 @@ _MODULE_OF = {
     "read": "mqstore.pipeline.source.rocketmq",
     "rebuild": "mqstore.jobs.rebuild",
     "register": "mqstore.pipeline.source.rocketmq",
-    "run_tasks": "mqstore.pipeline.spark.tasks",
+    "run_tasks": "mqstore.pipeline.spark.runner",
     "running": "mqstore.pipeline.spark.session",
     "session": "mqstore.pipeline.spark.session",
     "ship": "mqstore.pipeline.spark.shipping",

@@ -17,8 +17,7 @@ from support.random_queries import same_rows
 
 import mqstore
 from mqstore.pipeline.queries import duck
-from mqstore.pipeline.queries.duck import StoreTables
-from mqstore.pipeline.queries.key_conditions import keys_wanted
+from mqstore.pipeline.queries.duck import StoreTables, keys_wanted
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.rocketmq.format.index_file import HEADER_SIZE, SLOT_SIZE
 

@@ -19,7 +19,7 @@ from support.spark_api import needs_filters
 import mqstore
 from mqstore import pipeline
 from mqstore.errors import UsageError
-from mqstore.pipeline.queries.plans import relations_of
+from mqstore.pipeline.queries.narrowing import relations_of
 from mqstore.pipeline.source.pushdown import keeps_filters_apart
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 

@@ -18,10 +18,9 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.source.derived import SOURCES, FindingsSource, OffsetsSource, QueueSource, TableSource
-from mqstore.pipeline.source.explain import read_plan
 from mqstore.pipeline.source.planning import MOST_BYTES, OPEN_COST, PartGroup, grouped, parts_in
 from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
-from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read
+from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, read_plan
 from mqstore.pipeline.source.stores import TableFormat
 from mqstore.pipeline.source.views import views
 

@@ -14,8 +14,7 @@ from support.spark_api import needs_streams
 from support.stores import BEGIN, Store, message
 
 from mqstore.files.location import Url
-from mqstore.pipeline.source.explain import explain_read
-from mqstore.pipeline.source.rocketmq import read, register
+from mqstore.pipeline.source.rocketmq import explain_read, read, register
 from mqstore.pipeline.spark.session import error_sentence as told
 
 if TYPE_CHECKING:

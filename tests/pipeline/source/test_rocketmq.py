@@ -18,10 +18,9 @@ from support.stores import BEGIN, Store, message
 import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.queries.narrowing import narrowed
-from mqstore.pipeline.source.explain import explain_read
 from mqstore.pipeline.source.options import ReadOptions, message_fields
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
-from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, RocketMQReader, read, register
+from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, RocketMQReader, explain_read, read, register
 from mqstore.pipeline.source.stores import ddl_schema, store_paths
 from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.lookup.point_reader import PointTask
@@ -538,7 +537,7 @@ def test_a_condition_that_spark_does_not_understand_is_one_sentence(mail: Path, 
 def test_filters_reach_the_reader() -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, StringContains
 
-    from mqstore.pipeline.source.filters import apply_filters
+    from mqstore.pipeline.source.pushdown import apply_filters
 
     time = datetime(2022, 1, 1, 0, 0, 0, 1500, UTC)
     found = apply_filters(

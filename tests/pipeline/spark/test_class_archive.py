@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mqstore.pipeline.spark.class_archive import class_archive_options
-from mqstore.pipeline.spark.java import Java
+from mqstore.pipeline.spark.java import Java, class_archive_options
 
 COMPLETE = (0xF00BABA8).to_bytes(4, sys.byteorder)
 LARGE, SMALL = 100 << 20, 10 << 20

@@ -27,8 +27,8 @@ from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
 from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
+from mqstore.pipeline.spark.runner import run_tasks
 from mqstore.pipeline.spark.session import cores
-from mqstore.pipeline.spark.tasks import run_tasks
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.stores import open_store
 
@@ -197,7 +197,7 @@ def test_an_interrupt_cancels_the_tasks(server: ConnectServer, tmp_path: Path) -
     program = f"""
         import os, time
         from mqstore.pipeline.spark.connect import connected
-        from mqstore.pipeline.spark.tasks import run_tasks
+        from mqstore.pipeline.spark.runner import run_tasks
         def lasts(number):
             open({str(tmp_path)!r} + f"/{{number}}-{{os.getpid()}}", "x").close()
             time.sleep(600)

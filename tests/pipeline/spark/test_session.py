@@ -137,7 +137,7 @@ def test_the_settings_that_readers_and_times_rely_on(spark: SparkSession) -> Non
 
 @pytest.mark.versions
 def test_workers_run_this_interpreter(spark: SparkSession) -> None:
-    from mqstore.pipeline.spark.tasks import run_tasks
+    from mqstore.pipeline.spark.runner import run_tasks
 
     assert run_tasks(spark, [0], lambda _: sys.executable) == [sys.executable]
 

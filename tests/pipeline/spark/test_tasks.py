@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mqstore.errors import PipelineError, TargetError
+from mqstore.pipeline.spark.runner import run_tasks
 from mqstore.pipeline.spark.session import cores
-from mqstore.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def test_an_interrupt_ends_the_tasks_before_it_reaches_the_caller(tmp_path: Path
         import sys, time
         from pathlib import Path
         from mqstore.pipeline.spark.session import session
-        from mqstore.pipeline.spark.tasks import run_tasks
+        from mqstore.pipeline.spark.runner import run_tasks
         place = Path(sys.argv[1])
         def task(number):
             (place / f"begun-{number}").touch()

@@ -20,8 +20,7 @@ from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.jobs.export import export
 from mqstore.pipeline.tail import append as module
-from mqstore.pipeline.tail.append import AppendReport, append
-from mqstore.pipeline.tail.table_position import NewTable, open_position_table
+from mqstore.pipeline.tail.append import AppendReport, NewTable, append, open_position_table
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message
@@ -170,11 +169,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from mqstore.files.durable import DurableDirectory
-from mqstore.pipeline.tail import append as module, table_position
+from mqstore.pipeline.tail import append as module
 def dies(*args, **more):
     os.kill(os.getpid(), signal.SIGKILL)
 when, table_format = sys.argv[3:5]
-kind = {"iceberg": table_position._IcebergTable, "delta": table_position._DeltaTable}[table_format]
+kind = {"iceberg": module._IcebergTable, "delta": module._DeltaTable}[table_format]
 if when == "written":
     module._values = dies
 elif when == "announced":

@@ -20,11 +20,10 @@ from support.spark_api import needs_streams
 import mqstore
 from mqstore.errors import TargetError, UsageError
 from mqstore.jobs.lakehouse import CATALOG, TABLE
-from mqstore.pipeline.tail.added_batch import AddedBatch
 from mqstore.pipeline.tail.delta import APPLICATION, DeltaBatches, bounds
 from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport, follow
 from mqstore.pipeline.tail.iceberg import IcebergBatches
-from mqstore.pipeline.tail.sinks import STATE
+from mqstore.pipeline.tail.sinks import STATE, AddedBatch
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message

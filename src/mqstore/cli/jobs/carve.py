@@ -111,7 +111,7 @@ def _check(store: Path, options: Any) -> None:
 
 def _refuse_existing(to: Path, stage: Path | None) -> None:
     """Refuse a target that exists, unless an earlier run, whose work directory is given, wrote it completely."""
-    from mqstore.jobs.written_files import written_before
+    from mqstore.jobs.resume import written_before
 
     if os.path.lexists(to) and (stage is None or written_before(stage, to) is None):
         raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
@@ -197,7 +197,7 @@ def _own(work: _Work, family: str) -> Path:
 def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]] | None:
     """Return what an earlier run reported about a file that it wrote completely; None if it is to be written."""
     from mqstore.files.durable import remove_left_behind
-    from mqstore.jobs.written_files import written_before
+    from mqstore.jobs.resume import written_before
 
     found = written_before(work.stage, to) if work.keep else None
     if found is None:
@@ -208,7 +208,7 @@ def _finished(work: _Work, to: Path) -> tuple[dict[str, Any], Mapping[str, int]]
 
 def _recording(work: _Work, to: Path, groups: Counter[tuple[str, str]]) -> Complete:
     """Return what records a file in the work directory right before it gets its name."""
-    from mqstore.jobs.written_files import record_written
+    from mqstore.jobs.resume import record_written
 
     def complete(new: NewFile, counts: RowCounts) -> None:
         if work.keep:

@@ -3,27 +3,33 @@
     pipeline.sql(spark, "select topic, size from messages where physical_offset > 3000000000 limit 10", "/backup/broker-a/store")
     pipeline.narrowed(messages.where("topic = 'orders'").join(queues, ["topic", "queue_id", "physical_offset"]))
 
-Spark does not report to a Python source which columns a query needs, and keeps its response to the filters of one query for all
-others (decision 11). So Spark's optimizer is asked first, on a copy of the plan (`mqstore.pipeline.queries.plans`). Then each
-occurrence of a relation is replaced by one that reads only this, and Spark runs the whole query on these, all conditions included.
+Spark does not report to a Python source which columns a query needs, and keeps its response to the filters of one query for all others
+(decision 11). So Spark's optimizer is asked first: it knows which columns and rows of a relation a query needs, through joins, subqueries
+and views. It is asked on a copy of the plan in which each occurrence of a relation is a table without rows, a probe, so that no occurrence
+is planned with the filters of another one. Then each occurrence is replaced by one that reads only this, and Spark runs the whole query on
+these, all conditions included. Plans and their nodes are Java objects, and belong to a classic session.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
-from mqstore.pipeline.queries import plans
+from mqstore.pipeline.source.pushdown import FilterPart, FilterSource
 from mqstore.pipeline.source.stores import check_nullable
 from mqstore.pipeline.source.views import views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 NAME = "narrowed"  # the alias of the result, which has only its own columns
 _INSTEAD = "give `columns` and `where` to pipeline.read or pipeline.views"
@@ -99,28 +105,28 @@ def _narrowed(frame: DataFrame) -> DataFrame:
     spark: SparkSession = frame.sparkSession
     execution = frame._jdf.queryExecution()
     plan = execution.analyzed()
-    relations = plans.relations_of(spark, plan)
+    relations = relations_of(spark, plan)
     if not relations:
         return frame
     for relation in relations:
         check_nullable(relation.schema)  # Spark may answer from the declaration alone, without asking the source
-    if plans.is_cached(execution):
+    if is_cached(execution):
         return _unchanged(frame, "a part of the query is in Spark's cache")
-    needs = plans.needs_of(spark, plan, relations)
-    if plans.needs_the_time(spark, plan) and any(need.filters != "[]" for need in needs):
+    needs = needs_of(spark, plan, relations)
+    if needs_the_time(spark, plan) and any(need.filters != "[]" for need in needs):
         # a condition that holds now may not hold when the query is run
         _warn(
             "the query depends on the current time, user or database, so its conditions do not narrow what is read; "
             f"give the values as literals, or {_INSTEAD}"
         )
-        needs = [plans.Need(need.columns, "[]", need.places) for need in needs]
-    chosen = [_relation(spark, relation, need) for relation, need in zip(relations, needs, strict=True)]
-    found = ClassicDataFrame(plans.dataset(spark, plans.with_relations(spark, plan, chosen)), spark)
+        needs = [Need(need.columns, "[]", need.places) for need in needs]
+    chosen = [_read_relation(spark, relation, need) for relation, need in zip(relations, needs, strict=True)]
+    found = ClassicDataFrame(dataset(spark, with_relations(spark, plan, chosen)), spark)
     # without the alias, Spark would find columns that are not in the result, and were not read, in the plan below it
     return found.alias(NAME)
 
 
-def _relation(spark: SparkSession, relation: plans.Relation, need: plans.Need) -> Any:
+def _read_relation(spark: SparkSession, relation: Relation, need: Need) -> Any:
     """Return a plan with the columns of a relation that reads only those that are needed; the others are null."""
     from pyspark.sql.types import StructType
 
@@ -129,14 +135,14 @@ def _relation(spark: SparkSession, relation: plans.Relation, need: plans.Need) -
     schema = relation.schema
     read = [field.name for field in schema.fields if field.name in need.columns] or [_cheapest(schema.names)]
     options = dict(relation.options)
-    if plans.FORMATS[relation.format] and need.filters != "[]":
+    if FORMATS[relation.format] and need.filters != "[]":
         options["filters"] = json.dumps([*json.loads(options.get("filters", "[]")), *json.loads(need.filters)])
     reader = spark.read.format(relation.format).options(**options)
     frame = reader.schema(StructType([schema[name] for name in read])).load()
     jvm: Any = spark._jvm
     to_seq = jvm.PythonUtils.toSeq
     attributes = dict(zip(schema.names, relation.attributes, strict=True))
-    node = plans.with_attributes(frame, to_seq([attributes[name] for name in read]))
+    node = with_attributes(frame, to_seq([attributes[name] for name in read]))
     if len(read) == len(relation.attributes):
         return node
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
@@ -153,3 +159,209 @@ def _relation(spark: SparkSession, relation: plans.Relation, need: plans.Need) -
 def _cheapest(names: Sequence[str]) -> str:
     """Return the column to read for a query that only counts rows: a number of the record's header, if there is one."""
     return next((name for name in ("physical_offset", "queue_id", "pos") if name in names), names[0])
+
+
+# plans of queries
+
+# formats: whether they have the option `filters`
+FORMATS = {
+    "rocketmq": True,
+    "rocketmq-queue": True,
+    "rocketmq-index": True,
+    "rocketmq-offsets": True,
+    "rocketmq-timer": True,
+    "rocketmq-findings": True,
+    "rabbitmq": False,
+}
+_RELATION = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation"
+_SCAN = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation"
+_PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
+_NUMBER = "occurrence"
+
+# what becomes of the columns of a node's children
+_CHOOSES = frozenset({"Project", "Aggregate"})
+_PASSES = frozenset({"Filter", "Join", "Sort", "GlobalLimit", "LocalLimit", "Offset", "SubqueryAlias", "Window", "Generate", "Sample"})
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One occurrence of a relation in a plan. attributes: its columns, in order."""
+
+    node: Any
+    format: str
+    options: Mapping[str, str]
+    attributes: tuple[Any, ...]
+
+    @property
+    def schema(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        return StructType.fromJson(json.loads(self.node.schema().json()))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a query needs of an occurrence: columns, and rows that fulfil the filters (in the format of the option `filters`).
+
+    places: where the optimized plan reads the occurrence. With several, no filter applies to all of them.
+    """
+
+    columns: frozenset[str]
+    filters: str
+    places: int
+
+
+# ---- plans
+
+
+def _items(sequence: Any) -> list[Any]:
+    """Return the items of a Scala sequence."""
+    return [sequence.apply(k) for k in range(sequence.size())]
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getName())
+
+
+class _Replacing:
+    """A Scala partial function that replaces nodes of a plan; None leaves a node as it is."""
+
+    def __init__(self, replace: Callable[[Any], Any]) -> None:
+        self._replace = replace
+
+    def applyOrElse(self, node: Any, default: Any) -> Any:  # noqa: N802
+        found = self._replace(node)
+        return default.apply(node) if found is None else found
+
+    class Java:
+        implements = ("scala.PartialFunction",)
+
+
+def _transformed(spark: SparkSession, plan: Any, replace: Callable[[Any], Any]) -> Any:
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    return plan.transformUpWithSubqueries(_Replacing(replace))
+
+
+def relations_of(spark: SparkSession, plan: Any) -> list[Relation]:
+    """Return the occurrences of relations of this package in an analyzed plan, subqueries included, in the order of a traversal."""
+    found: list[Relation] = []
+
+    def visit(node: Any) -> None:
+        relation = _relation(node)
+        if relation is not None:
+            found.append(relation)
+
+    _transformed(spark, plan, visit)
+    return found
+
+
+def with_relations(spark: SparkSession, plan: Any, replacements: Sequence[Any]) -> Any:
+    """Return an analyzed plan with each occurrence replaced; None leaves one as it is."""
+    waiting = iter(replacements)
+    return _transformed(spark, plan, lambda node: None if _relation(node) is None else next(waiting))
+
+
+def _relation(node: Any) -> Relation | None:
+    if _name(node) != _RELATION or _name(node.table()) != _PYTHON_TABLE or node.table().name() not in FORMATS:
+        return None
+    options = {str(key): str(value) for key, value in node.options().asCaseSensitiveMap().items()}
+    return Relation(node, node.table().name(), options, tuple(_items(node.output())))
+
+
+def needs_the_time(spark: SparkSession, plan: Any) -> bool:
+    """Return whether a plan depends on when it is run: on the current time, user or database."""
+    pattern: Any = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]
+    return bool(plan.containsPattern(pattern.CURRENT_LIKE()))
+
+
+def is_cached(execution: Any) -> bool:
+    """Return whether a part of a query is in Spark's cache."""
+    return any(_name(node).endswith(".InMemoryRelation") for node in _nodes(execution.withCachedData()))
+
+
+def _nodes(plan: Any) -> list[Any]:
+    """Return all nodes of a plan, those of subqueries included."""
+    found, waiting = [], [plan, *_items(plan.subqueriesAll())]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        waiting.extend(_items(node.children()))
+    return found
+
+
+# ---- what a query needs
+
+
+def needs_of(spark: SparkSession, plan: Any, relations: Sequence[Relation]) -> list[Need]:
+    """Return what an analyzed plan needs of each occurrence of its relations."""
+    spark.dataSource.register(FilterSource)
+    probes = [_probe(spark, relation, number) for number, relation in enumerate(relations)]
+    copy = dataset(spark, with_relations(spark, plan, probes)).queryExecution()
+    optimized = copy.optimizedPlan()
+    scans: dict[int, list[tuple[Any, set[int]]]] = {}
+    for top in (optimized, *_items(optimized.subqueriesAll())):
+        _descend(top, _ids(top.output()), scans)
+    return [_need(relation, scans.get(number, [])) for number, relation in enumerate(relations)]
+
+
+def _probe(spark: SparkSession, relation: Relation, number: int) -> Any:
+    reader = spark.read.format(FilterSource.name()).option(_NUMBER, str(number))
+    return with_attributes(reader.schema(relation.schema).load(), relation.node.output())
+
+
+def with_attributes(frame: Any, attributes: Any) -> Any:
+    """Return the relation of a DataFrame that only reads, with these attributes as its columns."""
+    node = frame._jdf.queryExecution().analyzed()
+    # table, attributes, catalog, identifier, options, and in later versions of Spark more
+    return node.copy(*(attributes if number == 1 else node.productElement(number) for number in range(node.productArity())))
+
+
+def dataset(spark: SparkSession, plan: Any) -> Any:
+    """Return the Java DataFrame of a plan."""
+    return spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)  # type: ignore[union-attr]
+
+
+def _ids(attributes: Any) -> set[int]:
+    """Return the ids of attributes from their text `name#id`, in one call to the JVM. A name that looks so only adds an id."""
+    return {int(number) for number in re.findall(r"#(\d+)", attributes.mkString(" "))}
+
+
+def _descend(node: Any, wanted: set[int], scans: dict[int, list[tuple[Any, set[int]]]]) -> None:
+    """Collect the scans of probes below a node of an optimized plan, with the columns that are used of each.
+
+    wanted: the columns that are used of this node. An unknown kind of node is taken to use all columns of its children.
+    """
+    if _name(node) == _SCAN:
+        number = node.relation().options().get(_NUMBER)
+        if number is not None:
+            scans.setdefault(int(number), []).append((node, wanted))
+        return
+    kind = _name(node).rpartition(".")[2]
+    for child in _items(node.children()):
+        has = _ids(child.output())
+        if kind in _CHOOSES:
+            used = _ids(node.references().toSeq())
+        elif kind in _PASSES:
+            used = wanted | _ids(node.references().toSeq())
+        else:
+            used = has
+        _descend(child, used & has, scans)
+
+
+def _need(relation: Relation, scans: Sequence[tuple[Any, set[int]]]) -> Need:
+    # in a part that is repeated the optimizer gives the columns other ids: names identify them
+    used: set[str] = set()
+    for node, wanted in scans:
+        names = re.findall(r"(\w+)#(\d+)", node.output().mkString(" "))
+        used |= {name for name, number in names if int(number) in wanted}
+    filters = _filters(scans[0][0]) if len(scans) == 1 else "[]"
+    return Need(frozenset(used), filters, len(scans))
+
+
+def _filters(scan: Any) -> str:
+    partition = scan.scan().toBatch().planInputPartitions()[0]
+    part = pickle.loads(bytes(partition.pickedPartition()))
+    assert isinstance(part, FilterPart)
+    return part.filters

@@ -30,10 +30,9 @@ import numpy as np
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
 from mqstore.findings import Damage, Kind
-from mqstore.pipeline.source.filters import values_of
-from mqstore.pipeline.source.option_names import TABLE, checked
+from mqstore.pipeline.source.options import TABLE, checked
 from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
-from mqstore.pipeline.source.pushdown import filters_from
+from mqstore.pipeline.source.pushdown import filters_from, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
     TableFormat,

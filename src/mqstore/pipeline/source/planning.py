@@ -8,7 +8,7 @@ A task of Spark costs as much time as reading some dozen small stores, so parts 
 they would come from one task for each part.
 
 If several paths are read, one that cannot be opened as a store is skipped and reported: by a warning, in the plan
-(`mqstore.pipeline.source.explain`), and as a finding. A read of which no path can be opened is an error, and so is any such path if
+(`mqstore.pipeline.source.rocketmq`), and as a finding. A read of which no path can be opened is an error, and so is any such path if
 `mode` is FAILFAST.
 """
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.findings import Verdict
-from mqstore.pipeline.source.option_names import RABBITMQ, checked
+from mqstore.pipeline.source.options import RABBITMQ, checked
 from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.stores import (
     STORE,

@@ -41,7 +41,7 @@ from pyspark import TaskContext
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError, UsageError
 from mqstore.files.location import check_parent, local_target, refuse_address
-from mqstore.pipeline.source.option_names import BATCH, SINK, checked
+from mqstore.pipeline.source.options import BATCH, SINK, checked
 from mqstore.pipeline.source.stores import boolean
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage

@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import FileLostError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
-from mqstore.pipeline.source.option_names import STREAM, checked
-from mqstore.pipeline.source.options import ReadOptions, count_option
+from mqstore.pipeline.source.options import STREAM, ReadOptions, checked, count_option
 from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import (

@@ -1,17 +1,30 @@
-"""Spark as the runner of a job's tasks, also while a session starts."""
+"""Spark as the runner of a job's tasks, also while a session starts.
+
+`run_tasks` runs one Spark task per item of a list, and returns the results in the order of the items. Items and results pass through
+Spark's JVM and should be small: a task reads and writes its bulk data itself. An attempt may be repeated (`local[2,3]`, a lost worker,
+speculation), so a task must write the same bytes each time it runs. On a session of Spark Connect, which has no Spark context, the tasks
+are the partitions of a data source (`connect.py`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from mqstore.pipeline.spark.connect import is_connect, run_on_connect
+from mqstore.pipeline.spark.session import failures
 from mqstore.threads import in_threads
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -45,7 +58,6 @@ class SparkRunner:
         self.name = f"{self.width} task{'s' if self.width > 1 else ''} of Spark at once"
 
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
-        from mqstore.pipeline.spark.tasks import run_tasks
 
         progress = None if done is None else lambda finished, total: done(finished)
         yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress)
@@ -87,3 +99,109 @@ class StartingSparkRunner:
 
     def _while_starting(self, tasks: Sequence[T]) -> Iterator[T]:
         return takewhile(lambda task: not self._starting.done(), tasks)
+
+
+# tasks
+
+
+POLL_SECONDS = 0.1
+CANCEL_SECONDS = 15.0
+
+
+def run_tasks(
+    spark: SparkSession,
+    tasks: Sequence[T],
+    function: Callable[[T], R],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    doing: str = "the Spark job",
+) -> list[R]:
+    """Return function(task) for each task, computed in Spark's Python workers. Function and tasks are pickled, modules by name.
+
+    progress: called with (tasks done, tasks) from another thread while they run, and with (n, n) at the end.
+    doing: name of the work in error messages. Raises PipelineError with the message of the task that finally failed.
+    An interrupt cancels the tasks and waits until they have ended.
+    """
+    if not tasks:
+        return []
+    if is_connect(spark):
+        return run_on_connect(spark, tasks, function, progress=progress, doing=doing)
+    context = spark.sparkContext
+    group = f"mqstore-{uuid.uuid4().hex}"
+    with failures(doing), _progress_reported(context, group, len(tasks), progress):
+        results = _in_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
+    if progress is not None:
+        progress(len(tasks), len(tasks))
+    return results
+
+
+def _in_thread(context: SparkContext, group: str, doing: str, action: Callable[[], list[R]]) -> list[R]:
+    """Run a Spark action in another thread while the calling thread only waits.
+
+    On an interrupt pyspark calls the JVM from the main thread; in the middle of another call that would corrupt both.
+    """
+    outcome: Future[list[R]] = Future()
+
+    def run() -> None:
+        try:
+            context.setJobGroup(group, doing, interruptOnCancel=False)
+            outcome.set_result(action())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=group, daemon=True).start()
+    try:
+        return outcome.result()
+    except BaseException:
+        _cancel(context, group)
+        raise
+
+
+@contextlib.contextmanager
+def _progress_reported(context: SparkContext, group: str, total: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Report progress from a separate thread while the block runs."""
+    if progress is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch(report: Callable[[int, int], None]) -> None:
+        tracker = context.statusTracker()
+        last = -1
+        while not over.wait(POLL_SECONDS):
+            try:
+                stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in _stages(tracker.getJobInfo(job))]
+                done = sum(info.numCompletedTasks for info in map(tracker.getStageInfo, stages) if info is not None)
+            except Exception:  # the session may be stopping; progress is optional
+                return
+            if done != last:
+                last = done
+                report(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, args=(progress,), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _stages(job: object) -> Sequence[int]:
+    return tuple(getattr(job, "stageIds", ()))
+
+
+def _cancel(context: SparkContext, group: str) -> None:
+    """End the job and wait until no task runs, so that nothing is written afterwards.
+
+    Without interruptOnCancel the JVM ends a task only after it has killed the task's Python worker.
+    """
+    with contextlib.suppress(Exception):
+        context.cancelJobGroup(group)
+        tracker = context._jsc.sc().statusTracker()
+        deadline = time.monotonic() + CANCEL_SECONDS
+        idle = 0
+        # a task may start just before the cancellation takes effect: one idle poll is not enough
+        while time.monotonic() < deadline and idle < 4:
+            time.sleep(0.05)
+            idle = 0 if any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) else idle + 1

@@ -19,7 +19,7 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
     JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
-                                                 classes from an archive in the user's cache (mqstore.pipeline.spark.class_archive)
+                                                 classes from an archive in the user's cache (mqstore.pipeline.spark.java)
 
 The JVM's output goes to an unnamed file, from which the cause is quoted if the JVM does not start.
 """
@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from mqstore.errors import MqstoreError, PipelineError, UsageError
-from mqstore.pipeline.spark import class_archive
 from mqstore.pipeline.spark import java as javas
 from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
 from mqstore.pipeline.spark.failures import error_sentence, failures, innermost_cause, require_pyspark
@@ -272,8 +271,8 @@ def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, as
             "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"mqstore-warehouse-{os.getpid()}").as_uri(),
         }
         if "spark.driver.extraJavaOptions" not in asked_for:
-            archived = asked_for.get(class_archive.SETTING, "true") != "false"
-            options = _java_options(throughput) + (class_archive.class_archive_options(java, _spark_home() / "jars") if archived else [])
+            archived = asked_for.get(javas.ARCHIVE_SETTING, "true") != "false"
+            options = _java_options(throughput) + (javas.class_archive_options(java, _spark_home() / "jars") if archived else [])
             settings["spark.driver.extraJavaOptions"] = " ".join(options)
     return settings | dict(asked_for)
 

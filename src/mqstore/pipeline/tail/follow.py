@@ -35,8 +35,7 @@ from mqstore.pipeline.spark.failures import error_sentence, is_late_worker
 from mqstore.pipeline.spark.java import find_java
 from mqstore.pipeline.spark.session import failures, running
 from mqstore.pipeline.spark.source_api import require_streams
-from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink
-from mqstore.pipeline.tail.tables import TableSink, open_table
+from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink, TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy
 from mqstore.rocketmq.scan.log_tail import Piece
 from mqstore.rocketmq.store.export import LINEAGE

@@ -160,8 +160,8 @@ class RabbitMQ(RabbitMQStore):
         return Repair(self.path, self.directory.root, "node", LOCKING, steps, lambda steps: completed(self.directory, steps), chosen)
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
-        """Write messages to files in the new directory `to`; options as for `mqstore.jobs.rabbitmq_export.export`."""
-        from mqstore.jobs.rabbitmq_export import export
+        """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export_queues`."""
+        from mqstore.jobs.export import export_queues as export
 
         return export(self, to, **options)
 

@@ -11,7 +11,7 @@ from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, ope
 
 import mqstore
 from mqstore.errors import UsageError
-from mqstore.jobs.rabbitmq_export import export
+from mqstore.jobs.export import export_queues as export
 from mqstore.pipeline.source.rabbitmq import RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.spark.session import error_sentence as told

@@ -25,7 +25,7 @@ from support.tables import plain, table
 
 from mqstore import pipeline
 from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageError
-from mqstore.jobs.rabbitmq_export import export as export_rabbitmq
+from mqstore.jobs.export import export_queues as export_rabbitmq
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.runner import run_tasks
 from mqstore.pipeline.spark.session import cores

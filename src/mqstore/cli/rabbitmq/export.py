@@ -15,7 +15,7 @@ def export(out: Output, store: Store, options: ExportOptions) -> int:
 
     Exit status 1 if a part of the store is damaged.
     """
-    from mqstore.jobs.rabbitmq_export import export as run
+    from mqstore.jobs.export import export_queues as run
 
     chosen = options.filters.queue_selection(options.view)
     since, until = options.filters.times()

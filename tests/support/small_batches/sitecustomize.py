@@ -123,14 +123,14 @@ _LIMIT = "a limit: what is larger is refused, left out or done in another way, a
 _FORMAT = "of a format"
 _UNIT = "a unit of the operating system"
 KEPT = {
-    "broker.filter.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
-    "broker.filter.pull_filter.MOST_BYTES": _LIMIT,
+    "broker.handlers.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
+    "broker.handlers.pull_filter.MOST_BYTES": _LIMIT,
     "broker.handlers.queries.MOST_ENTRIES": _LIMIT,
     "wreck.carving.MESSAGES": "the room that the compiled carver asks for",
     "wreck.carving.MESSAGE_ROWS": "the number of columns",
     "cli.read.query.KEYS_READ": _LIMIT,
     "rocketmq.summary.TAIL": _LIMIT,
-    "broker.served.read_only_store.READ": "a permission",
+    "broker.runtime.read_only_store.READ": "a permission",
     "console.bodies.JSON_READ": _LIMIT,
     "console.checkup._BLOCK": _UNIT,
     "files.durable_file.BLOCK": _UNIT,

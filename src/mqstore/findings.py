@@ -95,6 +95,11 @@ class Kind(StrEnum):
     BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are not a record
     MISSING_BODY = "missing-body"  # an index entry whose message is in no message file
     BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
+    # RabbitMQ: streams
+    BAD_CHUNK = "bad-chunk"  # bytes of a stream's segment that are not a chunk, or a chunk that does not match its checksum or counts
+    BAD_BATCH = "bad-batch"  # a sub-batch of a stream whose records cannot be read: its compression, sizes or counts do not fit
+    BAD_STREAM_INDEX = "bad-stream-index"  # the index of a stream's segment is missing, too short, or contradicts the chunks
+    MISSING_SEGMENT = "missing-segment"  # offsets of a stream that no segment holds, between two that are held
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
@@ -168,6 +173,10 @@ _TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
     Kind.BAD_STORE_RECORD: (Subject.BYTES, True, Reaction.STOPS, Remedy.REPAIR),
     Kind.MISSING_BODY: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_SIDE_FILE: (Subject.OTHER, False, Reaction.MENDS, Remedy.BROKER),
+    Kind.BAD_CHUNK: (Subject.BYTES, True, Reaction.STOPS, Remedy.BACKUP),
+    Kind.BAD_BATCH: (Subject.MESSAGE, True, Reaction.SERVES, Remedy.BACKUP),
+    Kind.BAD_STREAM_INDEX: (Subject.NODE, False, Reaction.DROPS, Remedy.BACKUP),
+    Kind.MISSING_SEGMENT: (Subject.NODE, True, Reaction.STOPS, Remedy.BACKUP),
     Kind.BAD_CONFIG: (Subject.OTHER, False, Reaction.DROPS, Remedy.REPAIR),
     Kind.BAD_DATABASE: (Subject.OTHER, False, Reaction.DROPS, Remedy.REBUILD),
     Kind.BAD_TIMER: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),

@@ -62,6 +62,10 @@ OF_RABBITMQ = {  # tests/rabbitmq and tests/cli have stores of these
     Kind.BAD_STORE_RECORD,
     Kind.MISSING_BODY,
     Kind.BAD_SIDE_FILE,
+    Kind.BAD_CHUNK,
+    Kind.BAD_BATCH,
+    Kind.BAD_STREAM_INDEX,
+    Kind.MISSING_SEGMENT,
 }
 
 

@@ -153,8 +153,8 @@ class _ValueReader:
         return (kind, found), end
 
 
-def _sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
-    """Return (descriptor, value) of the sections from pos on."""
+def sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
+    """Return (descriptor, value) of the sections from pos on. Raises Amqp10Error."""
     values, found = _ValueReader(octets), []
     while pos < len(octets):
         section, pos = values.value(pos, MAX_DEPTH)
@@ -218,7 +218,7 @@ def _v1_fragments(data: tuple[Term, ...]) -> tuple[bytes, ...]:
         raise Amqp10Error(f"the body of an AMQP 1.0 message should begin at {body_pos} of {len(bare)} bytes")
     if code != DATA:
         return (bare[body_pos:],)
-    return tuple(section[1] for found, section in _sections(bare, body_pos) if found == DATA and section[0] == "binary")
+    return tuple(section[1] for found, section in sections(bare, body_pos) if found == DATA and section[0] == "binary")
 
 
 def _section_fragment(section: tuple[Term, ...]) -> bytes:
@@ -262,7 +262,18 @@ def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
 
 
 def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
-    header, fields, application, message = _message_sections(data)
+    valued = _is_v1(data) and data[6] != DATA
+    return basic_properties(*_message_sections(data), annotations, valued=valued)
+
+
+def basic_properties(
+    header: list[Term], fields: list[Term], application: list[Term], message: list[Term], annotations: dict[str, Term], *, valued: bool
+) -> dict[str, Any]:
+    """Return the AMQP 0-9-1 properties of a message, None for those that it lacks; some may not be encodable.
+
+    header, fields: the values of the sections 70 and 73; application, message: the pairs of 74 and 72. annotations: as in `properties`.
+    valued: the body is not data.
+    """
     sent = dict(zip(PROPERTY_FIELDS, fields, strict=False))
     basic = {key[1]: _unwrap(item) for key, item in message if key[1].startswith(b"x-basic-")}
     application_headers = [
@@ -280,7 +291,7 @@ def _convert(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     lifetime = _unwrap(header[2]) if len(header) > 2 else None
     ttl = lifetime if lifetime is not None else annotations.get("ttl")
     user = _unwrap(sent.get("user_id"))
-    body_type = BODY_TYPE if _is_v1(data) and data[6] != DATA else basic.get(b"x-basic-type")
+    body_type = BODY_TYPE if valued else basic.get(b"x-basic-type")
     return {
         "content_type": _unwrap(sent.get("content_type")),
         "content_encoding": _unwrap(sent.get("content_encoding")),
@@ -302,7 +313,7 @@ def _message_sections(data: Term) -> tuple[list[Term], list[Term], list[Term], l
     """Return header and property fields, and pairs of application properties and message annotations."""
     if _is_v1(data):
         _, message, bare, *_, body_pos, _ = data
-        found = dict(_sections(bare[:body_pos]))
+        found = dict(sections(bare[:body_pos]))
         return [], found[0x73][1] if 0x73 in found else [], found[0x74][1] if 0x74 in found else [], _pairs(message)
     if type(data) is not tuple or len(data) != 8 or data[0] != "msg":
         raise Amqp10Error("data of an AMQP 1.0 message is {v1, …} of 7 or {msg, …} of 8")

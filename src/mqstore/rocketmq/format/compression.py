@@ -4,6 +4,7 @@
 
 Version 4.9 supports only zlib and sets no type bits. Output is bounded: a body that exceeds the limit is refused.
 
+    >>> import zlib
     >>> decompress(zlib.compress(b"abc"), COMPRESSED)
     b'abc'
 
@@ -12,8 +13,7 @@ Format: docs/formats/rocketmq.md, 2.4.
 
 from __future__ import annotations
 
-import zlib
-
+from mqstore.codecs import ExpandError, TooLargeError, expand
 from mqstore.rocketmq.format.record import COMPRESSED
 
 __all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "decompress"]
@@ -21,6 +21,7 @@ __all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "decompress"]
 MAX_BODY = 256 << 20
 
 _NAMES = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
+_FORMATS = {kind: name.lower() for kind, name in _NAMES.items()}
 
 
 class BadCompressionError(ValueError):
@@ -32,53 +33,11 @@ def decompress(body: bytes, sys_flag: int, limit: int = MAX_BODY) -> bytes:
     if not sys_flag & COMPRESSED:
         return body
     kind = (sys_flag >> 8) & 7
-    if kind not in _NAMES:
+    if kind not in _FORMATS:
         raise BadCompressionError(f"compression type {kind} is unknown")
     try:
-        if kind == 1:
-            text = _lz4(body, limit)
-        elif kind == 2:
-            text = _zstd(body, limit)
-        else:
-            text = _zlib(body, limit)
-    except BadCompressionError:
-        raise
-    except (ValueError, RuntimeError, EOFError, OSError, MemoryError, zlib.error) as error:
+        return expand(_FORMATS[kind], body, limit)
+    except TooLargeError:
+        raise BadCompressionError(f"the body expands beyond {limit} bytes") from None
+    except ExpandError as error:
         raise BadCompressionError(f"the body is not a valid {_NAMES[kind]} stream: {error}") from None
-    if len(text) > limit:
-        raise BadCompressionError(f"the body expands beyond {limit} bytes")
-    return text
-
-
-def _zlib(body: bytes, limit: int) -> bytes:
-    stream = zlib.decompressobj()
-    text = stream.decompress(body, limit + 1)
-    if len(text) <= limit and not stream.eof:
-        raise ValueError("it ends early")
-    return text
-
-
-def _lz4(body: bytes, limit: int) -> bytes:
-    from lz4.frame import LZ4FrameDecompressor
-
-    stream = LZ4FrameDecompressor()
-    text: bytes = stream.decompress(body, max_length=limit + 1)
-    if len(text) <= limit and not stream.eof:
-        raise ValueError("it ends early")
-    return text
-
-
-def _zstd(body: bytes, limit: int) -> bytes:
-    import io
-
-    import zstandard
-
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(body)) as stream:
-            text: bytes = stream.read(limit + 1)
-        frame = zstandard.get_frame_parameters(body)
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from None
-    if frame.content_size not in (zstandard.CONTENTSIZE_UNKNOWN, len(text)) and len(text) <= limit:
-        raise ValueError("it ends early")
-    return text

@@ -1,0 +1,289 @@
+"""Segments of RabbitMQ's streams: the chunks of a segment with their checksums, the entries of chunks, the records of sub-batches.
+
+A chunk is a header of 48 bytes, a filter, data and a trailer. Only the data have a checksum, so a chunk is trusted if the checksum
+fits and, for messages, the data are entries to the last byte.
+
+Format: docs/formats/rabbitmq-streams.md, sections 2 and 3.
+"""
+
+import cython
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_header(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the bytes at p may be the header of a chunk."""
+    return (
+        limit - p >= CHUNK_HEADER_SIZE
+        and u8(b, p) == CHUNK_MAGIC
+        and u8(b, p + CHUNK_AT_KIND) <= LAST_KIND
+        and i64(b, p + CHUNK_AT_EPOCH) >= 0
+        and i64(b, p + CHUNK_AT_ID) >= 0
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def data_at(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return where the data of the chunk at p begin."""
+    return p + CHUNK_HEADER_SIZE + u8(b, p + CHUNK_AT_FILTER_SIZE)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def end_of(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return where the chunk at p ends."""
+    return data_at(b, p) + u32(b, p + CHUNK_AT_DATA_SIZE) + u32(b, p + CHUNK_AT_TRAILER_SIZE)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def entry_size(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    """Return the bytes of the entry at p, or 0 if it does not end before end."""
+    size: cython.longlong
+    if end - p < LENGTH_SIZE:
+        return 0
+    if u8(b, p) & BATCH_MARK:
+        if end - p < BATCH_HEADER_SIZE:
+            return 0
+        size = BATCH_HEADER_SIZE + u32(b, p + BATCH_AT_SIZE)
+    else:
+        size = LENGTH_SIZE + u32(b, p)
+    return size if size <= end - p else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def agrees(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the data of the whole chunk at p are the entries and records that its header counts."""
+    q: cython.Py_ssize_t = data_at(b, p)
+    end: cython.Py_ssize_t = q + u32(b, p + CHUNK_AT_DATA_SIZE)
+    size: cython.longlong
+    entries: cython.longlong = 0
+    records: cython.longlong = 0
+    if u8(b, p + CHUNK_AT_KIND) != 0:
+        size = u32(b, q) if end - q >= LENGTH_SIZE else -1
+        return size == end - q - LENGTH_SIZE and u16(b, p + CHUNK_AT_ENTRIES) == 1 and u32(b, p + CHUNK_AT_RECORDS) == 1
+    while q < end:
+        size = entry_size(b, q, end)
+        if size == 0:
+            return False
+        entries += 1
+        records += u16(b, q + BATCH_AT_RECORDS) if u8(b, q) & BATCH_MARK else 1
+        q += size
+    return entries == u16(b, p + CHUNK_AT_ENTRIES) and records == u32(b, p + CHUNK_AT_RECORDS)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def fits(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the checksum of the chunk at p, whose data are there, fits."""
+    return crc_on(b, data_at(b, p), u32(b, p + CHUNK_AT_DATA_SIZE), 0) == u32(b, p + CHUNK_AT_CRC)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def follows(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
+    """Return whether the segment ends where the chunk at p does, or a chunk with the next id is there."""
+    q: cython.Py_ssize_t = end_of(b, p)
+    if q == limit:
+        return True
+    return is_header(b, q, limit) and i64(b, q + CHUNK_AT_ID) - i64(b, p + CHUNK_AT_ID) == u32(b, p + CHUNK_AT_RECORDS)
+
+
+def walk(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    check: cython.bint,
+    out: cython.longlong[:, ::1],
+):
+    """Walk over the chunks that begin in [start, stop), one after the other: their columns, as many as there is room for.
+
+    check: compute checksums and compare the counts. A chunk whose checksum does not fit is only taken for one (BAD_DATA) if the next
+    one, or the end, is where it should be. So is one whose trailer would end after the segment; the walk stops where the trailer begins.
+    Return (chunks, position where the walk stopped, why).
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = out.shape[1]
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    why: cython.int = DONE
+    state: cython.longlong
+    if start < 0 or stop > limit or out.shape[0] < CHUNK_COLUMNS:
+        raise ValueError("the columns are too few, or the range is outside the buffer")
+    with cython.nogil:
+        while p < stop:
+            if n == room:
+                why = FULL
+                break
+            if not is_header(source, p, limit):
+                why = TORN if limit - p < CHUNK_HEADER_SIZE and u8(source, p) == CHUNK_MAGIC else NOT_A_CHUNK
+                break
+            if data_at(source, p) + u32(source, p + CHUNK_AT_DATA_SIZE) > limit:
+                why = TORN
+                break
+            state = UNCHECKED
+            if check:
+                if not fits(source, p):
+                    if not follows(source, p, limit):
+                        why = NOT_A_CHUNK
+                        break
+                    state = BAD_DATA
+                else:
+                    state = INTACT if agrees(source, p) else BAD_HEADER
+            out[AT, n] = p
+            out[KIND, n] = u8(source, p + CHUNK_AT_KIND)
+            out[ENTRIES, n] = u16(source, p + CHUNK_AT_ENTRIES)
+            out[RECORDS, n] = u32(source, p + CHUNK_AT_RECORDS)
+            out[TIMESTAMP, n] = i64(source, p + CHUNK_AT_TIMESTAMP)
+            out[EPOCH, n] = i64(source, p + CHUNK_AT_EPOCH)
+            out[ID, n] = i64(source, p + CHUNK_AT_ID)
+            out[DATA_SIZE, n] = u32(source, p + CHUNK_AT_DATA_SIZE)
+            out[TRAILER_SIZE, n] = u32(source, p + CHUNK_AT_TRAILER_SIZE)
+            out[FILTER_SIZE, n] = u8(source, p + CHUNK_AT_FILTER_SIZE)
+            out[STATE, n] = state
+            n += 1
+            if end_of(source, p) > limit:
+                p = data_at(source, p) + u32(source, p + CHUNK_AT_DATA_SIZE)
+                why = CUT_TRAILER
+                break
+            p = end_of(source, p)
+    return n, p, why
+
+
+def resume(
+    b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, low: cython.longlong, high: cython.longlong, effort: cython.longlong
+):
+    """Find the next chunk at or after start that is proved: checksum, counts and an id in [low, high).
+
+    Return (its position or -1, effort left). effort: bytes that failed attempts may take; when it is used up, the search ends.
+    """
+    limit: cython.Py_ssize_t = b.shape[0]
+    last: cython.Py_ssize_t = limit - CHUNK_HEADER_SIZE
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    p: cython.Py_ssize_t = start
+    found: cython.Py_ssize_t = -1
+    size: cython.longlong
+    chunk_id: cython.longlong
+    if start < 0:
+        raise ValueError("the range is outside the buffer")
+    with cython.nogil:
+        while p < last and effort > 0:
+            p = find(source, p, last, CHUNK_MAGIC)
+            if p >= last:
+                break
+            if is_header(source, p, limit):
+                size = u32(source, p + CHUNK_AT_DATA_SIZE)
+                chunk_id = i64(source, p + CHUNK_AT_ID)
+                if (
+                    size > 0
+                    and u8(source, p + CHUNK_AT_RESERVED) == 0
+                    and u16(source, p + CHUNK_AT_RESERVED + 1) == 0
+                    and low <= chunk_id < high
+                    and data_at(source, p) + size <= limit
+                ):
+                    if agrees(source, p) and fits(source, p):
+                        found = p
+                        break
+                    effort -= size
+            p += 1
+    return found, effort
+
+
+def entries(
+    b: cython.const[cython.uchar][::1],
+    at: cython.longlong[:],
+    length: cython.longlong[:],
+    out: cython.longlong[:, ::1],
+):
+    """Split the data of chunks into entries. at, length: the data of each chunk; out: as many columns as there are entries.
+
+    A chunk's entries end at the first one that does not fit. Return the number of entries, of which the first are in the columns.
+    """
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    limit: cython.Py_ssize_t = b.shape[0]
+    room: cython.Py_ssize_t = out.shape[1]
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    size: cython.longlong
+    first: cython.longlong
+    records: cython.longlong
+    inside: cython.bint = True
+    if length.shape[0] < at.shape[0] or out.shape[0] < ENTRY_COLUMNS:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(at.shape[0]):
+            if at[k] < 0 or length[k] < 0 or at[k] > limit or length[k] > limit - at[k]:
+                inside = False
+                break
+            p = at[k]
+            end = p + length[k]
+            first = 0
+            while p < end:
+                size = entry_size(source, p, end)
+                if size == 0:
+                    break
+                records = u16(source, p + BATCH_AT_RECORDS) if u8(source, p) & BATCH_MARK else 1
+                if n < room:
+                    out[CHUNK, n] = k
+                    out[FIRST, n] = first
+                    out[RECORD_COUNT, n] = records
+                    if u8(source, p) & BATCH_MARK:
+                        out[CONTENT, n] = p + BATCH_HEADER_SIZE
+                        out[LENGTH, n] = size - BATCH_HEADER_SIZE
+                        out[CODEC, n] = (u8(source, p) >> BATCH_CODEC_SHIFT) & BATCH_CODEC_MASK
+                        out[PLAIN_SIZE, n] = u32(source, p + BATCH_AT_PLAIN_SIZE)
+                    else:
+                        out[CONTENT, n] = p + LENGTH_SIZE
+                        out[LENGTH, n] = size - LENGTH_SIZE
+                        out[CODEC, n] = -1
+                        out[PLAIN_SIZE, n] = size - LENGTH_SIZE
+                n += 1
+                first += records
+                p += size
+    if not inside:
+        raise ValueError("the data of a chunk lie outside the buffer")
+    return n
+
+
+def records(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    at: cython.longlong[:],
+    length: cython.longlong[:],
+):
+    """Split the uncompressed content of a sub-batch, [start, stop), into records. Return (records, position after the last one)."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    p: cython.Py_ssize_t = start
+    n: cython.Py_ssize_t = 0
+    if start < 0 or stop > b.shape[0] or length.shape[0] < at.shape[0]:
+        raise ValueError("the range is outside the buffer, or the columns differ in length")
+    with cython.nogil:
+        while n < at.shape[0] and stop - p >= LENGTH_SIZE and u32(source, p) <= stop - p - LENGTH_SIZE:
+            at[n] = p + LENGTH_SIZE
+            length[n] = u32(source, p)
+            p += LENGTH_SIZE + length[n]
+            n += 1
+    return n, p
+
+
+def effort_for(size: cython.longlong):
+    """Return the effort that a search in this many bytes may take."""
+    return EFFORT * size + LEAST_EFFORT

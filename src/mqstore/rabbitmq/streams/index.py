@@ -1,0 +1,140 @@
+r"""Index of a stream's segment, `<first offset in 20 digits>.index`: one record of 29 bytes for each chunk.
+
+    offset  size  field
+         0     4  OSII
+         4     4  version, 1
+         8     -  records
+
+    offset  size  record
+         0     8  chunk id
+         8     8  timestamp in milliseconds
+        16     8  epoch
+        24     4  position of the chunk in the segment
+        28     1  kind of the chunk
+
+    >>> raw = HEADER + record(0, timestamp=1000, position=8) + record(2, timestamp=1001, position=75) + bytes(29) + b"cut"
+    >>> found = read_index(np.frombuffer(raw, np.uint8))
+    >>> found.records["id"].tolist(), found.records["position"].tolist(), found.rest
+    ([0, 2], [8, 75], 32)
+
+A record is written after its chunk. Zeros at the end, and a last record that is cut, are not records. A reader needs no index: the
+chunks suffice. A node does: it cuts the last segment after the last chunk that the index knows, and deletes a segment without an index.
+
+Format: docs/formats/rabbitmq-streams.md, section 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.streams.segment import Chunks
+
+HEADER = struct.Struct(">4sI").pack(b"OSII", 1)
+RECORD = np.dtype([("id", ">i8"), ("timestamp", ">i8"), ("epoch", ">i8"), ("position", ">u4"), ("kind", "u1")])
+_RECORD = struct.Struct(">QqQIB")
+_COMPARED = ("id", "timestamp", "epoch", "kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Records of an index file, a view of its bytes. rest: bytes at the end that are not records. valid_header: OSII and version 1."""
+
+    records: NDArray[np.void]
+    rest: int
+    valid_header: bool
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def read_index(data: Bytes) -> Index:
+    """Return the records of an index file."""
+    valid = data[: len(HEADER)].tobytes() == HEADER
+    body = data[len(HEADER) :]
+    records = body[: len(body) - len(body) % RECORD.itemsize].view(RECORD)
+    count = len(records)
+    # a node looks at the position alone: no chunk is inside the header
+    while count and not records["position"][count - 1]:
+        step = max(1, count >> 4)
+        written = np.flatnonzero(records["position"][count - step : count])
+        count = count - step + (int(written[-1]) + 1 if len(written) else 0)
+    return Index(records[:count], len(body) - count * RECORD.itemsize, valid)
+
+
+def record(chunk_id: int, *, timestamp: int, position: int, epoch: int = 1, kind: int = 0) -> bytes:
+    """Return the record of a chunk."""
+    return _RECORD.pack(chunk_id, timestamp, epoch, position, kind)
+
+
+def build_index(chunks: Chunks) -> bytes:
+    """Return the index file of a segment with these chunks."""
+    records = np.empty(len(chunks), RECORD)
+    records["position"] = chunks.at
+    for name in _COMPARED:
+        records[name] = getattr(chunks, name)
+    return HEADER + records.tobytes()
+
+
+def header_damage(index: Index, file: str, size: int) -> list[Damage]:
+    """Return what is wrong with an index by itself. size: of the file."""
+    found: list[Damage] = []
+    if not index.valid_header:
+        length = min(size, len(HEADER))
+        found.append(Damage(file, 0, length, Kind.BAD_STREAM_INDEX, "the index does not begin with OSII and version 1"))
+    if index.rest % RECORD.itemsize:
+        at = size - index.rest
+        found.append(Damage(file, at, index.rest, Kind.TORN_RECORD, "the last record of the index is cut"))
+    return found
+
+
+def differences(index: Index, chunks: Chunks, file: str, *, start: int = 0, last: bool = True) -> list[Damage]:
+    """Return the findings of an index beside chunks of its segment. start: position up to which chunks were compared before.
+
+    last: no chunks follow in this segment. Records are found by position; one finding for each run of chunks that are not in the index,
+    and for each record that contradicts its chunk or that leads to none.
+    """
+    position = index.records["position"].astype(np.int64)
+    if len(position) > 1 and (np.diff(position) <= 0).any():
+        return [_finding(file, 0, len(index), "the positions in the index do not ascend")] if last else []
+    low = int(np.searchsorted(position, start))
+    high = len(position) if last else int(np.searchsorted(position, int(chunks.end[-1]))) if len(chunks) else low
+    row = np.searchsorted(position, chunks.at)
+    there = np.zeros(len(chunks), np.bool_)
+    inside = row < len(position)
+    there[inside] = position[row[inside]] == chunks.at[inside]
+    found: list[Damage] = []
+    for begin, end in _runs(~there):
+        records = int(chunks.records[begin:end].sum())
+        first = int(chunks.id[begin])
+        detail = f"the index lacks {end - begin} chunks from position {int(chunks.at[begin])} on, offsets {first} to {first + records - 1}"
+        found.append(_finding(file, int(row[begin]), 0, detail, records))
+    known, rows = row[there], np.flatnonzero(there)
+    wrong = np.zeros(len(rows), np.bool_)
+    for name in _COMPARED:
+        wrong |= index.records[name][known].astype(np.int64) != getattr(chunks, name)[rows]
+    for begin, end in _runs(wrong):
+        number = int(known[begin])
+        detail = f"{end - begin} records from number {number} on contradict the headers of their chunks"
+        found.append(_finding(file, number, end - begin, detail))
+    stray = np.ones(high - low, np.bool_)
+    stray[known - low] = False
+    for begin, end in _runs(stray):
+        detail = f"{end - begin} records from number {low + begin} on lead to no valid chunk"
+        found.append(_finding(file, low + begin, end - begin, detail))
+    return found
+
+
+def _finding(file: str, number: int, count: int, detail: str, messages: int = 0) -> Damage:
+    return Damage(file, len(HEADER) + number * RECORD.itemsize, count * RECORD.itemsize, Kind.BAD_STREAM_INDEX, detail, messages)
+
+
+def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the runs of True, as (from, to)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

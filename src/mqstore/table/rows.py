@@ -96,6 +96,20 @@ class Rows(Shown):
         return duckdb.from_arrow(self.to_arrow(), connection=connection or duckdb.default_connection())
 
 
+def first_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first `limit` rows, all if it is None. No batch is empty, and no more batches are read than are needed."""
+    left = limit
+    while left is None or left > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        if left is not None:
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+        if batch.num_rows:
+            yield batch
+
+
 def _require(library: str) -> Any:
     if find_spec(library) is None:
         raise UnsupportedError(f"{library} is not installed: `pip install {library}`, or use to_arrow, which needs nothing more")

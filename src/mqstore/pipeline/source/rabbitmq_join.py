@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
@@ -146,7 +146,7 @@ def _read_groups(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[
     own = tuple(name for name in plan.options.columns if name != STORE) or ("seq_id",)
     for number, places in _runs(handed):
         vhosts = dict(_vhosts(store, places))
-        batches = groups.read_joined(store, known[number], vhosts, own, plan.options.selection)
+        batches = groups.read_group(store, known[number], own, replace(plan.options.selection, limit=None), vhosts)
         yield from with_store(batches, plan.options.columns, plan.path)
 
 

@@ -52,10 +52,14 @@ OLDEST_NODE, *_, NEWEST_NODE = _VERSIONS
 _NUMBER = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
 
 
+def _known(text: str) -> BrokerVersion | None:
+    number = _NUMBER.fullmatch(text)
+    return None if number is None else _VERSIONS.get(number[1])
+
+
 def node_version(text: str) -> BrokerVersion:
     """Return the version that a text names, for example 3.10 or 3.10.8. Raises UsageError for one whose behaviour is not known."""
-    found = _NUMBER.fullmatch(text)
-    version = _VERSIONS.get(found[1]) if found is not None else None
+    version = _known(text)
     if version is None:
         raise UsageError(f"{text!r} is not a version whose behaviour is known; give one from {OLDEST_NODE} to {NEWEST_NODE}")
     return version
@@ -63,8 +67,7 @@ def node_version(text: str) -> BrokerVersion:
 
 def target_version(text: str, queue_version: int | None = None) -> BrokerVersion:
     """Return the version that a text names, for example 3.10 or 3.10.8. queue_version: one it must read. Raises UsageError."""
-    found = _NUMBER.fullmatch(text)
-    version = _VERSIONS.get(found[1]) if found is not None else None
+    version = _known(text)
     if version is None:
         raise UsageError(f"{text!r} is not a version of RabbitMQ that can be converted for; they are {', '.join(_VERSIONS)}")
     if queue_version is not None and queue_version not in version.queue_versions:

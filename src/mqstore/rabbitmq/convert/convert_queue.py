@@ -251,7 +251,7 @@ class _QueueConverter:
             rows, entries = rows[dropped:], entries[dropped:]
             if not len(entries):
                 continue
-            count = self.queue.index_v2.count if table.version == 2 else self.queue.index.count
+            count = self.queue.index_of(table.version).count
             self._last = max(self._last, int(entries["seq"].max()))
             self._boundary = max(self._boundary, (self._last // count + 1) * count)
             marked = entries["seq"][table.redelivered[rows]]

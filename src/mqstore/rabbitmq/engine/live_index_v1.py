@@ -40,7 +40,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +49,7 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import queue_index, terms
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.engine.live_queue import LiveEntry, LiveIndex, LiveSegment, StoreReferences
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndexV1
 from mqstore.rabbitmq.format.journal import acknowledge, deliver
@@ -64,34 +64,14 @@ _FIXED = struct.Struct(">16sQII")
 _MARKS = struct.Struct(">H")
 
 
-class LiveEntry(NamedTuple):
-    """A live index entry. embedded: the message term; empty if the message is in the message store."""
-
-    id: bytes
-    embedded: bytes
-    persistent: bool
-    expiry: int
-    size: int
-
-
-class StoreReferences(NamedTuple):
-    """Live entries whose messages are in the message store. hi, lo: the halves of their ids."""
-
-    seq: NDArray[np.int64]
-    hi: NDArray[np.int64]
-    lo: NDArray[np.int64]
-    size: NDArray[np.int64]
-
-
-class LiveSegmentV1:
+class LiveSegmentV1(LiveSegment):
     """One segment. size: bytes of its file, -1 without one. state: J; at: positions of publishes in the journal; None if J is empty."""
 
-    __slots__ = ("at", "number", "size", "state", "unacked")
+    __slots__ = ("at", "size", "state")
 
     def __init__(self, number: int, size: int = -1, unacked: int = 0) -> None:
-        self.number = number
+        super().__init__(number, unacked)
         self.size = size
-        self.unacked = unacked
         self.state: bytearray | None = None
         self.at: array[int] | None = None
 
@@ -103,8 +83,8 @@ class LiveSegmentV1:
         return self.state
 
 
-class LiveIndexV1:
-    """The index of one queue. place: its directory, relative to the root. entries: N.
+class LiveIndexV1(LiveIndex):
+    """The index of one queue. entries: N.
 
     journal: the records since the last flush; the first `written` bytes of them are in the file. dirty: number of actions in it.
     """
@@ -112,14 +92,11 @@ class LiveIndexV1:
     version = 1
 
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig) -> None:
-        self.place = place
-        self.entries = entries
+        super().__init__(directory, reading, place, entries)
         self.segments: dict[int, LiveSegmentV1] = {}
         self.journal = bytearray()
         self.written = 0
         self.dirty = 0
-        self._directory = directory
-        self._reading = reading
         self._file = f"{place}/journal.jif"
         self._has_file = reading.exists(self._file)
         self._max_entries = config.queue_index_max_journal_entries
@@ -177,7 +154,6 @@ class LiveIndexV1:
     # reading
 
     def entry(self, seq: int) -> LiveEntry | None:
-        """Return the live entry of a sequence id, or None."""
         number, rel = divmod(seq, self.entries)
         segment = self.segments.get(number)
         if segment is None:
@@ -214,17 +190,7 @@ class LiveIndexV1:
             self._view = segment.number, segment.size, data, found.state, found.at
         return self._view[2:]
 
-    def live_from(self, seq: int) -> NDArray[np.int64]:
-        """Return the live sequence ids from `seq` on in the first segment that has any; empty if there are none."""
-        for number in sorted(number for number in self.segments if number >= seq // self.entries):
-            found = self.live(number)
-            found = found[found >= seq]
-            if len(found):
-                return found
-        return np.empty(0, np.int64)
-
     def live(self, number: int) -> NDArray[np.int64]:
-        """Return the sequence ids of the live entries of a segment, ascending."""
         segment = self.segments[number]
         bits = np.zeros(self.entries, np.uint8) if segment.size <= 0 else self._segment(segment)[1] & 7
         if segment.state is not None:
@@ -232,7 +198,6 @@ class LiveIndexV1:
         return np.flatnonzero(bits & (P | A) == P).astype(np.int64) + number * self.entries
 
     def store_references(self, number: int) -> StoreReferences:
-        """Return the live entries of a segment whose messages are in the message store."""
         segment, seqs = self.segments[number], self.live(number)
         rels = seqs - number * self.entries
         in_journal = np.zeros(len(seqs), np.bool_)
@@ -252,19 +217,6 @@ class LiveIndexV1:
         hi, lo, _, size, embedded = columns
         away = embedded == 0
         return StoreReferences(seqs[away], hi[away], lo[away], size[away])
-
-    def unacked_by_segment(self) -> dict[int, int]:
-        """Return how many messages are in each segment."""
-        return {number: segment.unacked for number, segment in sorted(self.segments.items())}
-
-    @property
-    def unacked(self) -> int:
-        return sum(segment.unacked for segment in self.segments.values())
-
-    @property
-    def bound(self) -> int:
-        """The first sequence id after all segments, where numbering continues after an unclean stop."""
-        return self.entries * (1 + max(self.segments, default=-1))
 
     # reaching the disk
 
@@ -353,10 +305,10 @@ class LiveIndexV1:
 
 def recover_v1(
     directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int, config: EngineConfig, locations: MessageLocations
-) -> tuple[LiveIndexV1, int]:
-    """Return the index that the files describe, without invalid entries, and the size of the bodies in bytes.
+) -> tuple[LiveIndexV1, int, NDArray[np.int64]]:
+    """Return the index that the files describe, the size of the bodies in bytes, and the sequence ids to drop in any case: here none.
 
-    locations: counts a reference for each entry whose message is in the message store.
+    Entries that are not valid are left out already. locations: counts a reference for each entry whose message is in the message store.
     """
     found = QueueIndexV1(reading, place, entries, lenient=True)
     index = LiveIndexV1(directory, reading, place, entries, config)
@@ -374,7 +326,7 @@ def recover_v1(
     if words and not found.journal.findings:
         index.journal += b"".join(words)
     index.dirty = len(found.journal.seq) + 1
-    return index, size
+    return index, size, np.empty(0, np.int64)
 
 
 def _take_journal(index: LiveIndexV1, found: QueueIndexV1, directory: DurableDirectory) -> None:
@@ -458,17 +410,3 @@ def _rewrite_segment(
         parts += [mark(rel)] * (int(state[rel] & D != 0) + int(state[rel] & A != 0))
     content = b"".join(parts)
     index.replace_file(segment, content)
-
-
-def drop_missing_v1(index: LiveIndexV1, locations: MessageLocations) -> tuple[int, int]:
-    """Drop the entries whose message is not in the store, then flush. Returns their count and the size of their bodies in bytes."""
-    missing: list[int] = []
-    size = 0
-    for number in sorted(index.segments) if locations.unplaced else ():
-        stored = index.store_references(number)
-        gone = ~locations.placed(stored.hi, stored.lo)
-        missing += stored.seq[gone].tolist()
-        size += int(stored.size[gone].sum())
-    index.acknowledge(missing)
-    index.flush()
-    return len(missing), size

@@ -31,40 +31,37 @@ from numpy.typing import NDArray
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry, StoreReferences
+from mqstore.rabbitmq.engine.live_queue import LiveEntry, LiveIndex, LiveSegment, StoreReferences
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format import index_v2 as qi
 from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, ROW, SHARED
+from mqstore.rabbitmq.format.names import is_file_number
 
 _ENTRY = struct.Struct(">BBBB16sIQ")
 _PLACE = struct.Struct(">QII")
 _GONE = bytes(qi.ENTRY_SIZE)
 
 
-class LiveSegmentV2:
+class LiveSegmentV2(LiveSegment):
     """One segment. qi, qs: bytes of its files, 0 if there is none. data: the part of the `.qs` that is not written yet."""
 
-    __slots__ = ("data", "number", "qi", "qs", "unacked")
+    __slots__ = ("data", "qi", "qs")
 
     def __init__(self, number: int, qi: int = 0, qs: int = 0, unacked: int = 0) -> None:
-        self.number = number
+        super().__init__(number, unacked)
         self.qi = qi
         self.qs = qs
-        self.unacked = unacked
         self.data = bytearray()
 
 
-class LiveIndexV2:
-    """The index of one queue. place: its directory, relative to the root."""
+class LiveIndexV2(LiveIndex):
+    """The index of one queue."""
 
     version = 2
 
     def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> None:
-        self.place = place
-        self.entries = config.classic_queue_index_v2_segment_entry_count
+        super().__init__(directory, reading, place, config.classic_queue_index_v2_segment_entry_count)
         self.segments: dict[int, LiveSegmentV2] = {}
-        self._directory = directory
-        self._reading = reading
         self._changes: dict[int, bytes] = {}
         self._empty: set[int] = set()  # segments without messages whose files still exist
         self._touched: set[str] = set()  # files written since their last sync
@@ -104,17 +101,12 @@ class LiveIndexV2:
         if len(self._changes) >= self.entries:
             self.write_out()
 
-    def mark_empty(self, number: int) -> None:
-        """Mark a segment without messages; the next write deletes its files."""
-        self._empty.add(number)
-
     def _is_written(self, segment: LiveSegmentV2, seq: int) -> bool:
         return qi.HEADER_SIZE + qi.ENTRY_SIZE * (seq - segment.number * self.entries) < segment.qi
 
     # reading
 
     def entry(self, seq: int) -> LiveEntry | None:
-        """Return the live entry of a sequence id, or None."""
         number = seq // self.entries
         segment = self.segments.get(number)
         if segment is None:
@@ -152,21 +144,16 @@ class LiveIndexV2:
             self._view = segment.number, rows
         return self._view[1]
 
-    def live_from(self, seq: int) -> NDArray[np.int64]:
-        """Return the live sequence ids from `seq` on in the first segment that has any; empty if there are none."""
-        for number in sorted(number for number in self.segments if number >= seq // self.entries):
-            segment = self.segments[number]
-            base = number * self.entries
-            found: set[int] = set()
-            if segment.qi:
-                found.update((np.flatnonzero(self._rows(segment)[:, 0]) + base).tolist())
-            for changed, raw in self._changes.items():
-                if changed // self.entries == number:
-                    found.discard(changed) if raw is _GONE else found.add(changed)
-            ahead = np.array(sorted(each for each in found if each >= seq), np.int64)
-            if len(ahead):
-                return ahead
-        return np.empty(0, np.int64)
+    def live(self, number: int) -> NDArray[np.int64]:
+        segment = self.segments[number]
+        base = number * self.entries
+        live: set[int] = set()
+        if segment.qi:
+            live.update((np.flatnonzero(self._rows(segment)[:, 0]) + base).tolist())
+        for changed, raw in self._changes.items():
+            if changed // self.entries == number:
+                live.discard(changed) if raw is _GONE else live.add(changed)
+        return np.array(sorted(live), np.int64)
 
     def store_references(self, number: int) -> StoreReferences:
         """Return the live entries in the file of a segment whose messages are in the message store."""
@@ -176,19 +163,6 @@ class LiveIndexV2:
         at = np.flatnonzero((rows["status"] == 1) & (rows["location"] == qi.SHARED))
         hi, lo, size = (rows[name][at].astype(np.int64) for name in ("hi", "lo", "size"))
         return StoreReferences(at + number * self.entries, hi, lo, size)
-
-    def unacked_by_segment(self) -> dict[int, int]:
-        """Return how many messages are in each segment."""
-        return {number: segment.unacked for number, segment in sorted(self.segments.items())}
-
-    @property
-    def unacked(self) -> int:
-        return sum(segment.unacked for segment in self.segments.values())
-
-    @property
-    def bound(self) -> int:
-        """The first sequence id after all segments, where numbering continues after an unclean stop."""
-        return self.entries * (1 + max(self.segments, default=-1))
 
     # reaching the disk
 
@@ -282,6 +256,7 @@ class LiveIndexV2:
 
     def flush(self) -> None:
         """Do what `sync` does: a version 2 index has no journal to flush."""
+        self._empty.update(number for number, segment in self.segments.items() if not segment.unacked)
         self.sync()
 
 
@@ -296,7 +271,7 @@ def recover_v2(
     names = {entry.name: entry.size for entry in reading.entries(place) if entry.is_file}
     dropped: list[int] = []
     size = 0
-    for number in sorted(int(name[:-3]) for name in names if name.endswith(".qi") and name[:-3].isascii() and name[:-3].isdigit()):
+    for number in sorted(int(name[:-3]) for name in names if name.endswith(".qi") and is_file_number(name[:-3])):
         data = reading.map(f"{place}/{number}.qi").data
         if len(data) < HEADER_SIZE or data[:5].tobytes() != b"RCQI\x02":
             for name in (f"{number}.qi", f"{number}.qs"):
@@ -321,24 +296,3 @@ def recover_v2(
         size += int(rows["size"][kept].sum())
         index.segments[number] = LiveSegmentV2(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
     return index, size, np.array(dropped, np.int64)
-
-
-def drop_missing_v2(index: LiveIndexV2, dropped: NDArray[np.int64], locations: MessageLocations) -> tuple[int, int]:
-    """Remove the entries to drop and those whose message is not in the store, delete empty segments, and sync.
-
-    Returns the count of the entries without a message and the size of their bodies in bytes.
-    """
-    missing, size = 0, 0
-    gone_at_all = [dropped]
-    for number in sorted(index.segments) if locations.unplaced else ():
-        stored = index.store_references(number)
-        gone = ~locations.placed(stored.hi, stored.lo) & ~np.isin(stored.seq, dropped)
-        gone_at_all.append(stored.seq[gone])
-        missing += int(gone.sum())
-        size += int(stored.size[gone].sum())
-    index.acknowledge(np.concatenate(gone_at_all).tolist())
-    for number, segment in list(index.segments.items()):
-        if not segment.unacked:
-            index.mark_empty(number)
-    index.sync()
-    return missing, size

@@ -39,9 +39,10 @@ from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rabbitmq.engine.message_locations import MessageLocation, MessageLocations
 from mqstore.rabbitmq.format import message_file
+from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD
+from mqstore.rabbitmq.format.names import is_file_number
 
 MAX_BUFFERED = 8 << 20  # bytes of records that are buffered until the next sync
-RECORD_EXTRA = 25  # size, id and end mark
 DRAFT = ".mqstore-"
 
 
@@ -93,14 +94,14 @@ class LiveMessageStore:
         """Store a message with this reference count, or add to the count if the message is stored already."""
         if self.locations.add_references(message_id, references):
             return
-        at, total = self.files[self.current].size, len(term) + RECORD_EXTRA
+        at, total = self.files[self.current].size, len(term) + OVERHEAD
         self.locations.add(message_id, MessageLocation(references, self.current, at, total))
         self._append(message_id, term)
 
     def write_again(self, message_id: bytes, term: bytes) -> None:
         """Store the message of an id that is referenced but has no place."""
         ids = np.frombuffer(message_id, ">i8").astype(np.int64)
-        at, total = np.array([self.files[self.current].size]), np.array([len(term) + RECORD_EXTRA])
+        at, total = np.array([self.files[self.current].size]), np.array([len(term) + OVERHEAD])
         self.locations.place(self.current, (ids[:1], ids[1:]), at, total)
         self._append(message_id, term)
 
@@ -112,8 +113,8 @@ class LiveMessageStore:
         buffer += term
         buffer.append(255)
         self._synced = False
-        summary.size += len(term) + RECORD_EXTRA
-        summary.valid += len(term) + RECORD_EXTRA
+        summary.size += len(term) + OVERHEAD
+        summary.valid += len(term) + OVERHEAD
         if summary.size >= self.limit:
             self._roll()
         elif len(buffer) > MAX_BUFFERED:
@@ -138,7 +139,7 @@ class LiveMessageStore:
         known = self.locations.get(message_id)
         if known is None:
             return None
-        start, stop = known.offset + 24, known.offset + known.total - 1
+        start, stop = known.offset + HEADER, known.offset + known.total - 1
         if known.file == self.current:
             buffered = self.files[self.current].size - len(self._buffer)
             if known.offset >= buffered:
@@ -273,10 +274,10 @@ def _rescue(locations: MessageLocations, mapped: MappedFile, rescued: dict[bytes
     scan = message_file.careful_scan(data, list(mapped.data_extents()))
     missed = ~np.isin(scan.at, message_file.strict_scan(data).at) if missed_only else np.ones(len(scan.at), np.bool_)
     for at, total in zip(scan.at[missed].tolist(), scan.total[missed].tolist(), strict=True):
-        message_id = data[at + 8 : at + 24].tobytes()
+        message_id = data[at + 8 : at + HEADER].tobytes()
         known = locations.get(message_id)
         if known is not None and not known.total:
-            rescued[message_id] = data[at + 24 : at + total - 1].tobytes()
+            rescued[message_id] = data[at + HEADER : at + total - 1].tobytes()
 
 
 def _list_files(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str) -> tuple[list[int], list[int]]:
@@ -286,7 +287,7 @@ def _list_files(directory: DurableDirectory, reading: ReadOnlyDirectory, place: 
         stem, suffix = entry.name[:-4], entry.name[-4:]
         if DRAFT in entry.name:
             directory.remove(f"{place}/{entry.name}")
-        elif suffix in numbers and stem.isascii() and stem.isdigit() and entry.is_file:
+        elif suffix in numbers and is_file_number(stem) and entry.is_file:
             numbers[suffix].append(int(stem))
     return sorted(numbers[".rdq"]), sorted(numbers[".rdt"])
 

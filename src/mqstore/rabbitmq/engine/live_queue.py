@@ -4,7 +4,8 @@ Sequence ids number the messages in publish order. A queue delivers from `cursor
 positions. A delivered message stays on disk until it is acknowledged. After a clean stop only `next_deliver` records the delivery:
 a message with a lower sequence id is redelivered.
 
-Transient messages stay in memory. Only persistent ones are on disk, so their sequence ids have gaps.
+Transient messages stay in memory. Only persistent ones are on disk, so their sequence ids have gaps. `LiveIndex` is what the indexes of
+both versions have in common.
 
 Format: docs/formats/rabbitmq.md, sections 5.6 and 7.3 to 7.6.
 """
@@ -12,35 +13,132 @@ Format: docs/formats/rabbitmq.md, sections 5.6 and 7.3 to 7.6.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.engine.live_index_v1 import LiveEntry
+from mqstore.files import ReadOnlyDirectory
+from mqstore.files.durable import DurableDirectory
+from mqstore.rabbitmq.engine.message_locations import MessageLocations
 
 CHUNK = 4096
 
 
-class LiveIndex(Protocol):
-    """The part of an index that a queue uses, version 1 or 2."""
+class LiveEntry(NamedTuple):
+    """A live index entry. embedded: the message term; empty if the message is in the message store."""
+
+    id: bytes
+    embedded: bytes
+    persistent: bool
+    expiry: int
+    size: int
+
+
+class StoreReferences(NamedTuple):
+    """Live entries whose messages are in the message store. hi, lo: the halves of their ids."""
+
+    seq: NDArray[np.int64]
+    hi: NDArray[np.int64]
+    lo: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+
+class LiveSegment:
+    """One segment of an index. unacked: number of its live entries."""
+
+    __slots__ = ("number", "unacked")
+
+    def __init__(self, number: int, unacked: int = 0) -> None:
+        self.number = number
+        self.unacked = unacked
+
+
+class LiveIndex(ABC):
+    """The writable index of one queue, of either version. place: its directory, relative to the root. entries: those of a segment."""
 
     version: int
-    place: str
+    segments: Mapping[int, LiveSegment]
+
+    def __init__(self, directory: DurableDirectory, reading: ReadOnlyDirectory, place: str, entries: int) -> None:
+        self.place = place
+        self.entries = entries
+        self._directory = directory
+        self._reading = reading
+
+    @abstractmethod
+    def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None:
+        """Record a publish."""
+
+    @abstractmethod
+    def acknowledge(self, seqs: Iterable[int]) -> None:
+        """Acknowledge live entries."""
+
+    @abstractmethod
+    def entry(self, seq: int) -> LiveEntry | None:
+        """Return the live entry of a sequence id, or None."""
+
+    @abstractmethod
+    def live(self, number: int) -> NDArray[np.int64]:
+        """Return the sequence ids of the live entries of a segment, ascending."""
+
+    @abstractmethod
+    def store_references(self, number: int) -> StoreReferences:
+        """Return the live entries of a segment whose messages are in the message store."""
 
     @property
-    def unacked(self) -> int: ...
-    def unacked_by_segment(self) -> dict[int, int]: ...
+    @abstractmethod
+    def unsynced(self) -> bool:
+        """Whether there is something that `sync` would write."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Write and sync everything."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Do what the broker does for an idle queue; files of segments without messages are removed."""
+
+    def live_from(self, seq: int) -> NDArray[np.int64]:
+        """Return the live sequence ids from `seq` on in the first segment that has any; empty if there are none."""
+        for number in sorted(number for number in self.segments if number >= seq // self.entries):
+            live = self.live(number)
+            live = live[live >= seq]
+            if len(live):
+                return live
+        return np.empty(0, np.int64)
+
+    def unacked_by_segment(self) -> dict[int, int]:
+        """Return how many messages are in each segment."""
+        return {number: segment.unacked for number, segment in sorted(self.segments.items())}
+
     @property
-    def unsynced(self) -> bool: ...
-    def publish(self, seq: int, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> None: ...
-    def acknowledge(self, seqs: Iterable[int]) -> None: ...
-    def entry(self, seq: int) -> LiveEntry | None: ...
-    def live_from(self, seq: int) -> NDArray[np.int64]: ...
-    def sync(self) -> None: ...
-    def flush(self) -> None: ...
+    def unacked(self) -> int:
+        return sum(segment.unacked for segment in self.segments.values())
+
+    @property
+    def bound(self) -> int:
+        """The first sequence id after all segments, where numbering continues after an unclean stop."""
+        return self.entries * (1 + max(self.segments, default=-1))
+
+    def drop(self, dropped: NDArray[np.int64], locations: MessageLocations) -> tuple[int, int]:
+        """Remove these entries and those whose message is not in the store, and flush.
+
+        Returns the count of the entries without a message, and the size of their bodies in bytes.
+        """
+        missing = [dropped]
+        size = 0
+        for number in sorted(self.segments) if locations.unplaced else ():
+            stored = self.store_references(number)
+            gone = ~locations.placed(stored.hi, stored.lo) & ~np.isin(stored.seq, dropped)
+            missing.append(stored.seq[gone])
+            size += int(stored.size[gone].sum())
+        self.acknowledge(np.concatenate(missing).tolist())
+        self.flush()
+        return sum(map(len, missing[1:])), size
 
 
 class LiveQueue:

@@ -43,10 +43,10 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.locking import LockedDirectory, LockHeldError
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
-from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1, drop_missing_v1, recover_v1
-from mqstore.rabbitmq.engine.live_index_v2 import LiveIndexV2, drop_missing_v2, recover_v2
+from mqstore.rabbitmq.engine.live_index_v1 import LiveIndexV1, recover_v1
+from mqstore.rabbitmq.engine.live_index_v2 import LiveIndexV2, recover_v2
 from mqstore.rabbitmq.engine.live_message_store import LiveMessageStore, start_message_store
-from mqstore.rabbitmq.engine.live_queue import LiveQueue
+from mqstore.rabbitmq.engine.live_queue import LiveIndex, LiveQueue
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.erlang.dets import read_objects
 from mqstore.rabbitmq.erlang.disk_log import CLOSED, END_OF_TABLE, ITEM, MAGIC, write_log
@@ -107,7 +107,7 @@ class RunningVhost:
         for name, (level, version) in sorted(queues.items()):
             yield name.decode("utf-8", "surrogateescape"), level, version
 
-    def new_index(self, directory: str, version: int) -> LiveIndexV1 | LiveIndexV2:
+    def new_index(self, directory: str, version: int) -> LiveIndex:
         """Return an empty index for the queue directory of this name, which does not exist yet."""
         place = f"{self.place}/queues/{directory}"
         if version == 2:
@@ -140,10 +140,8 @@ def _start_vhost(
 ) -> RunningVhost:
     entries = _prepare(directory, reading, place, vhost, config)
     terms = take_terms(directory, reading, place)
-    for name in (TRANSIENT,):
-        directory.remove_tree(f"{place}/{name}")
-    indexes: dict[str, tuple[LiveIndexV1 | LiveIndexV2, int, NDArray[np.int64]]] = {}
-    nothing = np.empty(0, np.int64)
+    directory.remove_tree(f"{place}/{TRANSIENT}")
+    indexes: dict[str, tuple[LiveIndex, int, NDArray[np.int64]]] = {}
     locations = MessageLocations()
     for entry in reading.entries(f"{place}/queues"):
         if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
@@ -152,12 +150,11 @@ def _start_vhost(
         if _version(reading, at, config) == 2:
             indexes[entry.name] = recover_v2(directory, reading, at, config, locations)
         else:
-            index, bodies = recover_v1(directory, reading, at, entries, config, locations)
-            indexes[entry.name] = index, bodies, nothing
+            indexes[entry.name] = recover_v1(directory, reading, at, entries, config, locations)
     store = start_message_store(directory, reading, f"{place}/{STORE}", config.msg_store_file_size_limit, locations)
     started = RunningVhost(directory, reading, vhost, place, entries, config, store, {}, lock)
     for name, (live, size, dropped) in indexes.items():
-        missing, bodies = drop_missing_v2(live, dropped, locations) if isinstance(live, LiveIndexV2) else drop_missing_v1(live, locations)
+        missing, bodies = live.drop(dropped, locations)
         if missing:
             started.notes.append(f"{live.place}: {missing} entries were dropped because their messages are not in the message store")
         started.queues[name] = _queue(live, size - bodies, terms.get(name))
@@ -199,14 +196,14 @@ def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> in
     return 2 if two else 1
 
 
-def _queue(index: LiveIndexV1 | LiveIndexV2, size: int, terms: QueueTerms | None) -> LiveQueue:
+def _queue(index: LiveIndex, size: int, terms: QueueTerms | None) -> LiveQueue:
     next_seq = next_deliver = index.bound
     if terms is not None and terms.next_seq is not None and terms.next_seq >= _end_of_entries(index):
         next_seq, next_deliver = terms.next_seq, min(terms.next_deliver or 0, terms.next_seq)
     return LiveQueue(index, ready=index.unacked, next_seq=next_seq, next_deliver=next_deliver, bytes_ready=size)
 
 
-def _end_of_entries(index: LiveIndexV1 | LiveIndexV2) -> int:
+def _end_of_entries(index: LiveIndex) -> int:
     """Return the sequence id after the last live entry."""
     if not index.segments:
         return 0

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, read_text
+from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term, read_text
 from mqstore.rabbitmq.format.index_v1 import QueueIndexV1
 from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.format.segment import MAX_ENTRIES, read_segment
@@ -44,18 +44,13 @@ _COMMENT = b"%% This file is auto-generated! Edit at your own risk!\n"
 
 def stated_entry_count(content: bytes) -> int | str:
     """Return the number in the file, or why there is none."""
-    if len(content) > LONGEST:
-        return f"it has {len(content)} bytes: it is not a sequence of Erlang terms that a broker wrote"
-    try:
-        terms = read_text(content)
-    except ErlangTextError as error:
-        return f"it is not a sequence of Erlang terms: {error}"
-    for term in terms:
-        if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom) and term[0] == "segment_entry_count":
-            count = term[1]
-            if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
-                return count
-            return f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
+    terms = _terms(content)
+    if isinstance(terms, str):
+        return terms
+    for count in _stated(terms):
+        if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
+            return count
+        return f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
     return "it has no segment_entry_count"
 
 
@@ -65,14 +60,23 @@ def lacks_number(content: bytes) -> bool:
     >>> lacks_number(b""), lacks_number(b"{segment_entry_count, many}."), lacks_number(b"{segment_entry_count, }"), lacks_number(b"{a, 1}.")
     (True, True, False, True)
     """
+    terms = _terms(content)
+    stated = [] if isinstance(terms, str) else _stated(terms)
+    return not isinstance(terms, str) and (not stated or not isinstance(stated[-1], int))
+
+
+def _terms(content: bytes) -> list[Term] | str:
+    """Return the terms of the file, or why it has none."""
     if len(content) > LONGEST:
-        return False
+        return f"it has {len(content)} bytes: it is not a sequence of Erlang terms that a broker wrote"
     try:
-        terms = read_text(content)
-    except ErlangTextError:
-        return False
-    stated = [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]
-    return not stated or not isinstance(stated[-1], int)
+        return read_text(content)
+    except ErlangTextError as error:
+        return f"it is not a sequence of Erlang terms: {error}"
+
+
+def _stated(terms: list[Term]) -> list[Term]:
+    return [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]
 
 
 def segment_entry_count(content: bytes | None) -> int:

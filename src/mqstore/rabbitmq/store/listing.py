@@ -166,7 +166,6 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
     if refused:
         fates.refused, fates.recovered = fates.recovered, 0
     expired = [each.expired for each in counts if each.expired is not None]
-    spans = [span for each in directories for span in _spans(each)]
     first = directories[0]
     return {
         "vhost": first.vhost,
@@ -175,8 +174,8 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "queue_version": max(each.version for each in directories),
         "messages": fates.recovered,
         "bytes": 0 if refused else sum(each.size for each in counts),
-        "min_seq_id": min((span.low for span in spans if span.low is not None), default=None),
-        "max_seq_id": max((span.high for span in spans if span.high is not None), default=None),
+        "min_seq_id": min((each.min_seq for each in counts if each.min_seq is not None), default=None),
+        "max_seq_id": max((each.max_seq for each in counts if each.max_seq is not None), default=None),
         "next_seq_id": None if first.priority_level is not None else first.next_seq,
         "not_recovered": fates.not_recovered,
         "transient": fates.transient,
@@ -194,20 +193,6 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "directories": [each.directory for each in directories],
         "type": "classic",
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _SegmentSpan:
-    """The lowest and highest sequence id that the broker would recover from one segment."""
-
-    low: int | None
-    high: int | None
-
-
-def _spans(queue: Queue) -> Iterator[_SegmentSpan]:
-    for table in queue.entry_tables():
-        seq = table.entries["seq"][table.kept]
-        yield _SegmentSpan(int(seq.min()) if len(seq) else None, int(seq.max()) if len(seq) else None)
 
 
 @dataclass(slots=True)

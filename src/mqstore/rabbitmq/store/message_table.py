@@ -112,7 +112,12 @@ def _ids(rows: MessageRows, messages: StoredTerms | None) -> list[str | None]:
     unknown = (hi == 0) & (lo == 0)
     if messages is not None and unknown.any():
         hi[unknown], lo[unknown] = messages.ids[0][unknown], messages.ids[1][unknown]
-    pairs = np.empty((len(rows), 2), ">i8")
+    return hex_ids(hi, lo)
+
+
+def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
+    """Return message ids in hexadecimal; None for an entry without one. hi, lo: their halves."""
+    pairs = np.empty((len(hi), 2), ">i8")
     pairs[:, 0], pairs[:, 1] = hi, lo
     raw = pairs.tobytes().hex()
     ids: list[str | None] = [raw[k : k + 32] for k in range(0, len(raw), 32)]

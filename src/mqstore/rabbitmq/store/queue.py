@@ -9,9 +9,9 @@ Format: docs/formats/rabbitmq.md, sections 5, 7 and 12.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class QueueCounts:
 
     fates: what becomes of each entry at the next start. expired: recovered, and expired at `now`; expired_at_head: of these, the ones
     that the broker drops at once; both None if no time was given. transient_missing: transient, and in no file. size: bytes of the
-    recovered bodies.
+    recovered bodies. min_seq, max_seq: the lowest and highest sequence id that it would recover; None if there is none.
     """
 
     fates: Fates = field(default_factory=Fates)
@@ -55,6 +55,8 @@ class QueueCounts:
     expired_at_head: int | None = None
     transient_missing: int = 0
     size: int = 0
+    min_seq: int | None = None
+    max_seq: int | None = None
 
     @property
     def ready(self) -> int:
@@ -94,25 +96,14 @@ class EntryTable:
         self.kept[:] = False
 
     def take(self, rows: NDArray[np.intp]) -> EntryTable:
-        """Return the same of some rows."""
-        columns = (getattr(self, name)[rows] for name in ("source", "at", "length", "record", "index_file", "kept", "redelivered"))
-        source, at, length, record, index_file, kept, redelivered = columns
-        return EntryTable(
-            self.version,
-            self.entries[rows],
-            self.sources,
-            source,
-            at,
-            length,
-            record,
-            index_file,
-            kept,
-            redelivered,
-            self.known[rows],
-            self.location[rows],
-            self.fate[rows],
-            queue_addresses=self.queue_addresses,
-        )
+        """Return the same of some rows, without crashes and findings."""
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _ENTRY_COLUMNS}
+        return replace(self, **columns, crashes=(), findings=())
+
+
+_ENTRY_COLUMNS = (
+    "entries", "source", "at", "length", "record", "index_file", "kept", "redelivered", "known", "location", "fate",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -207,11 +198,14 @@ class Queue(Shown):
 
     def entry_table(self, version: int, number: int) -> EntryTable:
         """Return the entries of one segment of `segments`."""
-        index = self.index_v2 if version == 2 else self.index
-        found = self._entry_table(index.segment(number, dirty=not self.start.clean), version)
+        found = self._entry_table(self.index_of(version).segment(number, dirty=not self.start.clean), version)
         if version == 1 and self._converted:
             found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
         return found
+
+    def index_of(self, version: int) -> QueueIndexV1 | QueueIndexV2:
+        """Return the files of one version."""
+        return self.index_v2 if version == 2 else self.index
 
     def segments(self) -> list[tuple[int, int]]:
         """Return version and number of each segment, ascending by sequence id."""
@@ -233,8 +227,7 @@ class Queue(Shown):
         """Return the ids of all messages that are in a message store, acknowledged ones included, as two big-endian halves each."""
         hi, lo = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for version, number in self.segments():
-            index = self.index_v2 if version == 2 else self.index
-            entries = index.segment(number, dirty=not self.start.clean).entries
+            entries = self.index_of(version).segment(number, dirty=not self.start.clean).entries
             shared = entries["place"] == IN_STORE
             hi.append(entries["hi"][shared])
             lo.append(entries["lo"][shared])
@@ -366,7 +359,10 @@ class Queue(Shown):
                     counts.expired_at_head = (counts.expired_at_head or 0) + first
                     head = first == len(among)
             if found.kept.any():
-                count = self.index_v2.count if found.version == 2 else self.index.count
+                low, high = int(entries["seq"][found.kept].min()), int(entries["seq"][found.kept].max())
+                counts.min_seq = low if counts.min_seq is None else min(low, counts.min_seq)
+                counts.max_seq = high if counts.max_seq is None else max(high, counts.max_seq)
+                count = self.index_of(found.version).count
                 facts.next_seq = fate_module.next_sequence_id(entries[found.kept], self.start, count)
             facts.crashes += found.crashes
             facts.findings += found.findings

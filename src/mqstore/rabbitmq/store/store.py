@@ -31,6 +31,7 @@ from mqstore.shown import Shown
 from mqstore.store import StorePlace
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.formatting import did_you_mean, no_vhost
+from mqstore.table.rows import first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,8 +196,7 @@ class RabbitMQStore(Shown):
 
         With `everything`, messages that are in no queue come at the end of each vhost. Raises UsageError for an unknown column.
         """
-        wanted = check_rabbitmq_columns(columns)
-        return self._batches(wanted, selection)
+        return self._batches(check_rabbitmq_columns(columns), selection)
 
     def to_arrow(self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()) -> pa.Table:
         """Return the message table in memory. If it does not fit into memory, use `to_batches`."""
@@ -205,18 +205,8 @@ class RabbitMQStore(Shown):
         return pa.Table.from_batches(self.to_batches(columns, selection), rabbitmq_schema(columns))
 
     def _batches(self, columns: tuple[str, ...], selection: QueueSelection) -> Iterator[pa.RecordBatch]:
-        left = selection.limit
-        for rows in self.rows(selection):
-            if left is not None and left <= 0:
-                return
-            batch = self.batch(rows, columns, selection)
-            if batch is None:
-                continue
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
+        batches = (self.batch(rows, columns, selection) for rows in self.rows(selection))
+        yield from first_rows((batch for batch in batches if batch is not None), selection.limit)
 
     def batch(self, rows: MessageRows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
         """Return rows as a batch, filtered by the conditions on message contents; None if no row is left."""

@@ -30,8 +30,10 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
+from mqstore.rabbitmq.store.message_table import hex_ids
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
+from mqstore.table.rows import first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,18 +140,19 @@ def open_cached(
 
 
 def read_group(
-    store: RabbitMQStore, group: QueueGroup, columns: Sequence[str], selection: QueueSelection = QueueSelection()
+    store: RabbitMQStore,
+    group: QueueGroup,
+    columns: Sequence[str],
+    selection: QueueSelection = QueueSelection(),
+    vhosts: dict[str, Vhost] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection applies to the group."""
-    left = selection.limit
-    for batch in _group_batches(store, group, None, tuple(columns), replace(selection, limit=None)):
-        if left is not None:
-            batch = batch.slice(0, left)
-            left -= batch.num_rows
-        if batch.num_rows:
-            yield batch
-        if left is not None and left <= 0:
-            return
+    """Yield the rows of a group, as `RabbitMQStore.messages` gives them. A limit of the selection applies to the group.
+
+    vhosts: by directory, if not those of the store: their message stores have the records that the group needs.
+    """
+    rows = group_rows(store, group, replace(selection, limit=None), vhosts)
+    batches = (store.batch(part, tuple(columns), selection) for part in rows)
+    return first_rows((batch for batch in batches if batch is not None), selection.limit)
 
 
 def group_rows(
@@ -168,34 +171,19 @@ def group_rows(
             yield from store.orphan_rows(vhost)
 
 
-def _group_batches(
-    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost] | None, columns: tuple[str, ...], selection: QueueSelection
-) -> Iterator[pa.RecordBatch]:
-    for rows in group_rows(store, group, selection, vhosts):
-        batch = store.batch(rows, columns, selection)
-        if batch is not None:
-            yield batch
-
-
 def filter_by_time(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows whose AMQP timestamp is in since <= t < until (milliseconds), at most limit; drops the column `properties`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    left = limit
-    for batch in batches:
-        if left is not None and left <= 0:
-            return
+    def within(batch: pa.RecordBatch) -> pa.RecordBatch:
         seconds = pc.struct_field(batch.column("properties"), "timestamp").to_pylist()
         keep = [
             value is not None and (since is None or value * 1000 >= since) and (until is None or value * 1000 < until) for value in seconds
         ]
-        found = batch.filter(pa.array(keep, pa.bool_())).drop_columns(["properties"])
-        if left is not None:
-            found = found.slice(0, left)
-            left -= found.num_rows
-        if found.num_rows:
-            yield found
+        return batch.filter(pa.array(keep, pa.bool_())).drop_columns(["properties"])
+
+    return first_rows(map(within, batches), limit)
 
 
 INDEX_COLUMNS = (
@@ -221,9 +209,9 @@ def index_schema() -> pa.Schema:
     """Return the schema of index entries: state: published, delivered or acknowledged; location: index, message_store or queue_store."""
     import pyarrow as pa
 
-    numbers = {"priority_level": pa.int32(), "queue_version": pa.int32(), "persistent": pa.bool_()}
-    numbers |= {name: pa.int64() for name in ("seq_id", "size", "expiry_us", "index_position")}
-    return pa.schema([(name, numbers.get(name, pa.string())) for name in INDEX_COLUMNS])
+    kinds = {"priority_level": pa.int32(), "queue_version": pa.int32(), "persistent": pa.bool_()}
+    kinds |= {name: pa.int64() for name in ("seq_id", "size", "expiry_us", "index_position")}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in INDEX_COLUMNS])
 
 
 def store_schema() -> pa.Schema:
@@ -302,25 +290,6 @@ def joined_stores(store: RabbitMQStore, place: str, records: Sequence[pa.Table])
     names = ("msg_store_persistent", "msg_store_transient")
     found = [JoinedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
     return found[0], found[1]
-
-
-def read_joined(
-    store: RabbitMQStore, group: QueueGroup, vhosts: dict[str, Vhost], columns: Sequence[str], selection: QueueSelection
-) -> Iterator[pa.RecordBatch]:
-    """Yield what `read_group` yields, from vhosts whose message stores have the records that the group needs."""
-    for batch in _group_batches(store, group, vhosts, tuple(columns), replace(selection, limit=None)):
-        if batch.num_rows:
-            yield batch
-
-
-def hex_ids(hi: NDArray[np.int64], lo: NDArray[np.int64]) -> list[str | None]:
-    """Return message ids in hexadecimal; None for an entry without one."""
-    pairs = np.empty((len(hi), 2), ">i8")
-    pairs[:, 0], pairs[:, 1] = hi, lo
-    raw = pairs.tobytes().hex()
-    return [
-        None if not (high or low) else raw[32 * k : 32 * k + 32] for k, (high, low) in enumerate(zip(hi.tolist(), lo.tolist(), strict=True))
-    ]
 
 
 def record_batches(store: RabbitMQStore, group: FileGroup) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,8 @@
     >>> expand("gzip", gzip.compress(bytes(1 << 20)), limit=1000)
     Traceback (most recent call last):
     mqstore.codecs.TooLargeError: it expands beyond 1000 bytes
+    >>> unpack(zlib.compress(b"paid")), unpack(b"paid")
+    (Unpacked(method='zlib', content=b'paid', why=''), None)
 
 Snappy's framing is a sequence of u8 kind, u24 length (little-endian) and contents: ff the text sNaPpY, 00 a masked CRC-32C and a block, 01
 the same with plain bytes, 80 to fe to be skipped. The checksums are not verified.
@@ -19,10 +21,12 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
+from dataclasses import dataclass
 
-__all__ = ["NAMES", "ExpandError", "TooLargeError", "expand"]
+__all__ = ["NAMES", "ExpandError", "TooLargeError", "Unpacked", "expand", "unpack"]
 
 NAMES = ("zlib", "gzip", "snappy", "lz4", "zstd")
+UNPACKED = 8 << 20  # bytes that a body which its producer compressed may expand to
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"
 _FRAME_LIMIT = 1 << 16  # uncompressed bytes of one of snappy's frames
 
@@ -46,6 +50,39 @@ def expand(name: str, octets: bytes, limit: int) -> bytes:
     if len(text) > limit:
         raise TooLargeError(f"it expands beyond {limit} bytes")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The content of bytes that were compressed. content: None if they cannot be expanded, for the reason why."""
+
+    method: str
+    content: bytes | None
+    why: str = ""
+
+
+def unpack(body: bytes, limit: int = UNPACKED) -> Unpacked | None:
+    """Expand a body that is itself gzip, zlib, zstd or LZ4; None for one that does not begin so. Reads at most `limit` bytes of content."""
+    method = _announced(body)
+    if method is None:
+        return None
+    try:
+        return Unpacked(method, expand(method.lower(), body, limit))
+    except TooLargeError:
+        return Unpacked(method, None, f"the body expands beyond {limit >> 20} MiB")
+    except ExpandError as error:
+        # two bytes of a zlib stream also begin other content
+        return None if method == "zlib" else Unpacked(method, None, f"the body is not a valid {method} stream: {error}")
+    except ImportError as error:
+        return Unpacked(method, None, f"the library for {method} is not installed ({error.name})")
+
+
+def _announced(body: bytes) -> str | None:
+    """Return the method that the first bytes of a body announce."""
+    for magic, method in ((b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "LZ4")):
+        if body.startswith(magic):
+            return method
+    return "zlib" if len(body) > 5 and body[0] == 0x78 and (body[0] << 8 | body[1]) % 31 == 0 else None
 
 
 def _zlib(octets: bytes, limit: int) -> bytes:

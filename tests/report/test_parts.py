@@ -11,7 +11,7 @@ import mqstore
 from mqstore.findings import Damage, Kind
 from mqstore.report.checks import diagnosis_parts, usage_parts, verify_parts
 from mqstore.report.html import render
-from mqstore.report.parts import Column, Fact, Findings, Headline, NextStep, Sentences, Table, Tone, distinct
+from mqstore.report.parts import Column, Fact, Findings, Headline, NextStep, Sentence, Sentences, Table, Tone, distinct
 
 STORES = (case_named("4.9.3/b-kill9"), DAMAGED[0], case_named("3.10.8/b-dirty-journal"))
 
@@ -31,8 +31,9 @@ def test_text_of_a_store_is_escaped_in_html():
     parts = [Headline("<b>"), Fact("a&b", "\x1b[2J"), Table([Column("<i>")], [["<script>"]], title='"')]
     assert render(parts) == (
         '<p class="sentence">&lt;b&gt;</p>\n<dl class="facts"><dt>a&amp;b</dt><dd>\\x1b[2J</dd></dl>\n'
-        '<div class="scroll" role="region" tabindex="0" aria-label="&quot;"><table><caption class="hidden">&quot;</caption>'
-        '<thead><tr><th scope="col">&lt;i&gt;</th></tr></thead><tbody>\n<tr><td>&lt;script&gt;</td></tr>\n</tbody></table></div>'
+        '<h2>&quot;</h2>\n<div class="scroll" role="region" tabindex="0" aria-label="&quot;"><table>'
+        '<caption class="hidden">&quot;</caption><thead><tr><th scope="col">&lt;i&gt;</th></tr></thead><tbody>\n'
+        "<tr><td>&lt;script&gt;</td></tr>\n</tbody></table></div>"
     )
 
 
@@ -67,6 +68,18 @@ def test_a_value_that_equals_the_one_above_it_is_not_repeated():
 
 
 def test_the_command_to_run_next_can_be_copied_from_a_page():
-    assert (
-        render([NextStep("look.", ("mqstore verify 'a b'",))]) == '<p>Next: look.</p><pre class="code">mqstore verify &#x27;a b&#x27;</pre>'
-    )
+    page = render([NextStep("look.", ("mqstore verify 'a b'",))])
+    assert page.startswith("<p>Next: look.</p><pre ")
+    assert page.endswith(">mqstore verify &#x27;a b&#x27;</pre>")
+    assert 'tabindex="0"' in page  # a long one scrolls, also by keyboard
+
+
+def test_what_is_between_backticks_is_code_on_a_page():
+    assert render([Sentence("the file `abort` is `<there>`")]) == "<p>the file <code>abort</code> is <code>&lt;there&gt;</code></p>"
+
+
+def test_a_share_is_drawn_beside_its_figure():
+    page = render([Table([Column("what"), Column("share", right=True)], [["bodies", "47.6 %"], ["none", "-"]])])
+    assert '<td class="n">47.6 %</td><td><svg class="bar"' in page
+    assert '<rect width="47.6" height="10"/>' in page
+    assert '<rect width="0" height="10"/>' in page

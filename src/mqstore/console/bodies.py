@@ -4,24 +4,19 @@
 ('json', 'text', 'hex')
 >>> hex_lines(b"paid\\n")
 [HexLine(at=0, bytes='70 61 69 64 0a', letters='paid.')]
->>> unpack(zlib.compress(b"paid")), unpack(b"paid")
-(Unpacked(method='zlib', content=b'paid', why=''), None)
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
-from mqstore.table.formatting import printable, size
+from mqstore.table.formatting import printable
 
 SHOWN = 64 << 10
 HEX_SHOWN = 4 << 10
 JSON_READ = 1 << 20
-UNPACKED = 8 << 20  # bytes that a compressed body may expand to
 
 
 class HexLine(NamedTuple):
@@ -44,46 +39,6 @@ class BodyViews:
     @property
     def likely(self) -> str:
         return "json" if self.pretty is not None else "text" if self.text is not None else "hex"
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    """The content of a body that its producer compressed. content: None if it cannot be decompressed, for the reason why."""
-
-    method: str
-    content: bytes | None
-    why: str = ""
-
-
-def _method(body: bytes) -> str | None:
-    """Return the method that the first bytes of a body announce."""
-    for magic, method in ((b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "LZ4")):
-        if body.startswith(magic):
-            return method
-    return "zlib" if len(body) > 5 and body[0] == 0x78 and (body[0] << 8 | body[1]) % 31 == 0 else None
-
-
-def unpack(body: bytes, limit: int = UNPACKED) -> Unpacked | None:
-    """Decompress a body that is itself gzip, zlib, zstd or LZ4; None for one that is not. Reads at most `limit` bytes of content."""
-    method = _method(body)
-    if method is None:
-        return None
-    try:
-        if method == "gzip":
-            stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
-            content = stream.decompress(body, limit + 1)
-            if len(content) > limit:
-                raise BadCompressionError(f"the body expands beyond {size(limit)}")
-            if not stream.eof:
-                raise BadCompressionError("the gzip stream ends early")
-        else:
-            content = decompress(body, COMPRESSED | {"zlib": 0, "LZ4": 1, "zstd": 2}[method] << 8, limit)
-    except (BadCompressionError, zlib.error) as error:
-        # two bytes of a zlib stream also begin other content
-        return None if method == "zlib" and "expands" not in str(error) else Unpacked(method, None, str(error))
-    except ImportError as error:
-        return Unpacked(method, None, f"the library for {method} is not installed ({error.name})")
-    return Unpacked(method, content)
 
 
 def plain_text(text: str) -> str:

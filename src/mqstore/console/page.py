@@ -1,10 +1,7 @@
-"""What pages share: the console's state, rendering, parsing of requests, and times in the time zone that a visitor chooses.
+"""What pages share: the console's state, rendering, and parsing of requests.
 
 A page is a function of a `PageRequest` that returns a response. It runs in a thread, so that a long read does not block other pages. An
 error that it raises becomes a page with the error's sentence.
-
->>> moment(1640995200123, "UTC"), moment(1640995200123, "Europe/Berlin"), moment(None, "UTC")
-('2022-01-01 00:00:00.123', '2022-01-01 01:00:00.123+01:00', '-')
 """
 
 from __future__ import annotations
@@ -12,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import zoneinfo
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -33,6 +27,8 @@ from mqstore.console.jobs import Job, Jobs, State
 from mqstore.console.settings import Settings
 from mqstore.console.stores import OpenStore, StoreList
 from mqstore.errors import CannotOpenError, MqstoreError, NotFoundError, RefusedError, UsageError
+from mqstore.report import html
+from mqstore.report.parts import Part
 from mqstore.table import formatting
 
 HERE = Path(__file__).parent
@@ -42,7 +38,6 @@ JOB_WAIT = 1.5  # seconds that a page waits for a job before it shows its progre
 
 _LOG = logging.getLogger("mqstore.console")
 _HIGHEST = 2**63 - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def address(path: str, **values: object) -> str:
@@ -62,40 +57,13 @@ def _harmless(value: object) -> object:
 
 def _ticks(sentence: str) -> Markup:
     """Return a sentence as markup, with backticked parts as code."""
-    parts = (escape(formatting.printable(part)) for part in sentence.split("`"))
-    return Markup("").join(Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts))
-
-
-@cache
-def zone_names() -> tuple[str, ...]:
-    """Return the names of all time zones that this machine knows, UTC first."""
-    return ("UTC", *sorted(zoneinfo.available_timezones() - {"UTC", "localtime", "posixrules"}))
-
-
-def zone_named(name: str) -> str:
-    """Return the name of a zone as it is written, for a name in any case. Raises UsageError."""
-    found = next((each for each in zone_names() if each.lower() == name.strip().lower()), None)
-    if found is None:
-        raise UsageError(f"there is no time zone {formatting.printable(name)!r} on this machine; give one such as UTC or Europe/Berlin")
-    return found
-
-
-def moment(milliseconds: int | None, zone: str) -> str:
-    """Format a time to the millisecond: in UTC without an offset, in other zones with it."""
-    if milliseconds is None or zone == "UTC":
-        return formatting.moment(milliseconds)
-    try:
-        found = (_EPOCH + timedelta(milliseconds=milliseconds)).astimezone(zoneinfo.ZoneInfo(zone))
-    except (OverflowError, ValueError, zoneinfo.ZoneInfoNotFoundError):
-        return formatting.moment(milliseconds)
-    return found.isoformat(" ", "milliseconds")
+    return Markup(html.prose(sentence))
 
 
 @pass_context
 def _moment(context: Context, milliseconds: int | None) -> str:
     """Format a time in the time zone of the session: in UTC without an offset, otherwise with it, so that a field accepts it."""
-    session: Session | None = context.get("session")
-    return moment(milliseconds, "UTC" if session is None else session.zone)
+    return formatting.moment(milliseconds, context["request"].zone)
 
 
 class Console:
@@ -180,6 +148,11 @@ class PageRequest:
         return self.text("view", "disk")
 
     @property
+    def zone(self) -> str:
+        """The time zone of the session."""
+        return "UTC" if self.session is None else self.session.zone
+
+    @property
     def is_partial(self) -> bool:
         """Whether a script requests a part of the page."""
         return self.http.headers.get("hx-request") == "true"
@@ -200,6 +173,19 @@ class PageRequest:
         }
         text = self.console.templates.get_template(template).render(shown)
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
+
+    def parts(self, parts: Iterable[Part]) -> Markup:
+        """Return parts of a report of this store as markup, with links to what they name."""
+        base = f"/stores/{self.http.path_params['number']}"
+
+        def target(kind: str, row: Mapping[str, str]) -> str | None:
+            if kind == "topic":
+                return address(f"{base}/messages", topic=row["topic"], queue=row.get("queue id", row.get("queue")))
+            if kind == "file" and "message file" in row:
+                return address(f"{base}/file", name=row["message file"])
+            return address(f"{base}/queue", vhost=row["vhost"], queue=row["queue"]) if kind == "queue" else None
+
+        return Markup(html.render(parts, target))
 
     def go(self, path: str) -> Response:
         """Redirect to another page of this console."""

@@ -162,15 +162,15 @@ def diagnosis_parts(answer: Diagnosis) -> Parts:
 # usage
 
 
-def usage_parts(report: UsageReport, by: str | None, seconds: float) -> Parts:
-    """Return totals, then a table by the group asked for, or by those that are shown unasked."""
+def usage_parts(report: UsageReport, by: str | None, seconds: float, *, further: Sequence[str] = (), zone: str = "UTC") -> Parts:
+    """Return totals, then a table by the group asked for, or by those that are shown unasked and further ones. zone: of the times."""
     yield Headline(report.headline)
     yield _shares(report)
-    for what in report.shown_by if by is None else (by,):
+    for what in (*report.shown_by, *further) if by is None else (by,):
         rows = report.rows(what)
         if rows or report.family == "rocketmq":
             yield Gap()
-            yield usage_table(rows, what)
+            yield usage_table(rows, what, zone)
     others = [f"{name} {size(amount)}" for name, amount in report.elsewhere if amount]
     if others and by is None:
         yield Gap()
@@ -190,8 +190,8 @@ def _shares(report: UsageReport) -> Table:
     return Table(columns, rows, title="What takes the space")
 
 
-def usage_table(rows: Sequence[Mapping[str, Any]], by: str) -> Table:
-    """Return a table of the rows that a report has by a group."""
+def usage_table(rows: Sequence[Mapping[str, Any]], by: str, zone: str = "UTC") -> Table:
+    """Return a table of the rows that a report has by a group. zone: in which times are shown."""
     if by == "file":
         ranks = {"records": 3, "live": 2, "bytes": 1}
         names = {"live": "live_records", "unreadable": "unreadable_bytes"}
@@ -204,7 +204,7 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: str) -> Table:
             Field(Column("queue", right=True), lambda row: str(row["queue_id"])),
             _number("messages"),
             _number("bytes"),
-            Field(Column("oldest", flexible=True, drop=2), lambda row: moment(row["oldest_store_timestamp"])),
+            Field(Column("oldest", flexible=True, drop=2), lambda row: moment(row["oldest_store_timestamp"], zone)),
             Field(Column("not consumed by", flexible=True), _waiting),
         ]
     elif rows and "vhost" in rows[0]:
@@ -216,7 +216,7 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: str) -> Table:
         fields = [_group(name) for name in groups]
         fields += [_number("messages"), _number("bytes"), _number("bodies", "body_bytes"), _number("properties", "properties_bytes")]
         fields += [Field(Column("share", right=True), lambda row: f"{100 * row['share']:.1f} %")]
-    return Table.of(fields, rows, SHOWN, f"Usage by {by}")
+    return Table.of(fields, rows, SHOWN, "What retains the log files" if by == "retained" else f"Usage by {by}")
 
 
 def _text(title: str, name: str | None = None, *, path: bool = False) -> Field:

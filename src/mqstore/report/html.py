@@ -9,6 +9,7 @@ from itertools import chain, islice
 from mqstore.report.parts import Fact, Findings, Gap, Headline, NextStep, Part, Sentence, Sentences, Table, Tone
 from mqstore.table.formatting import printable
 
+SHARE = "share"  # the title of a column whose cells, such as `12.5 %`, are drawn as well
 Address = Callable[[str, Mapping[str, str]], str | None]
 
 _MARKS = {Tone.GOOD: "good", Tone.CAUTION: "warn", Tone.BAD: "bad"}
@@ -42,6 +43,7 @@ def table(part: Table, address: Address = _nowhere) -> str:
     numbers = [' class="n"' if column.right else ' class="code"' if column.path else "" for column in part.columns]
     titles = "".join(
         f'<th scope="col"{kind if column.right else ""}>{_text(column.title[:1].upper() + column.title[1:])}</th>'
+        + ('<th scope="col"><span class="hidden">Bar</span></th>' if column.title == SHARE else "")
         for column, kind in zip(part.columns, numbers, strict=True)
     )
     lines = []
@@ -53,6 +55,8 @@ def table(part: Table, address: Address = _nowhere) -> str:
             if column.leads_to and (target := address(column.leads_to, named)) is not None:
                 text = f'<a href="{escape(target)}">{text}</a>'
             cells.append(f"<td{kind}>{text if column.tone is None or not cell else _marked(text, column.tone(cell))}</td>")
+            if column.title == SHARE:
+                cells.append(f"<td>{_bar(cell)}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     title = _text(part.title)
     body = "\n".join(lines)
@@ -63,23 +67,38 @@ def table(part: Table, address: Address = _nowhere) -> str:
     )
 
 
+def _titled(part: Table, address: Address) -> str:
+    title = f"<h2>{_text(part.title)}</h2>\n" if part.title else ""
+    return title + table(part, address)
+
+
+def prose(sentence: str) -> str:
+    """Return a sentence with what is between backticks as code."""
+    return "".join(f"<code>{_text(part)}</code>" if number % 2 else _text(part) for number, part in enumerate(sentence.split("`")))
+
+
+def _bar(share: str) -> str:
+    width = share.removesuffix(" %") if share.endswith(" %") else "0"
+    return f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect width="{width}" height="10"/></svg>'
+
+
 def _rendered(part: Part, address: Address) -> str:
     if isinstance(part, Headline):
-        return f'<p class="sentence">{_marked(_text(part.text), part.tone, "mark long")}</p>'
+        return f'<p class="sentence">{_marked(prose(part.text), part.tone, "mark long")}</p>'
     if isinstance(part, Sentence):
         return _paragraph(part.text, part.tone)
     if isinstance(part, Table):
-        return table(part, address)
+        return _titled(part, address)
     if isinstance(part, Sentences):
         shown = part.texts[: part.shown]
         others = len(part.texts) - len(shown)
-        items = "".join(f"<li>{_text(text)}</li>" for text in shown) + (f'<li class="quiet">… {others:,} more</li>' if others else "")
+        items = "".join(f"<li>{prose(text)}</li>" for text in shown) + (f'<li class="quiet">… {others:,} more</li>' if others else "")
         return f"<ul>{items}</ul>" if items else ""
     if isinstance(part, Findings):
-        return table(part.kinds)
+        return _titled(part.kinds, address)
     if isinstance(part, NextStep):
-        commands = "".join(f'<pre class="code">{_text(line)}</pre>' for line in part.command_lines)
-        return f"<p>Next: {_text(part.sentence)}</p>{commands}"
+        commands = "".join(f'<pre tabindex="0" aria-label="Command" class="wrap">{_text(line)}</pre>' for line in part.command_lines)
+        return f"<p>Next: {prose(part.sentence)}</p>{commands}"
     return ""
 
 
@@ -93,7 +112,7 @@ def _facts(facts: Iterable[Fact]) -> str:
 
 def _paragraph(text: str, tone: Tone) -> str:
     kind = _CLASSES.get(tone)
-    return f"<p>{_text(text)}</p>" if kind is None else f'<p class="{kind}">{_text(text)}</p>'
+    return f"<p>{prose(text)}</p>" if kind is None else f'<p class="{kind}">{prose(text)}</p>'
 
 
 def _marked(html: str, tone: Tone, kind: str = "mark") -> str:

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from mqstore.errors import UsageError
@@ -68,14 +69,42 @@ def size(count_of_bytes: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def moment(milliseconds: int | None) -> str:
-    """Format a time in UTC, to the millisecond; return the number itself if it is outside the calendar."""
+def moment(milliseconds: int | None, zone: str = "UTC") -> str:
+    """Format a time to the millisecond: in UTC without an offset, in other zones with it, outside the calendar as the number itself.
+
+    >>> moment(1640995200123, "Europe/Berlin"), moment(None)
+    ('2022-01-01 01:00:00.123+01:00', '-')
+    """
     if milliseconds is None:
         return "-"
     try:
-        return (_EPOCH + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        found = _EPOCH + timedelta(milliseconds=milliseconds)
+        if zone != "UTC":
+            import zoneinfo  # takes some milliseconds
+
+            try:
+                return found.astimezone(zoneinfo.ZoneInfo(zone)).isoformat(" ", "milliseconds")
+            except (OverflowError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+                pass
+        return found.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except OverflowError:
         return str(milliseconds)
+
+
+@cache
+def zone_names() -> tuple[str, ...]:
+    """Return the names of all time zones that this machine knows, UTC first."""
+    import zoneinfo
+
+    return ("UTC", *sorted(zoneinfo.available_timezones() - {"UTC", "localtime", "posixrules"}))
+
+
+def zone_named(name: str) -> str:
+    """Return the name of a zone as it is written, for a name in any case. Raises UsageError."""
+    found = next((each for each in zone_names() if each.lower() == name.strip().lower()), None)
+    if found is None:
+        raise UsageError(f"there is no time zone {printable(name)!r} on this machine; give one such as UTC or Europe/Berlin")
+    return found
 
 
 def clock(seconds: float) -> str:

@@ -196,7 +196,7 @@ def _print_verdict(out: Output, answer: KeyAnswer) -> None:
 
 
 def _print_messages(out: Output, view: View, offsets: tuple[int, ...]) -> None:
-    from mqstore.rocketmq.query.listing import batches_at
+    from mqstore.rocketmq.query.message_pages import batches_at
 
     grid = out.grid((Column("physical offset", right=True), *GRID[1:]), indent=2)
     for batch in batches_at(view, offsets, GRID_COLUMNS):

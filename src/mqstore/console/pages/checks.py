@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -10,6 +11,8 @@ from mqstore.console.drawing import map_of
 from mqstore.console.jobs import Job, State, start_check
 from mqstore.console.page import PageRequest, PageRoute
 from mqstore.findings import Report
+from mqstore.report.checks import UsageReport, usage_parts, verify_parts
+from mqstore.report.parts import Table
 
 SHOWN = 200
 MAPS = 60
@@ -22,26 +25,26 @@ def start_verify(request: PageRequest) -> Response:
     return request.go(f"/stores/{opened.number}/verify")
 
 
-def verify(request: PageRequest) -> Response:
+def _job_values(request: PageRequest, kind: str) -> dict[str, Any]:
     opened = request.store
-    job = request.console.jobs.find("verify", opened.key)
-    report: Report | None = job.result if job is not None and job.state is State.DONE else None
-    values: dict[str, Any] = {
-        "store": opened,
-        "section": "verify",
-        "job": job,
-        "report": report,
-        "refresh": job is not None and not job.over,
-    }
+    job = request.console.jobs.find(kind, opened.key)
+    report = job.result if job is not None and job.state is State.DONE else None
+    return {"store": opened, "section": kind, "job": job, "report": report, "refresh": job is not None and not job.over}
+
+
+def verify(request: PageRequest) -> Response:
+    values = _job_values(request, "verify")
+    report: Report | None = values["report"]
     if report is None:
         return request.show("verify.html", **values)
     start = request.number("from") or 0
-    sizes = {name: entry.size for name, entry in opened.store.directory.walk()}
+    sizes = {name: entry.size for name, entry in request.store.store.directory.walk()}
     damaged = dict.fromkeys(item.file for item in report.damage)
     maps = [(name, map_of(name, sizes[name], sizes[name], report.damage)) for name in damaged if sizes.get(name)]
     return request.show(
         "verify.html",
         **values,
+        parts=request.parts(verify_parts(report, values["job"].seconds)),
         damage=report.damage[start : start + SHOWN],
         start=start,
         size=SHOWN,
@@ -57,33 +60,14 @@ def start_usage(request: PageRequest) -> Response:
 
 
 def usage(request: PageRequest) -> Response:
-    opened = request.store
-    job = request.console.jobs.find("usage", opened.key)
-    report = job.result if job is not None and job.state is State.DONE else None
-    values: dict[str, Any] = {
-        "store": opened,
-        "section": "usage",
-        "job": job,
-        "report": report,
-        "refresh": job is not None and not job.over,
-    }
+    values = _job_values(request, "usage")
+    report: UsageReport | None = values["report"]
     if report is None:
         return request.show("usage.html", **values)
-    if opened.family == "rabbitmq":
-        return request.show("queueusage.html", **values, files=report.files[:SHOWN], queues=report.queues[:SHOWN], wide=True)
-    parts = (
-        ("Bodies", report.total.body),
-        ("Properties", report.total.properties),
-        ("Overhead of records", report.total.overhead),
-        ("Fillers at file ends", report.filler_bytes),
-        ("Damaged", report.damaged_bytes),
-        ("Unwritten", report.unwritten_bytes),
-    )
-    tables = [
-        (title, by, report.rows(by))
-        for title, by in (("By topic", "topic"), ("By queue", "queue"), ("By day", "day"), ("What retains the log files", "retained"))
-    ]
-    return request.show("usage.html", **values, parts=parts, tables=tables, shown=SHOWN, wide=True)
+    further = ("queue", "retained") if report.family == "rocketmq" else ()
+    parts = usage_parts(report, None, values["job"].seconds, further=further, zone=request.zone)
+    shown = (replace(part, shown=SHOWN) if isinstance(part, Table) else part for part in parts)
+    return request.show("usage.html", **values, parts=request.parts(shown), wide=True)
 
 
 def start_all(request: PageRequest) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from mqstore.console.jobs import State, result_of, start_check
-from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute, zone_named, zone_names
+from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError, UsageError
@@ -19,6 +19,7 @@ from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.summary import RabbitMQSummary
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.summary import RocketMQSummary
+from mqstore.table.formatting import zone_named, zone_names
 
 
 @dataclass(frozen=True, slots=True)

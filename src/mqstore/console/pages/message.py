@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from mqstore.codecs import unpack
 from mqstore.console import bodies
 from mqstore.console.basket import InLog, InQueue, queue_rows
 from mqstore.console.page import PageRequest, PageRoute
@@ -16,7 +17,7 @@ from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.get import trace_of
-from mqstore.rocketmq.query.listing import batches_at
+from mqstore.rocketmq.query.message_pages import batches_at
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS
 
@@ -78,7 +79,7 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
 
 def _body_views(request: PageRequest, body: bytes | None) -> dict[str, Any]:
     """Return the template values of a body. body: None if it cannot be read."""
-    unpacked = None if body is None else bodies.unpack(body)
+    unpacked = None if body is None else unpack(body)
     is_unpacked = bool(request.text("unpacked")) and unpacked is not None and unpacked.content is not None
     stored = 0 if body is None else len(body)
     if is_unpacked and unpacked is not None:

@@ -15,9 +15,9 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.get import place_of
 from mqstore.rocketmq.lookup import explain as explaining
-from mqstore.rocketmq.query import listing
+from mqstore.rocketmq.query import message_pages
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
-from mqstore.rocketmq.query.listing import Cursor
+from mqstore.rocketmq.query.message_pages import Cursor
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
 
@@ -65,7 +65,7 @@ def by_time(request: PageRequest) -> Response:
             since=since,
             until=until,
         )
-        return request.show("messages.html", **values | {"walked": listing.from_log(view, selection, request.number("begin"))})
+        return request.show("messages.html", **values | {"walked": message_pages.from_log(view, selection, request.number("begin"))})
     if not topic:
         return request.show("messages.html", **values)
     view.require_queues()
@@ -73,12 +73,12 @@ def by_time(request: PageRequest) -> Response:
     if not queues:
         which = f"topic {topic!r} has no queue {queue_id}" if topic in topics else f"there is no consume queue of topic {topic!r}"
         raise NotFoundError(f"{which} in the {view.name} view; its records, if any, can be read from the log")
-    found = listing.ranges(queues, view, since, until)
+    found = message_pages.ranges(queues, view, since, until)
     if request.text("newer"):
-        page = listing.newer(found, view, Cursor.of(request.text("newer", longest=60_000)))
+        page = message_pages.newer(found, view, Cursor.of(request.text("newer", longest=60_000)))
     else:
         older = request.text("older", longest=60_000)
-        page = listing.older(found, view, Cursor.of(older) if older else None)
+        page = message_pages.older(found, view, Cursor.of(older) if older else None)
     return request.show("messages.html", **values | {"listed": page})
 
 
@@ -93,7 +93,7 @@ def by_key(request: PageRequest) -> Response:
         raise UsageError("choose a topic: the index stores keys by topic")
     begin, end, most = _limits(request)
     answer = explaining.query(opened.rocketmq, view, topic, key, most, begin, end, scan=False)
-    return request.show("bykey.html", **values | {"answer": answer, "rows": listing.rows_at(view, answer.messages)[::-1]})
+    return request.show("bykey.html", **values | {"answer": answer, "rows": message_pages.rows_at(view, answer.messages)[::-1]})
 
 
 def _limits(request: PageRequest) -> tuple[int, int, int]:
@@ -134,8 +134,8 @@ def explain(request: PageRequest) -> Response:
         "explain.html",
         **_values(request, opened, view, "key"),
         found=answer,
-        hits=listing.rows_at(view, answer.messages)[::-1],
-        missing=listing.rows_at(view, answer.missing[:50]),
+        hits=message_pages.rows_at(view, answer.messages)[::-1],
+        missing=message_pages.rows_at(view, answer.missing[:50]),
         files=list(reversed(view.index_files())),
         steps=steps,
         hidden_steps=max(0, len(answer.steps) - STEPS),

@@ -17,6 +17,7 @@ from mqstore.console.pages.home import store_line
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.store.queue_states import QueueDepth
+from mqstore.report.checks import diagnosis_parts
 from mqstore.rocketmq.query.timeline import Timeline
 from mqstore.rocketmq.store.view import ConsumerOffset
 from mqstore.table.formatting import count
@@ -48,6 +49,7 @@ def overview(request: PageRequest) -> Response:
         running=[job for job in unfinished if job.kind != "look"],
         failed=[job for job in started if job.state is State.FAILED],
         diagnosis=found if isinstance(found, Diagnosis) else None,
+        reasons=request.parts(list(diagnosis_parts(found))[2:]) if isinstance(found, Diagnosis) else "",
         undiagnosed=found.why if isinstance(found, NoDiagnosis) else "",
         small=small,
         unchecked=[kind for kind in ("diagnose", "verify", "usage") if jobs.find(kind, opened.key) is None],

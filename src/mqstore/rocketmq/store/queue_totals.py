@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
-from mqstore.rocketmq.query.listing import first_entry
+from mqstore.rocketmq.query.message_pages import first_entry
 from mqstore.rocketmq.store.view import QueueView, View
 
 CHUNK = 1 << 20  # entries read at once

@@ -11,8 +11,8 @@ from support.golden import GoldenCase
 
 import mqstore
 from mqstore.errors import UsageError
-from mqstore.rocketmq.query import listing
-from mqstore.rocketmq.query.listing import Cursor, Range
+from mqstore.rocketmq.query import message_pages
+from mqstore.rocketmq.query.message_pages import Cursor, Range
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
@@ -36,13 +36,13 @@ def test_pages_hold_every_queue_entry_exactly_once(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
         seen: list[tuple[int, int]] = []
-        page = listing.older(ranges, view, limit=37)
+        page = message_pages.older(ranges, view, limit=37)
         total = page.total
         assert page.first == (1 if total else 0)
         while page.rows:
             assert page.first == len(seen) + 1
             seen += [(row.queue_id, row.queue_offset) for row in page.rows]
-            page = listing.older(ranges, view, page.bottom, limit=37)
+            page = message_pages.older(ranges, view, page.bottom, limit=37)
         expected = {(each.queue.queue_id, offset) for each in ranges for offset in range(each.low, each.high)}
         assert len(seen) == total == len(expected)
         assert set(seen) == expected
@@ -52,17 +52,17 @@ def test_pages_hold_every_queue_entry_exactly_once(case: GoldenCase) -> None:
 def test_newer_leads_back_to_the_page_that_older_came_from(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
-        first = listing.older(ranges, view, limit=10)
-        second = listing.older(ranges, view, first.bottom, limit=10)
+        first = message_pages.older(ranges, view, limit=10)
+        second = message_pages.older(ranges, view, first.bottom, limit=10)
         if second.rows:
-            assert listing.newer(ranges, view, second.top, limit=10) == first
+            assert message_pages.newer(ranges, view, second.top, limit=10) == first
 
 
 @pytest.mark.parametrize("case", goldenkit.PLAIN, ids=goldenkit.case_id)
 def test_pages_go_from_the_newest_place_in_the_log_to_the_oldest(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     for ranges in topics(view).values():
-        places = [row.physical_offset for row in listing.older(ranges, view, limit=100_000).rows]
+        places = [row.physical_offset for row in message_pages.older(ranges, view, limit=100_000).rows]
         assert places == sorted(places, reverse=True)
 
 
@@ -80,7 +80,7 @@ def test_the_first_record_at_a_time_is_the_one_that_a_scan_finds(case: GoldenCas
     moments = sorted({*times[:: max(1, len(times) // 9)], times[0] - 1, times[-1] + 1} if times else ())
     for moment in moments:
         scanned = next((place for place, time in stored if time >= moment), None)
-        found = listing.first_stored(view, moment)
+        found = message_pages.first_stored(view, moment)
         behind = next((place for place, _ in stored if place >= found), None)
         assert behind == scanned
 
@@ -94,30 +94,30 @@ def test_a_time_range_takes_what_was_stored_from_its_begin_to_before_its_end(tmp
     queues = [queue for queue in view.queues() if queue.topic == "orders"]
     times = sorted(put.time for put in store.puts)
     begin, end = times[20], times[40]
-    page = listing.older(listing.ranges(queues, view, begin, end), view)
+    page = message_pages.older(message_pages.ranges(queues, view, begin, end), view)
     assert [row.stored for row in page.rows] == sorted((time for time in times if begin <= time < end), reverse=True)
     assert page.total == len(page.rows) > 0
-    assert listing.older(listing.ranges(queues, view, times[-1] + 1, None), view).total == 0
+    assert message_pages.older(message_pages.ranges(queues, view, times[-1] + 1, None), view).total == 0
 
 
 @pytest.mark.parametrize("case", goldenkit.CASES, ids=goldenkit.case_id)
 def test_the_log_read_in_pages_gives_the_message_table(case: GoldenCase) -> None:
     view = opened(case).view("disk")
     seen: list[int] = []
-    walked = listing.from_log(view, Selection(), limit=50)
+    walked = message_pages.from_log(view, Selection(), limit=50)
     while True:
         seen += [row.physical_offset for row in walked.rows]
         if walked.over:
             break
-        walked = listing.from_log(view, Selection(), walked.upto, limit=50)
+        walked = message_pages.from_log(view, Selection(), walked.upto, limit=50)
     assert seen == [place.as_py() for batch in view.batches(("physical_offset",)) for place in batch.column(0)]
 
 
 def test_a_page_of_the_log_ends_when_its_time_is_up_and_says_where() -> None:
     view = opened(goldenkit.case_named("4.9.3/b-kill9")).view("disk")
-    walked = listing.from_log(view, Selection(topics=frozenset({"no such topic"})), budget=0)
+    walked = message_pages.from_log(view, Selection(topics=frozenset({"no such topic"})), budget=0)
     assert (walked.rows, walked.over, walked.upto) == ((), False, walked.begin)
-    assert listing.from_log(view, Selection(topics=frozenset({"no such topic"}))).over
+    assert message_pages.from_log(view, Selection(topics=frozenset({"no such topic"}))).over
 
 
 @pytest.mark.parametrize("text", ["x", "1", "1:2:3", "1:x", f"1:{2**70}", "٣:٤:"])
@@ -129,6 +129,6 @@ def test_an_invalid_cursor_is_reported(text: str) -> None:
 def test_a_cursor_past_the_end_of_the_queues_is_moved_back() -> None:
     view = opened(goldenkit.case_named("4.9.3/b-kill9")).view("disk")
     ranges = topics(view)["TopicTest"]
-    everything = listing.older(ranges, view)
-    assert listing.older(ranges, view, Cursor({each.queue.queue_id: 10**15 for each in ranges})) == everything
-    assert listing.older(ranges, view, Cursor({each.queue.queue_id: -5 for each in ranges})).rows == ()
+    everything = message_pages.older(ranges, view)
+    assert message_pages.older(ranges, view, Cursor({each.queue.queue_id: 10**15 for each in ranges})) == everything
+    assert message_pages.older(ranges, view, Cursor({each.queue.queue_id: -5 for each in ranges})).rows == ()

@@ -287,6 +287,11 @@ class ReadOnlyDirectory:
     def exists(self, relative: str) -> bool:
         return os.path.lexists(self._where(relative))
 
+    def leads_out(self, relative: str) -> bool:
+        """Return whether a file is a link out of the directory, which may come from an untrusted source."""
+        root = os.path.realpath(self.root)
+        return os.path.commonpath([root, os.path.realpath(self.path(relative))]) != root
+
     def has_entry(self, relative: str) -> bool:
         """Return whether there is an entry of this name, readable or not."""
         return self.exists(relative)

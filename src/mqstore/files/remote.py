@@ -285,6 +285,9 @@ class RemoteDirectory(ReadOnlyDirectory):
     def exists(self, relative: str) -> bool:
         return not relative or self._entry(relative) is not None
 
+    def leads_out(self, relative: str) -> bool:
+        return False
+
     def is_directory(self, relative: str) -> bool:
         found = self._entry(relative)
         return not relative or (found is not None and found.is_directory)

@@ -5,7 +5,7 @@ get(store, store.view(), offset=184).row["topic"]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,25 @@ def _named_by_key(store: RocketMQStore, view: View, wanted: str, topic: str, tri
 def _unique(view: View, places: Iterable[int], key: str) -> list[int]:
     """Return those of the places whose message has the unique key."""
     return [place for place in places if (message := view.record(place)) is not None and message.property_map().get("UNIQ_KEY") == key]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A group's position relative to a message. state: `consumed`, `waiting`, or `outside` (its offset is outside the queue)."""
+
+    group: str
+    offset: int
+    state: str
+
+
+def consumers_of(view: View, row: Mapping[str, Any]) -> list[Consumer]:
+    """Return the groups that have committed an offset in the queue of a message. row: of the message table."""
+    found = []
+    for each in view.consumer_offsets():
+        if (each.topic, each.queue_id) == (row["topic"], row["queue_id"]):
+            state = "consumed" if each.offset > row["queue_offset"] else "waiting"
+            found.append(Consumer(each.group, each.offset, state if each.state == "ok" else f"{state} ({each.state})"))
+    return found
 
 
 def trace_of(store: RocketMQStore, view: View, unique: str) -> list[Step]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from mqstore.console.jobs import result_of
 from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError
-from mqstore.files import ReadOnlyDirectory
-from mqstore.files.remote import RemoteDirectory
 from mqstore.findings import Damage
 from mqstore.rocketmq.store.store import RocketMQStore
 
@@ -92,14 +89,6 @@ def files(request: PageRequest) -> Response:
     )
 
 
-def _leads_out(directory: ReadOnlyDirectory, name: str) -> bool:
-    """Return whether a file is a link out of the store; a store may come from an untrusted source."""
-    if isinstance(directory, RemoteDirectory):
-        return False
-    root = os.path.realpath(directory.root)
-    return os.path.commonpath([root, os.path.realpath(directory.path(name))]) != root
-
-
 def file(request: PageRequest) -> Response:
     opened = request.store
     directory = opened.store.directory
@@ -114,7 +103,7 @@ def file(request: PageRequest) -> Response:
         return request.show("file.html", store=opened, section="files", name=name, size=None, damage=mine, proved=proved, map=None)
     at = request.number("at")
     start = max(0, min(request.number("bytes") or at or 0, entry.size))
-    if _leads_out(directory, name):
+    if directory.leads_out(name):
         raise NotFoundError(f"{name} is a link that leads out of the store; its target is not shown")
     mapped = directory.map(name)  # not cached: each map holds a file descriptor
     written = mapped.last_nonzero(0, mapped.size) + 1 if mapped.size else 0

@@ -16,19 +16,10 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
-from mqstore.rocketmq.get import trace_of
+from mqstore.rocketmq.get import consumers_of, trace_of
 from mqstore.rocketmq.query.message_pages import batches_at
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A group's position relative to a message. state: `consumed`, `waiting`, or `outside` (its offset is outside the queue)."""
-
-    group: str
-    offset: int
-    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ def _rocketmq(request: PageRequest, opened: OpenStore) -> Response:
         store=opened,
         section="messages",
         row=row,
-        consumers=_consumers(view, row),
+        consumers=consumers_of(view, row),
         trace=trace_of(store, view, row["uniq_key"]) if row["uniq_key"] else [],
         places=places,
         place=InLog(opened.number, offset),
@@ -101,15 +92,6 @@ def _body_views(request: PageRequest, body: bytes | None) -> dict[str, Any]:
         "shown": bodies.SHOWN,
         "basket": request.session.basket if request.session else (),
     }
-
-
-def _consumers(view: View, row: dict[str, Any]) -> list[Consumer]:
-    found = []
-    for each in view.consumer_offsets():
-        if (each.topic, each.queue_id) == (row["topic"], row["queue_id"]):
-            state = "consumed" if each.offset > row["queue_offset"] else "waiting"
-            found.append(Consumer(each.group, each.offset, state if each.state == "ok" else f"{state} ({each.state})"))
-    return found
 
 
 # RabbitMQ

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.store.queue_states import QueueDepth
 from mqstore.report.checks import diagnosis_parts
 from mqstore.rocketmq.query.timeline import Timeline
-from mqstore.rocketmq.store.view import ConsumerOffset
+from mqstore.rocketmq.store.queue_totals import ConsumerGroup, groups_of
 from mqstore.table.formatting import count
 
 SHOWN = 10  # bars of a chart
@@ -80,8 +79,7 @@ def _pictures(opened: OpenStore, drawn: Any, usage: Any) -> dict[str, Any]:
             **_disk(disk, known=usage is not None),
         }
     timeline: Timeline | None = drawn
-    offsets: Sequence[ConsumerOffset] = opened.cached("offsets", lambda: opened.view("disk").consumer_offsets())
-    lags = _lags(offsets)
+    lags = _lags(opened.cached("groups", lambda: groups_of(opened.view("disk").consumer_offsets())))
     topics = [] if usage is None else [(str(row["topic"]), int(row["bytes"]), int(row["messages"])) for row in usage.rows("topic")]
     return {
         "depths": None,
@@ -101,17 +99,11 @@ def _disk(rows: list[tuple[str, int, int]], *, known: bool) -> dict[str, Any]:
     return {"disk": bars if known else None, "more_disk": max(0, len(rows) - SHOWN)}
 
 
-def _lags(offsets: Sequence[ConsumerOffset]) -> list[Bar]:
-    """Return the groups, largest lag first, each with the sum over its queues as on the page of groups."""
-    sums: Counter[str] = Counter()
-    outside: Counter[str] = Counter()
-    for each in offsets:
-        sums[each.group] += each.lag or 0
-        outside[each.group] += each.state != "ok"
-    longest = max(1, max(sums.values(), default=0))
-    rows = sorted(sums.items(), key=lambda row: (-row[1], row[0]))
-    notes = {group: f"{count(number, 'offset')} outside the queues" for group, number in outside.items() if number}
-    return [Bar(group, lag, max(0, lag) / longest, note=notes.get(group, "")) for group, lag in rows]
+def _lags(groups: Sequence[ConsumerGroup]) -> list[Bar]:
+    """Return bars of groups, each with the sum over its queues as on the page of groups."""
+    longest = max([1, *(group.lag for group in groups)])
+    notes = [f"{count(group.odd, 'offset')} outside the queues" if group.odd else "" for group in groups]
+    return [Bar(group.name, group.lag, max(0, group.lag) / longest, note=note) for group, note in zip(groups, notes, strict=True)]
 
 
 ROUTES = (PageRoute("/stores/{number:int}", overview),)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
@@ -20,14 +17,13 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.get import indexed_with_id
 from mqstore.rabbitmq.store import listing, queue_states
 from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.queue_states import QueueDepth, page_of_rows, queue_depths, state_numbers
+from mqstore.rabbitmq.store.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import shorten
 
 SHOWN = 200
 MAPS = 24  # segments that are mapped
 BEGINNING = 80  # characters of a body that a list shows
-STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")
 _COLUMNS = ("vhost", "queue", "priority_level", "seq_id", "pos", "size", "exchange", "routing_keys", "payload", "verdict")
 
 
@@ -52,57 +48,14 @@ def queues(request: PageRequest) -> Response:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _EntryPage:
-    """A page of index entries. following: (level, sequence id) of the next one, None at the end."""
-
-    rows: list[dict[str, Any]]
-    following: tuple[int | None, int] | None
-
-
-def _counts(opened: OpenStore, vhost: str, queue: str) -> Counter[str]:
-    """Count the entries of a queue by state. Reads the whole index, once."""
-
-    def count() -> Counter[str]:
-        states: Counter[str] = Counter()
-        for rows in opened.rabbitmq.rows(_selection(vhost, queue)):
-            states.update(row["state"] for row in listing.entry_rows(rows))
-        return states
-
-    return opened.cached(("states", vhost, queue), count)
-
-
-def _selection(vhost: str, queue: str) -> QueueSelection:
-    return QueueSelection(vhosts=frozenset({vhost}), queues=frozenset({queue}), everything=True)
-
-
-def _entry_page(opened: OpenStore, vhost: str, queue: str, state: str, level: int | None, start: int) -> _EntryPage:
-    """Return the entries from a position onwards: high priority first, then by ascending sequence id."""
-    found: list[dict[str, Any]] = []
-    for rows in opened.rabbitmq.rows(_selection(vhost, queue)):
-        if rows.priority_level is not None and level is not None and rows.priority_level > level:
-            continue
-        begin = start if level is None or rows.priority_level == level else 0
-        for row in listing.entry_rows(_rows_from(rows, begin)):
-            if state in ("", row["state"]):
-                if len(found) == SHOWN:
-                    return _EntryPage(found, (row["priority_level"], row["seq_id"]))
-                found.append(row)
-    return _EntryPage(found, None)
-
-
-def _rows_from(rows: MessageRows, seq_id: int) -> MessageRows:
-    return rows.take(np.flatnonzero(rows.table.entries["seq"] >= seq_id)) if seq_id else rows
-
-
 def queue(request: PageRequest) -> Response:
     opened = request.store
     vhost, name, state = request.text("vhost"), request.text("queue"), request.text("state")
-    if state not in ("", *STATES):
-        raise UsageError(f"there is no state {state!r}; the states are {', '.join(STATES)}")
+    if state not in ("", *listing.STATES):
+        raise UsageError(f"there is no state {state!r}; the states are {', '.join(listing.STATES)}")
     directories = opened.rabbitmq.queue(vhost, name)
-    part = _entry_page(opened, vhost, name, state, request.number("level"), request.number("seq") or 0)
-    counts = _counts(opened, vhost, name)
+    part = entry_page(opened.rabbitmq, vhost, name, state, SHOWN, request.number("level"), request.number("seq") or 0)
+    counts = opened.cached(("states", vhost, name), lambda: count_entries(opened.rabbitmq, vhost, name))
     refused = any(each.crashes for each in directories) or any(each.refusals for each in opened.rabbitmq.vhosts if each.name == vhost)
     maps, more_maps = opened.cached(("maps", vhost, name), lambda: segment_maps(directories, refused=refused, limit=MAPS))
     for row in part.rows:
@@ -118,7 +71,7 @@ def queue(request: PageRequest) -> Response:
         more_maps=more_maps,
         map_states=queue_states.STATES,
         counts=counts,
-        states=STATES,
+        states=listing.STATES,
         state=state,
         total=counts[state] if state else sum(counts.values()),
         vhost=vhost,

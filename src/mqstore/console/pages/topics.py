@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from starlette.responses import Response
@@ -10,28 +9,11 @@ from starlette.responses import Response
 from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import UnsupportedError
-from mqstore.rocketmq.format.system_topics import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_internal
-from mqstore.rocketmq.store.queue_totals import messages_of
-from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
+from mqstore.rocketmq.format.system_topics import kind_of
+from mqstore.rocketmq.store.queue_totals import groups_of, messages_of
+from mqstore.rocketmq.store.view import QueueView, View
 
 SHOWN = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic with its queues; its kind follows from its name. messages: as `mqstore topics` counts them."""
-
-    name: str
-    queues: tuple[QueueView, ...]
-    messages: int
-
-    @property
-    def kind(self) -> str:
-        if self.name.startswith(RETRY_PREFIX):
-            return "retry"
-        if self.name.startswith(DEAD_LETTER_PREFIX):
-            return "dead letters"
-        return "system" if is_internal(self.name) else ""
 
 
 def unread_queues(view: View) -> str:
@@ -58,7 +40,7 @@ def topics(request: PageRequest) -> Response:
         by_name.setdefault(queue.topic, []).append(queue)
     names = sorted(name for name in by_name if wanted in name.lower())
     found = [
-        Topic(name, tuple(by_name[name]), opened.cached(("messages", request.view, name), partial(messages_of, view, by_name[name])))
+        (name, kind_of(name), by_name[name], opened.cached(("messages", request.view, name), partial(messages_of, view, by_name[name])))
         for name in names[start : start + SHOWN]
     ]
     return request.show(
@@ -73,32 +55,11 @@ def topics(request: PageRequest) -> Response:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A consumer group with its offsets. lag: over the queues that exist."""
-
-    name: str
-    offsets: tuple[ConsumerOffset, ...]
-
-    @property
-    def lag(self) -> int:
-        return sum(each.lag or 0 for each in self.offsets)
-
-    @property
-    def odd(self) -> int:
-        return sum(each.state != "ok" for each in self.offsets)
-
-
 def groups(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
     wanted, start = request.text("name").lower(), request.number("from") or 0
-    by_group: dict[str, list[ConsumerOffset]] = {}
-    for each in view.consumer_offsets():
-        if wanted in each.group.lower() or wanted in each.topic.lower():
-            by_group.setdefault(each.group, []).append(each)
-    found = [Group(name, tuple(offsets)) for name, offsets in by_group.items()]
-    found.sort(key=lambda group: (-group.lag, group.name))
+    found = groups_of(each for each in view.consumer_offsets() if wanted in each.group.lower() or wanted in each.topic.lower())
     return request.show(
         "groups.html",
         store=opened,

@@ -80,6 +80,7 @@ ENTRY_NAMES = (
     "position",
 )
 NOT_READ = "not read"
+STATES = ("ready", "delivered", "acknowledged", "missing", "damaged", "duplicate", "hidden", "unfound")  # of an index entry
 BAD_STATES = frozenset({"missing", "damaged", "hidden", "duplicate", "unfound"})
 
 # columns of a queue whose sum is `not_recovered`, as a person reads them

@@ -13,13 +13,16 @@ again. After an unclean stop a node marks all messages as redelivered, as nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.rabbitmq.store import fate
+from mqstore.rabbitmq.store.listing import entry_rows
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -93,3 +96,42 @@ def page_of_rows(rows: Iterator[MessageRows], states: frozenset[int] | None, sta
             yield each.take(taken)
         if left <= 0:
             return
+
+
+# the entries of one queue, with the states of `queue`
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage:
+    """A page of index entries, as `listing.entry_rows` has them. following: (level, sequence id) of the next one, None at the end."""
+
+    rows: list[dict[str, Any]]
+    following: tuple[int | None, int] | None
+
+
+def count_entries(store: RabbitMQStore, vhost: str, queue: str) -> Counter[str]:
+    """Count the entries of a queue by their state in `listing`. The whole index is read."""
+    states: Counter[str] = Counter()
+    for rows in store.rows(_one_queue(vhost, queue)):
+        states.update(row["state"] for row in entry_rows(rows))
+    return states
+
+
+def entry_page(store: RabbitMQStore, vhost: str, queue: str, state: str, size: int, level: int | None = None, start: int = 0) -> EntryPage:
+    """Return entries from a position onwards, those of high priority first. state: of `listing.STATES`; empty for all of them."""
+    found: list[dict[str, Any]] = []
+    for rows in store.rows(_one_queue(vhost, queue)):
+        if rows.priority_level is not None and level is not None and rows.priority_level > level:
+            continue
+        if start and (level is None or rows.priority_level == level):
+            rows = rows.take(np.flatnonzero(rows.table.entries["seq"] >= start))
+        for row in entry_rows(rows):
+            if state in ("", row["state"]):
+                if len(found) == size:
+                    return EntryPage(found, (row["priority_level"], row["seq_id"]))
+                found.append(row)
+    return EntryPage(found, None)
+
+
+def _one_queue(vhost: str, queue: str) -> QueueSelection:
+    return QueueSelection(vhosts=frozenset({vhost}), queues=frozenset({queue}), everything=True)

@@ -83,6 +83,15 @@ def is_internal(topic: str) -> bool:
     return is_shared(topic) or topic in (TEMPLATE_TOPIC, BENCHMARK_TOPIC)
 
 
+def kind_of(topic: str) -> str:
+    """Return what a topic is for: `retry`, `dead letters` or `system`; empty for one of users."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return "dead letters"
+    return "system" if is_internal(topic) else ""
+
+
 def is_left_out_of_light_queues(topic: str) -> bool:
     """Return whether 5.x adds no entries to light queues (LMQ) for messages of a topic."""
     return topic.startswith((RETRY_PREFIX, _PREFIX)) or topic == SCHEDULE_TOPIC

@@ -1,4 +1,4 @@
-"""How many messages a consume queue holds: the one count that `topics`, `inspect` and the console show.
+"""How many messages a consume queue holds, and how far groups are behind: the one count that the commands and the console show.
 
 An entry counts if its record may be in the log. Entries of records that retention has removed from the log are *expired*: they stay in
 the last queue file for a while, and a broker's minimum offset passes them. Entries after the end of the log point at bytes that are gone.
@@ -6,14 +6,14 @@ the last queue file for a while, and a broker's minimum offset passes them. Entr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
 from mqstore.rocketmq.query.message_pages import first_entry
-from mqstore.rocketmq.store.view import QueueView, View
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
 CHUNK = 1 << 20  # entries read at once
 COUNTED = 1 << 23  # entries of a store that `messages_of` reads; of larger stores it looks at the first ones of each queue only
@@ -61,3 +61,28 @@ def messages_of(view: View, queues: Sequence[QueueView]) -> int:
     if sum(queue.max_offset - queue.min_offset for queue in queues) <= COUNTED:
         return sum(totals(queue, log_range).messages for queue in queues)
     return sum(queue.max_offset - first_entry(queue, log_range[0]) for queue in queues)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A consumer group with its offsets. lag: over the queues that exist; odd: the number of offsets outside their queues."""
+
+    name: str
+    offsets: tuple[ConsumerOffset, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag or 0 for each in self.offsets)
+
+    @property
+    def odd(self) -> int:
+        return sum(each.state != "ok" for each in self.offsets)
+
+
+def groups_of(offsets: Iterable[ConsumerOffset]) -> list[ConsumerGroup]:
+    """Return the groups of offsets, the largest lag first."""
+    by_group: dict[str, list[ConsumerOffset]] = {}
+    for each in offsets:
+        by_group.setdefault(each.group, []).append(each)
+    groups = [ConsumerGroup(name, tuple(mine)) for name, mine in by_group.items()]
+    return sorted(groups, key=lambda group: (-group.lag, group.name))

@@ -87,15 +87,15 @@ class UnpackedArchive:
 
     def __init__(self, archive: Path) -> None:
         try:
-            place = tempfile.mkdtemp(prefix="mqstore-")
+            root = tempfile.mkdtemp(prefix="mqstore-")
         except OSError as error:
             why = error.strerror or error
             raise TargetError(
                 f"{archive} cannot be unpacked: no temporary directory can be made: {why}; set TMPDIR to a directory that can be written"
             ) from None
-        self.root = Path(place)
+        self.root = Path(root)
         self._file: Path | None = None
-        self._cleanup = weakref.finalize(self, remove_own_tree, place, os.getpid())
+        self._cleanup = weakref.finalize(self, remove_own_tree, root, os.getpid())
         try:
             self._unpack(archive)
         except BaseException:
@@ -121,8 +121,8 @@ class UnpackedArchive:
             ) from None
         except _DAMAGED_ARCHIVE as error:
             # tarfile lists every method that it has tried, a line each
-            told = str(error).partition("\n")[0].rstrip(":")
-            raise CannotOpenError(f"{archive} is not a valid archive: {told or 'it ends too early'}; {advice}") from None
+            why = str(error).partition("\n")[0].rstrip(":")
+            raise CannotOpenError(f"{archive} is not a valid archive: {why or 'it ends too early'}; {advice}") from None
         except OSError as error:
             if error.errno is None:  # from a decompressor
                 raise CannotOpenError(f"{archive} is not a valid archive: {error}; {advice}") from None

@@ -526,8 +526,8 @@ class NewFile(_StagedTarget):
 
     def identity(self) -> list[int]:
         """Return what `identity_of` gives for the target once it is published."""
-        found = os.stat(self.target.parent / self._staged / "file")
-        return [found.st_ino, found.st_size]
+        status = os.stat(self.target.parent / self._staged / "file")
+        return [status.st_ino, status.st_size]
 
     def publish(self) -> None:
         """Sync the file, then rename it to the target."""
@@ -539,7 +539,7 @@ class NewFile(_StagedTarget):
 def identity_of(path: Path) -> list[int] | None:
     """Return the inode and the size of a file, by which it is known again; None if there is none."""
     try:
-        found = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return None
-    return [found.st_ino, found.st_size]
+    return [status.st_ino, status.st_size]

@@ -87,13 +87,13 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
         offset += written
 
 
-def permissions(place: str | os.PathLike[str], wanted: int = 0o666) -> int:
-    """Return the mode for what is created in a directory: wanted, as far as the directory itself lets its group and others in.
+def permissions(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """Return the mode for what is created in a directory: this one, as far as the directory itself lets its group and others in.
 
     The umask takes more away. Thus messages written into a private directory stay private wherever the file goes later; 0o777 is wanted
     for directories, and `SECRET` for what only its owner may read. Raises OSError.
     """
-    return wanted & (0o700 | os.stat(place).st_mode)
+    return mode & (0o700 | os.stat(directory).st_mode)
 
 
 def open_for_writing(path: Path, flags: int = 0, mode: int | None = None) -> int:
@@ -190,12 +190,12 @@ class DurableFile(io.RawIOBase):
 
     def truncate(self, size: int | None = None) -> int:
         """Truncate the file to `size` bytes, or extend it by zeros that occupy no disk space."""
-        wanted = self._position if size is None else size
+        length = self._position if size is None else size
         with writing(self.path):
             self._directory.attempt("truncate", self.relative)
-            os.ftruncate(self._descriptor, wanted)
-        self._directory.note(Truncate(self._directory.named(self.relative), wanted))
-        return wanted
+            os.ftruncate(self._descriptor, length)
+        self._directory.note(Truncate(self._directory.named(self.relative), length))
+        return length
 
     def sync(self) -> None:
         """Return when the bytes have reached the disk."""

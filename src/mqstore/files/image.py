@@ -56,13 +56,13 @@ class Image:
         """Return the bytes from start to stop, or to where the file ends or the disk cannot read. into: an array to read into."""
         if self._descriptor < 0:
             self._open()
-        wanted = max(0, min(stop, self.size) - start)
-        room = np.empty(wanted, np.uint8) if into is None or len(into) < wanted else into
+        length = max(0, min(stop, self.size) - start)
+        room = np.empty(length, np.uint8) if into is None or len(into) < length else into
         view = room.data
         done = 0
-        while done < wanted:
+        while done < length:
             try:
-                got = os.preadv(self._descriptor, [view[done : min(wanted, done + LARGEST_READ)]], start + done)
+                got = os.preadv(self._descriptor, [view[done : min(length, done + LARGEST_READ)]], start + done)
             except OSError as error:
                 if error.errno in _TRANSIENT:
                     continue

@@ -224,8 +224,8 @@ def is_locked(path: str | os.PathLike[str]) -> bool | None:
             return None
         try:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            found: int = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
-            return found != fcntl.F_UNLCK
+            lock: int = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+            return lock != fcntl.F_UNLCK
         except OSError:
             return None
         finally:

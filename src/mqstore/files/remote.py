@@ -40,8 +40,8 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE"
 
 def open_directory(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
     """Open the directory at a path or URL. snapshot: for a URL, the state of its files that a plan has seen (`RemoteDirectory.pin`)."""
-    found = as_location(place)
-    return RemoteDirectory(found, snapshot) if isinstance(found, Url) else ReadOnlyDirectory(found)
+    location = as_location(place)
+    return RemoteDirectory(location, snapshot) if isinstance(location, Url) else ReadOnlyDirectory(location)
 
 
 def _unbacked_array(size: int) -> tuple[mmap.mmap | None, Bytes]:
@@ -69,20 +69,20 @@ class _RemoteWindow(ReadWindow):
     def advance(self, start: int, stop: int) -> None:
         file = self._file
         # a little more than requested: the last record that starts before the end extends past it
-        wanted = min(file.size, max(stop, min(self._stop + BLOCK, start + file.window)))
+        end = min(file.size, max(stop, min(self._stop + BLOCK, start + file.window)))
         if not self._together and start > self.start:
-            kept = self.data[start : self.end]
+            rest = self.data[start : self.end]
             self._room, self.data = _unbacked_array(file.size)
-            self._put(start, kept)
+            self._put(start, rest)
             self.start = start
             self.end = max(start, self.end)
-            wanted = min(file.size, max(stop, min(self._stop + BLOCK, self.end + file.window)))
-        while self.end < wanted:
-            found = self._fetched_ahead()
-            if found is None:
-                found = file.fetch(self.end, min(wanted, self.end + file.window))
-            self._put(self.end, found)
-            self.end += len(found)
+            end = min(file.size, max(stop, min(self._stop + BLOCK, self.end + file.window)))
+        while self.end < end:
+            ahead = self._fetched_ahead()
+            if ahead is None:
+                ahead = file.fetch(self.end, min(end, self.end + file.window))
+            self._put(self.end, ahead)
+            self.end += len(ahead)
         upto = min(file.size, self._stop + BLOCK, self.end + file.window)
         if not self._together and self.end < upto and self._ahead is None:
             self._ahead = self.end, upto, file.fetch_ahead(self.end, upto)
@@ -91,10 +91,10 @@ class _RemoteWindow(ReadWindow):
         ahead, self._ahead = self._ahead, None
         return None if ahead is None or ahead[0] != self.end else ahead[2].result()
 
-    def _put(self, start: int, found: Bytes) -> None:
-        if len(found):
+    def _put(self, start: int, octets: Bytes) -> None:
+        if len(octets):
             assert self._room is not None
-            memoryview(self._room)[start : start + len(found)] = found.data
+            memoryview(self._room)[start : start + len(octets)] = octets.data
 
 
 class RemoteFile(MappedFile):
@@ -125,14 +125,14 @@ class RemoteFile(MappedFile):
         self._directory.check(self._relative, self.size, str(self.identity))
         if len(raw) != stop - start:
             raise FileLostError(f"{url} changed while it was read: bytes {start} to {stop - 1} do not exist; run the job again")
-        found: Bytes = np.frombuffer(raw, np.uint8)
-        if not found.any():
+        octets: Bytes = np.frombuffer(raw, np.uint8)
+        if not octets.any():
             low, high = self._zeros
             if low <= stop and start <= high and low < high:
                 self._zeros = min(low, start), max(high, stop)
             elif stop - start > high - low:
                 self._zeros = start, stop
-        return found
+        return octets
 
     def fetch_ahead(self, start: int, stop: int) -> Future[Bytes]:
         return self._directory.threads.submit(self.fetch, start, stop)
@@ -172,9 +172,9 @@ class RemoteFile(MappedFile):
                 if start + len(pattern) > stop:
                     return -1
             upto = min(stop, start + self.window)
-            found = self.load(start, upto)[start:upto].tobytes().find(pattern)
-            if found >= 0:
-                return start + found
+            offset = self.load(start, upto)[start:upto].tobytes().find(pattern)
+            if offset >= 0:
+                return start + offset
             start = upto - len(pattern) + 1 if upto < stop else stop
         return -1
 
@@ -245,35 +245,35 @@ class RemoteDirectory(ReadOnlyDirectory):
     def _listed(self) -> dict[str, dict[str, DirectoryEntry]]:
         """Entries by directory. Directories known only from the paths of their files are included."""
         listed = attempt(self.url, lambda: self._files.listing(self._base, recursive=True))
-        found: dict[str, dict[str, DirectoryEntry]] = {}
+        entries: dict[str, dict[str, DirectoryEntry]] = {}
         for each in listed or ():
             if each.relative:
-                self._enter(found, each.relative, each.size, each.is_directory, each.mtime_ms)
-        if not found:
+                self._enter(entries, each.relative, each.size, each.is_directory, each.mtime_ms)
+        if not entries:
             if attempt(self.url, lambda: self._files.open(self._base)) is not None:
                 raise CannotOpenError(f"{self.url} is a file, not a directory; give the store's root directory, archives need a path")
             if listed is None:
                 raise CannotOpenError(f"{self.url} does not exist; give the URL of the directory that holds commitlog/")
         for relative, (size, _) in self._pinned.items():
-            self._enter(found, relative, size, False, 0)
-        return found
+            self._enter(entries, relative, size, False, 0)
+        return entries
 
     @staticmethod
-    def _enter(found: dict[str, dict[str, DirectoryEntry]], relative: str, size: int, is_directory: bool, mtime_ms: int) -> None:
+    def _enter(entries: dict[str, dict[str, DirectoryEntry]], relative: str, size: int, is_directory: bool, mtime_ms: int) -> None:
         above, _, name = relative.rpartition("/")
-        if above and name not in found.get(above, {}):
-            RemoteDirectory._above(found, above)
-        known = found.setdefault(above, {}).get(name)
+        if above and name not in entries.get(above, {}):
+            RemoteDirectory._above(entries, above)
+        known = entries.setdefault(above, {}).get(name)
         mtime_ms = mtime_ms or (0 if known is None else known.mtime_ms)
-        found[above][name] = DirectoryEntry(name, size, is_directory, not is_directory, mtime_ms, -(-size // 512))
+        entries[above][name] = DirectoryEntry(name, size, is_directory, not is_directory, mtime_ms, -(-size // 512))
 
     @staticmethod
-    def _above(found: dict[str, dict[str, DirectoryEntry]], relative: str) -> None:
+    def _above(entries: dict[str, dict[str, DirectoryEntry]], relative: str) -> None:
         above, _, name = relative.rpartition("/")
-        if name not in found.setdefault(above, {}):
-            found[above][name] = DirectoryEntry.made_up(name)
+        if name not in entries.setdefault(above, {}):
+            entries[above][name] = DirectoryEntry.made_up(name)
             if above:
-                RemoteDirectory._above(found, above)
+                RemoteDirectory._above(entries, above)
 
     def _entry(self, relative: str) -> DirectoryEntry | None:
         above, _, name = relative.rpartition("/")
@@ -289,8 +289,8 @@ class RemoteDirectory(ReadOnlyDirectory):
         return False
 
     def is_directory(self, relative: str) -> bool:
-        found = self._entry(relative)
-        return not relative or (found is not None and found.is_directory)
+        entry = self._entry(relative)
+        return not relative or (entry is not None and entry.is_directory)
 
     def entries(self, relative: str = "") -> list[DirectoryEntry]:
         return sorted(self._listed.get(relative, {}).values(), key=lambda entry: entry.name)
@@ -311,8 +311,8 @@ class RemoteDirectory(ReadOnlyDirectory):
         return f"{self._base.rstrip('/')}/{relative}"
 
     def read(self, relative: str, limit: int = 64 << 20) -> bytes | None:
-        found = self._entry(relative)
-        if found is None or not found.is_file:
+        entry = self._entry(relative)
+        if entry is None or not entry.is_file:
             return None
         file = self.mapped(relative)
         return file.bytes(0, min(limit, file.size))
@@ -403,10 +403,8 @@ def matching(url: Url) -> list[Url]:
     fixed = Url("/".join(parts[:first]), url.options)
     files, base = connect(fixed)
     base = base.rstrip("/")
-    found = sorted(fixed.url + path[len(base) :] for path in step(files, base, parts[first:]))
-    return [
-        Url(each, url.options) for each in found if (there := _listing(files, base + each[len(fixed.url) :], url)) is not None and there
-    ]
+    urls = sorted(fixed.url + path[len(base) :] for path in step(files, base, parts[first:]))
+    return [Url(each, url.options) for each in urls if (there := _listing(files, base + each[len(fixed.url) :], url)) is not None and there]
 
 
 def _listing(files: RemoteFiles, path: str, url: Url) -> Any:

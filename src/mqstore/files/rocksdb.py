@@ -72,10 +72,10 @@ class _PrivateDirectory:
 
     def note(self, error: Exception) -> str:
         """Keep the sentence of a fault, and return it."""
-        found = self.sentence(error)
+        sentence = self.sentence(error)
         if len(self.faults) < _MAX_FAULTS:
-            self.faults.setdefault(found)
-        return found
+            self.faults.setdefault(sentence)
+        return sentence
 
 
 class Family:
@@ -88,11 +88,11 @@ class Family:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is none, or its block cannot be read."""
         try:
-            found: bytes | None = self._handle.get(key)
+            value: bytes | None = self._handle.get(key)
         except Exception as error:  # the library raises `Exception` itself
             self._private.note(error)
             return None
-        return found
+        return value
 
     def first(self, key: bytes, on_fault: OnFault | None = None) -> tuple[bytes, bytes] | None:
         """Return the first pair at or after a key; None if there is none, or it cannot be read."""
@@ -117,9 +117,9 @@ class Family:
         try:
             cursor.status()
         except Exception as error:  # the library raises `Exception` itself
-            found = self._private.note(error)
+            sentence = self._private.note(error)
             if on_fault is not None:
-                on_fault(found)
+                on_fault(sentence)
             return True
         return False
 

@@ -118,12 +118,12 @@ def _sum_of(document: Mapping[str, Any]) -> int:
 def parse(raw: bytes, *, fields: Iterable[str] | None = None) -> dict[str, Any]:
     """Return the object of a JSON document, without its checksum. fields: those that it may have. Raises ValueError."""
     try:
-        found = fields_of(json.loads(raw, parse_constant=_refuse), None if fields is None else (*fields, SUM))
-        if SUM in found and found.pop(SUM) != _sum_of(found):
+        values = fields_of(json.loads(raw, parse_constant=_refuse), None if fields is None else (*fields, SUM))
+        if SUM in values and values.pop(SUM) != _sum_of(values):
             raise ValueError("it does not fit its checksum")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return found
+    return values
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -189,5 +189,5 @@ def plain_name(document: Mapping[str, Any], name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    found = repr(value)
-    return found if len(found) <= SHOWN else f"{found[:SHOWN]}…"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

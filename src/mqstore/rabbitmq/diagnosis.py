@@ -182,38 +182,38 @@ class _Work:
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""
-        here = self.store.directory.root.name
-        if _NODE.fullmatch(here) is None:
+        name = self.store.directory.root.name
+        if _NODE.fullmatch(name) is None:
             return None
         known = set(_NODE.findall(_small(self.store, "cluster_nodes.config").decode("latin-1")))
-        for place in ("quorum", "coordination"):
-            if self.store.directory.is_directory(place):
-                known |= {entry.name for entry in self.store.directory.entries(place) if _NODE.fullmatch(entry.name)}
-        if not known or here in known:
+        for system in ("quorum", "coordination"):
+            if self.store.directory.is_directory(system):
+                known |= {entry.name for entry in self.store.directory.entries(system) if _NODE.fullmatch(entry.name)}
+        if not known or name in known:
             return None
-        return f"the directory is that of node {here}, but the metadata in it is of {', '.join(sorted(known))}"
+        return f"the directory is that of node {name}, but the metadata in it is of {', '.join(sorted(known))}"
 
     # what it loses
 
     def _take_queue(self, row: dict[str, Any]) -> None:
         where = f"vhost {row['vhost']!r}, queue {row['queue']!r}"
-        place = str(row["directories"][0]) if isinstance(row["directories"], list) and row["directories"] else "."
+        path = str(row["directories"][0]) if isinstance(row["directories"], list) and row["directories"] else "."
         listed = row["messages"] + row["lost"] + row["waiting"]
         if row["queue_version"] == 1 and self._unread(1):
             sentence = (
                 f"{where} is a version 1 queue, which {self.name} does not read: the node starts, reports nothing and deletes its messages"
             )
-            self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
+            self._lose(listed, "queue-version", path, f"{sentence} ({count(listed, 'message')})")
             return
         if row["queue_version"] == 2 and self._unread(2):
             sentence = f"{where} is a version 2 queue, which {self.name} does not read: it starts empty"
-            self._lose(listed, "queue-version", place, f"{sentence} ({count(listed, 'message')})")
+            self._lose(listed, "queue-version", path, f"{sentence} ({count(listed, 'message')})")
             return
         if row["lost"]:
-            self._lose(row["lost"], "lost", place, f"{count(row['lost'], 'message')} of {where}, as the findings say")
+            self._lose(row["lost"], "lost", path, f"{count(row['lost'], 'message')} of {where}, as the findings say")
         if row["waiting"]:
             sentence = f"{count(row['waiting'], 'message')} of {where}, which does not start: they stay in the files and are not delivered"
-            self._lose(row["waiting"], "waiting", place, sentence)
+            self._lose(row["waiting"], "waiting", path, sentence)
         if row["transient"]:
             self.harmless = False
             self.changes.append(f"drops {count(row['transient'], 'transient message')} of {where}, as at every start")
@@ -315,7 +315,7 @@ class VersionEvidence(NamedTuple):
 
 def flags_of_4(store: RabbitMQStore) -> list[int]:
     """Return the minor versions of 4.x that the file `feature_flags` names."""
-    return [int(found[1]) for found in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
+    return [int(flag[1]) for flag in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
 
 
 def are_containers(store: RabbitMQStore) -> Iterator[bool]:

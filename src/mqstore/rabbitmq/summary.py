@@ -164,6 +164,6 @@ def _parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[StorePart]:
         key = top if top in titles else entry.name[entry.name.rfind(".") :] if "." in entry.name else ""
         kinds.setdefault(key if key in titles else "", []).append(entry)
     for key, (name, what) in (*titles.items(), ("", ("side files", "names, settings, notes of a clean shutdown"))):
-        found = kinds.get(key, [])
-        if found:
-            yield StorePart(name, what, len(found), sum(each.size for each in found), sum(each.blocks for each in found) * 512)
+        entries = kinds.get(key, [])
+        if entries:
+            yield StorePart(name, what, len(entries), sum(each.size for each in entries), sum(each.blocks for each in entries) * 512)

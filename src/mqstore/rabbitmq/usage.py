@@ -227,12 +227,12 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
     rows = np.arange(len(store))
     number, _, length = store.locations(rows)
     total = length + OVERHEAD
-    found = []
+    files = []
     for k, file in enumerate(store.files):
         mine = number == k
         needed = mine & live
         lost = sum(item.length for item in store.findings if item.file == file.name and item.kind.unread)
-        found.append(
+        files.append(
             FileUsage(
                 file.name,
                 vhost.name,
@@ -243,4 +243,4 @@ def _files(vhost: Vhost, store: MessageStore, live: NDArray[np.bool_]) -> list[F
                 min(lost, file.size),
             )
         )
-    return found
+    return files

@@ -115,7 +115,7 @@ class AmqpTarget:
 
     def _confirmed(self, frame: Any) -> None:
         tag = frame.method.delivery_tag
-        for each in [found for found in self._posted if found <= tag] if frame.method.multiple else [tag]:
+        for each in [posted for posted in self._posted if posted <= tag] if frame.method.multiple else [tag]:
             message = self._posted.pop(each, None)
             if message is None:
                 continue

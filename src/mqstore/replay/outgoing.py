@@ -111,8 +111,8 @@ class ReplayMessage:
     def rocketmq_properties(self) -> dict[str, str]:
         """Return the properties of the message as a producer sends it to a RocketMQ broker."""
         given = self.properties if self.amqp is None else _from_amqp(self.amqp) | self._came_by("exchange", "routing_key")
-        kept = {name: value for name, value in given.items() if name not in _ACTED_UPON}
-        return kept | {FROM: self.mark}
+        properties = {name: value for name, value in given.items() if name not in _ACTED_UPON}
+        return properties | {FROM: self.mark}
 
     def _came_by(self, exchange: str, routing_key: str) -> dict[str, str]:
         """Return the exchange and routing key by which a message of RabbitMQ came, under these names; nothing for the default exchange."""
@@ -122,8 +122,8 @@ class ReplayMessage:
         """Return the property block of the message as it is published to an AMQP broker."""
         if self.amqp is not None:
             own = {**self._came_by(EXCHANGE_HEADER, KEY_HEADER), FROM_HEADER: self.mark}
-            kept = [each for each in self.amqp.get("headers") or () if _text(each[0]) not in own]
-            all_headers = [*kept, *((name, "longstr", value.encode("utf-8", "replace")) for name, value in own.items())]
+            headers_left = [each for each in self.amqp.get("headers") or () if _text(each[0]) not in own]
+            all_headers = [*headers_left, *((name, "longstr", value.encode("utf-8", "replace")) for name, value in own.items())]
             try:
                 return properties_to_bin({**self.amqp, "headers": all_headers})
             except PropertiesError as error:
@@ -148,10 +148,10 @@ class ReplayMessage:
         """Return the message without what a broker would act upon: another user's id, and CC and BCC, whose queues have their own copy."""
         if self.amqp is None:
             return self
-        kept = {name: value for name, value in self.amqp.items() if name != "user_id" or value in (user, user.encode())}
-        if kept.get("headers"):
-            kept["headers"] = [each for each in kept["headers"] if each[0] not in _COPIES]
-        return replace(self, amqp=kept)
+        properties = {name: value for name, value in self.amqp.items() if name != "user_id" or value in (user, user.encode())}
+        if properties.get("headers"):
+            properties["headers"] = [each for each in properties["headers"] if each[0] not in _COPIES]
+        return replace(self, amqp=properties)
 
     def edited(self, edits: Mapping[str, str]) -> ReplayMessage:
         """Return the message with the values of `parse_edits`."""
@@ -172,13 +172,13 @@ class ReplayMessage:
             headers = [each for each in self.amqp.get("headers") or () if each[0] not in (name, name.encode())]
             added = [(name.encode(), "longstr", value.encode())] if value else []
             return replace(self, amqp={**self.amqp, "headers": [*headers, *added]})
-        kept = {each: text for each, text in self.properties.items() if each != name}
-        return replace(self, properties=kept | ({name: value} if value else {}))
+        properties = {each: text for each, text in self.properties.items() if each != name}
+        return replace(self, properties=properties | ({name: value} if value else {}))
 
 
 def parse_edits(given: list[str] | None) -> dict[str, str]:
     """Parse the values of --set, `NAME=VALUE`. Raises UsageError."""
-    found: dict[str, str] = {}
+    edits: dict[str, str] = {}
     for each in given or ():
         name, equals, value = each.partition("=")
         known = name in EDITS or (name.startswith("property.") and len(name) > len("property."))
@@ -188,8 +188,8 @@ def parse_edits(given: list[str] | None) -> dict[str, str]:
             raise UsageError(f"--set {each!r}: a queue is a number from 0 upwards")
         if name == "topic" and not value:
             raise UsageError("--set topic= leaves the message without a topic; name one")
-        found[name] = value
-    return found
+        edits[name] = value
+    return edits
 
 
 def born_of(properties: Mapping[str, Any]) -> int | None:
@@ -202,13 +202,13 @@ def born_of(properties: Mapping[str, Any]) -> int | None:
 
 
 def _from_amqp(properties: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    converted: dict[str, str] = {}
     for name, value in json_properties(dict(properties)).items():
         if name == "headers":
-            found |= {f"header.{_text(each[0])}": _text(each[2]) for each in value or () if each[2] is not None}
+            converted |= {f"header.{_text(each[0])}": _text(each[2]) for each in value or () if each[2] is not None}
         elif value is not None:
-            found["KEYS" if name == "message_id" else name] = _text(value)
-    return {_plain(name): _plain(value) for name, value in found.items()}
+            converted["KEYS" if name == "message_id" else name] = _text(value)
+    return {_plain(name): _plain(value) for name, value in converted.items()}
 
 
 def _text(value: Any) -> str:

@@ -113,12 +113,12 @@ class RemotingConnection:
         until = time.monotonic() + (self._timeout if timeout is None else timeout)
         try:
             for _ in range(FOREIGN + len(self._asked)):
-                found = decode(self._frame(until))
-                if not found.is_response or self._asked.pop(found.opaque, None) is None:
+                response = decode(self._frame(until))
+                if not response.is_response or self._asked.pop(response.opaque, None) is None:
                     continue
-                if opaque is None or found.opaque == opaque:
-                    return found.opaque, found
-                self._answered[found.opaque] = found
+                if opaque is None or response.opaque == opaque:
+                    return response.opaque, response
+                self._answered[response.opaque] = response
             raise FrameError(f"it sent {FOREIGN} frames that are not the response")
         except (OSError, FrameError) as error:
             raise self._lost(code, error) from None
@@ -141,9 +141,9 @@ class RemotingConnection:
         if length + 4 > MAX_FRAME:
             raise FrameError(f"it sent {length} as the length of a frame, so it does not speak RocketMQ's remoting protocol")
         self._fill(4 + length, until)
-        found = bytes(self._buffer[4 : 4 + length])
+        frame = bytes(self._buffer[4 : 4 + length])
         del self._buffer[: 4 + length]
-        return found
+        return frame
 
     def _fill(self, count: int, until: float) -> None:
         while len(self._buffer) < count:
@@ -227,16 +227,16 @@ class Producer:
         self._connections.clear()
 
     def _connection(self, address: str) -> RemotingConnection:
-        found = self._connections.get(address)
-        if found is None:
-            found = self._connections[address] = RemotingConnection(address, **self._options)
-        return found
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = RemotingConnection(address, **self._options)
+        return connection
 
     def drop(self, address: str) -> None:
         """Close a connection that broke; the next request opens another one."""
-        found = self._connections.pop(address, None)
-        if found is not None:
-            found.close()
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
             self.when_dropped(address)
 
     # routes
@@ -357,9 +357,9 @@ class Producer:
             try:
                 if in_doubt is not None:
                     time.sleep(max(0.0, DISPATCHED - (time.monotonic() - in_doubt)))
-                    found = self.find(message.mark, queue, end)
-                    if found is not None:
-                        return found, False
+                    offset = self.find(message.mark, queue, end)
+                    if offset is not None:
+                        return offset, False
                     in_doubt = None
                 number = self.post(message, queue)
                 _, answered = self.take(queue.address, number)
@@ -378,9 +378,9 @@ class Producer:
 
     def end_of(self, queue: WriteQueue) -> int:
         """Return the maximum offset of a queue. Raises TargetError."""
-        place = {"topic": queue.topic, "queueId": queue.queue_id}
+        queue_fields = {"topic": queue.topic, "queueId": queue.queue_id}
         try:
-            answered = self._asked_again(queue, lambda: self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, place))
+            answered = self._asked_again(queue, lambda: self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, queue_fields))
             return max(0, int((answered.ext or {}).get("offset", 0))) if answered.code == ResponseCode.SUCCESS else 0
         except ClientError as error:
             raise TargetError(f"{error}; run again with --resume") from None
@@ -473,15 +473,15 @@ def _request(message: ReplayMessage, queue: WriteQueue) -> tuple[dict[str, objec
 
 
 def _records(body: bytes | memoryview) -> list[record.Record]:
-    view, at, found = memoryview(body), 0, []
+    view, at, records = memoryview(body), 0, []
     try:
         while at < len(view):
             size = int.from_bytes(view[at : at + 4], "big")
-            found.append(record.decode(bytes(view[at : at + size])))
+            records.append(record.decode(bytes(view[at : at + size])))
             at += size
     except (ValueError, record.BadRecordError) as error:
         raise ClientError(f"the broker sent messages that are not records: {error}") from None
-    return found
+    return records
 
 
 # ---- the target

@@ -232,10 +232,10 @@ class Journal:
         if file is None:
             return
         try:
-            kept = self._read(file, about)
+            length = self._read(file, about)
             self._directory = DurableDirectory(file.absolute().parent)
-            if kept:
-                self._directory.truncate(self._name, kept)
+            if length:
+                self._directory.truncate(self._name, length)
             else:
                 self._directory.append(self._name, _line({"replay": about}))
                 self._use(file)
@@ -261,9 +261,9 @@ class Journal:
                 run = text(parse(first, fields=("replay",)), "replay", LONGEST_LINE)
                 if run != about:
                     raise UsageError(f"{file} is the resume file of another run ({run}); give another name")
-                kept, settled = len(first), False
+                length, settled = len(first), False
                 while (line := lines.readline(LONGEST_LINE)).endswith(b"\n"):
-                    kept += len(line)
+                    length += len(line)
                     state = parse(line, fields=("queue", "position", "where", "refused", "settled"))
                     settled = "settled" in state
                     if settled:
@@ -283,7 +283,7 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{file} is not a resume file; give another name") from None
         self.resumed = set() if settled else set(self.states)
-        return kept
+        return length
 
     def __enter__(self) -> Self:
         return self

@@ -119,8 +119,8 @@ def rabbitmq_messages(
     """Yield the messages of a RabbitMQ store. skipped: counts why others are left out."""
     number = 0
     for rows in store.rows(selection):
-        found = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
-        for k, verdict in enumerate(found):
+        of_rows = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
+        for k, verdict in enumerate(of_rows):
             number += 1
             if verdict not in verdicts:
                 skipped[verdict] += 1
@@ -149,7 +149,7 @@ def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTe
     queue = rows.queue if rows.queue is not None else key
     level = rows.priority_level
     queue_of_source = f"{rows.vhost or '?'}/{rows.queue or 'no queue'}"
-    place = f"{queue_of_source}/{seq}" if level is None else f"{queue_of_source}/{level}/{seq}"
+    path = f"{queue_of_source}/{seq}" if level is None else f"{queue_of_source}/{level}/{seq}"
     position = seq if level is None else (HIGHEST_LEVEL - level << LEVEL_BITS) + seq  # the highest level comes first
     try:
         properties: dict[str, Any] = dict(message.properties)
@@ -158,7 +158,7 @@ def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTe
     return ReplayMessage(
         queue_of_source,
         position,
-        f"{store.path.name}#{place}",
+        f"{store.path.name}#{path}",
         queue,
         message.body,
         amqp=properties,

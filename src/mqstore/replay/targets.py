@@ -113,18 +113,18 @@ class StoreTarget:
     def arrived(self, message: ReplayMessage, where: str) -> str | None:
         if self._marks is None:
             self._marks = dict(self._stored_marks())
-        found = self._marks.get(message.mark)
-        return str(found) if found is not None and where.isdigit() and found >= int(where) else None
+        offset = self._marks.get(message.mark)
+        return str(offset) if offset is not None and where.isdigit() and offset >= int(where) else None
 
     def _stored_marks(self) -> list[tuple[str, int]]:
         """Return the marks of all messages of the store, with their physical offsets."""
         from mqstore.places import open_rocketmq
 
-        found = []
+        marks = []
         for batch in open_rocketmq(self._path).to_batches(("physical_offset", "properties"), selection=Selection()):
             for offset, pairs in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                found += [(value, offset) for name, value in pairs if name == FROM]
-        return found
+                marks += [(value, offset) for name, value in pairs if name == FROM]
+        return marks
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -42,13 +42,13 @@ class Spans(NamedTuple):
         start = int(self.starts[row])
         return self.data[start : start + max(0, int(self.lengths[row]))].tobytes()
 
-    def equal(self, wanted: bytes) -> NDArray[np.bool_]:
-        """Return a mask of the rows whose value equals `wanted`."""
-        mask: NDArray[np.bool_] = self.lengths == len(wanted)
+    def equal(self, value: bytes) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose value equals `value`."""
+        mask: NDArray[np.bool_] = self.lengths == len(value)
         rows = np.flatnonzero(mask)
-        if len(rows) and wanted:
-            text = self.data[self.starts[rows, None] + np.arange(len(wanted))]
-            mask[rows] = (text == np.frombuffer(wanted, np.uint8)).all(axis=1)
+        if len(rows) and value:
+            text = self.data[self.starts[rows, None] + np.arange(len(value))]
+            mask[rows] = (text == np.frombuffer(value, np.uint8)).all(axis=1)
         return mask
 
     def holding(self, part: bytes) -> NDArray[np.bool_]:
@@ -85,8 +85,8 @@ def bad_row(column: str, row: int, first_row: int, why: str) -> BadRowError:
     return BadRowError(column, row, first_row, why)
 
 
-def _wrong_type(column: str, array: pa.Array, wanted: str) -> UsageError:
-    return UsageError(f"column {column} is of type {array.type}, it must be {wanted}")
+def _wrong_type(column: str, array: pa.Array, expected: str) -> UsageError:
+    return UsageError(f"column {column} is of type {array.type}, it must be {expected}")
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -150,10 +150,10 @@ def distinct_values(column: str, array: pa.Array) -> tuple[Longs, list[str | Non
         values = array.dictionary.cast(pa.string()).take(pa.array(np.flatnonzero(used))).to_pylist()
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise UsageError(f"column {column} is not UTF-8 text: {error}") from None
-    found: list[str | None] = [None] * len(used)
+    values_by_code: list[str | None] = [None] * len(used)
     for k, value in zip(np.flatnonzero(used).tolist(), values, strict=True):
-        found[k] = value
-    return codes, found
+        values_by_code[k] = value
+    return codes, values_by_code
 
 
 def integer_values(column: str, array: pa.Array, default: int, bits: int, first_row: int) -> Longs:
@@ -164,14 +164,14 @@ def integer_values(column: str, array: pa.Array, default: int, bits: int, first_
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
         raise _wrong_type(column, array, "whole numbers")
     try:
-        found: Longs = array.cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
+        integers: Longs = array.cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid as error:
         raise UsageError(f"column {column} has a value that is not a 64-bit integer: {error}") from None
-    outside = (found >= 1 << bits) | (found < -(1 << bits)) if bits < 63 else np.zeros(0, np.bool_)
+    outside = (integers >= 1 << bits) | (integers < -(1 << bits)) if bits < 63 else np.zeros(0, np.bool_)
     if outside.any():
         row = int(np.argmax(outside))
-        raise bad_row(column, row, first_row, f"{found[row]} does not fit {bits + 1} bits")
-    return found
+        raise bad_row(column, row, first_row, f"{integers[row]} does not fit {bits + 1} bits")
+    return integers
 
 
 def millisecond_values(column: str, array: pa.Array, default: int, first_row: int) -> Longs:
@@ -180,10 +180,10 @@ def millisecond_values(column: str, array: pa.Array, default: int, first_row: in
 
     if not pa.types.is_timestamp(array.type):
         return integer_values(column, array, default, 63, first_row)
-    found: Longs = (
+    milliseconds: Longs = (
         array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64()).fill_null(default).to_numpy(zero_copy_only=False)
     )
-    return found
+    return milliseconds
 
 
 # ---- the distinct values of an array of integers, and cuts of an ascending one that keep equal values together

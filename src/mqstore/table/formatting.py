@@ -30,8 +30,8 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also full-width, which Excel takes for the same
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(character: re.Match[str]) -> str:
+    code = ord(character[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
@@ -177,13 +177,13 @@ def parse_time(text: str, option: str, *, now: int | None = None) -> int:
     if _SPAN.fullmatch(stripped) is not None:
         return now - sum(int(number) * _MILLISECONDS[unit[0].lower()] for number, unit in _PARTS.findall(stripped))
     try:
-        found = datetime.fromisoformat(stripped)
+        parsed = datetime.fromisoformat(stripped)
     except ValueError:
         raise UsageError(
             f"{option} {printable(text)!r} is not a time; give milliseconds since the epoch, an ISO 8601 time such as "
             "2024-05-01T12:30:00Z (UTC if it has no zone), or a span before now such as 2h or 3d"
         ) from None
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 

@@ -84,13 +84,13 @@ class Needle:
         """The characters of base64 that contain nothing but the text, for each alignment and alphabet."""
         if len(self.raw) < LEAST_IN_BASE64:
             return ()
-        found: dict[bytes, None] = {}
+        encoded: dict[bytes, None] = {}
         for before, dropped in ((0, 0), (1, 2), (2, 3)):
             padded = bytes(before) + self.raw
             inner = base64.b64encode(padded)[dropped : 8 * len(padded) // 6]
-            found[inner] = None
-            found[inner.translate(bytes.maketrans(b"+/", b"-_"))] = None
-        return tuple(found)
+            encoded[inner] = None
+            encoded[inner.translate(bytes.maketrans(b"+/", b"-_"))] = None
+        return tuple(encoded)
 
     @cached_property
     def _forms(self) -> Parts:
@@ -112,16 +112,16 @@ class Needle:
 
     def forms_in(self, raw: bytes) -> tuple[str, ...]:
         """Return the forms in which bytes hold the text: TEXT, BASE64, or, if they are a compressed stream, COMPRESSED first."""
-        found = []
+        forms = []
         if self.raw in raw:
-            found.append(TEXT)
+            forms.append(TEXT)
         if any(self._is_encoded(raw, inner) for inner in self._encoded):
-            found.append(BASE64)
-        if not found and looks_compressed(raw):
+            forms.append(BASE64)
+        if not forms and looks_compressed(raw):
             expanded = expand(raw)
             inside = () if expanded is None else self.forms_in(expanded)
             return (COMPRESSED, *(form for form in inside if form != COMPRESSED)) if inside else ()
-        return tuple(found)
+        return tuple(forms)
 
     def _is_encoded(self, raw: bytes, inner: bytes) -> bool:
         at = raw.find(inner)

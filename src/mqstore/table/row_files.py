@@ -268,12 +268,12 @@ def split_by_partition(batch: pa.RecordBatch, columns: Sequence[str], *, keep: b
     for label in labels:
         encoded = label.dictionary_encode()
         codes = codes * max(1, len(encoded.dictionary)) + encoded.indices.to_numpy(zero_copy_only=False)
-    kept = batch.select([name for name in batch.schema.names if keep or name not in columns or name in TIME_COLUMNS])
+    columns_left = batch.select([name for name in batch.schema.names if keep or name not in columns or name in TIME_COLUMNS])
     for code in dict.fromkeys(codes.tolist()):
         rows = np.flatnonzero(codes == code)
         values = [label[int(rows[0])].as_py() for label in labels]
         directory = "/".join(_partition_directory(name, value) for name, value in zip(columns, values, strict=True))
-        yield directory, kept if len(rows) == batch.num_rows else kept.take(pa.array(rows))
+        yield directory, columns_left if len(rows) == batch.num_rows else columns_left.take(pa.array(rows))
 
 
 def _partition_directory(column: str, value: str) -> str:
@@ -318,12 +318,12 @@ Complete = Callable[[NewFile, RowCounts], None]  # called with a file that is wr
 
 def format_of(to: Path, asked: str | None) -> str:
     """Return the requested format, or the one implied by the file name. Raises UsageError."""
-    found = asked or {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"}.get(
+    chosen = asked or {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"}.get(
         to.suffix.lower()
     )
-    if found not in ROW_FORMATS:
+    if chosen not in ROW_FORMATS:
         raise UsageError(f"the format of {to} is not known from its name; name it .jsonl or .parquet, or give --format")
-    return found
+    return chosen
 
 
 def filter_by_verdict(batches: Iterable[pa.RecordBatch], verdicts: frozenset[str], counts: RowCounts) -> Iterator[pa.RecordBatch]:
@@ -331,15 +331,15 @@ def filter_by_verdict(batches: Iterable[pa.RecordBatch], verdicts: frozenset[str
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted = pa.array(sorted(verdicts), pa.string())
+    selected = pa.array(sorted(verdicts), pa.string())
     for batch in batches:
         column = batch.column("verdict")
         for item in pc.value_counts(column).to_pylist():
             counts.verdicts[item["values"]] = counts.verdicts.get(item["values"], 0) + item["counts"]
-        kept = batch.filter(pc.is_in(column, wanted))
-        if kept.num_rows:
-            counts.rows += kept.num_rows
-            yield kept
+        rows = batch.filter(pc.is_in(column, selected))
+        if rows.num_rows:
+            counts.rows += rows.num_rows
+            yield rows
 
 
 def write_rows(

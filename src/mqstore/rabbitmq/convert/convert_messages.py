@@ -71,25 +71,25 @@ class _Records:
 def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDirectory, place: str, *, link: bool = False) -> CopiedFiles:
     """Transfer the message files with the needed rows of a store to a directory of the stage."""
     stage.make_directory(place)
-    wanted = np.zeros(len(store), np.bool_)
-    wanted[needed] = True
+    needs = np.zeros(len(store), np.bool_)
+    needs[needed] = True
     by_file = _by_file(store)
     copied = CopiedFiles()
     numbers = sorted({file.number for file in store.files})
     for number in numbers:
         members = [k for k, file in enumerate(store.files) if file.number == number]
-        taken = [k for k in members if wanted[by_file[k].rows].any()]
+        taken = [k for k in members if needs[by_file[k].rows].any()]
         size = sum(store.files[k].size for k in members)
         if not taken:
             copied += CopiedFiles(left=size)
             continue
         name = f"{place}/{number}.rdq"
-        if len(taken) == 1 and not store.files[taken[0]].leftover and _is_whole(store, taken[0], by_file[taken[0]], wanted):
+        if len(taken) == 1 and not store.files[taken[0]].leftover and _is_whole(store, taken[0], by_file[taken[0]], needs):
             file = store.files[taken[0]]
             linked = stage.link_or_copy(store.directory.path(file.name), name, copy=not link)
             copied += CopiedFiles(1, int(linked), 0, file.size, size - file.size)
             continue
-        written = sum(_copy_chosen(store, k, by_file[k], wanted, stage, name) for k in taken)
+        written = sum(_copy_chosen(store, k, by_file[k], needs, stage, name) for k in taken)
         copied += CopiedFiles(1, 0, 1, written, size - written)
     return copied
 
@@ -104,7 +104,7 @@ def _by_file(store: MessageStore) -> list[_Records]:
     ]
 
 
-def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_]) -> bool:
+def _is_whole(store: MessageStore, number: int, records: _Records, needs: NDArray[np.bool_]) -> bool:
     """Return whether the scan of any broker finds all records of the file, and no copy that would replace a better one."""
     file = store.files[number]
     ends = records.at + records.total
@@ -113,7 +113,7 @@ def _is_whole(store: MessageStore, number: int, records: _Records, wanted: NDArr
     data = store.directory.map(file.name).data
     if (data[ends - 1] != END).any() or not _has_heads(store, data, records).all():
         return False
-    copies = np.flatnonzero(store.copies[records.rows] & store.spread(wanted)[records.rows])
+    copies = np.flatnonzero(store.copies[records.rows] & store.spread(needs)[records.rows])
     if not len(copies):
         return True
     hi, lo = store.halves(records.rows[copies])
@@ -130,9 +130,9 @@ def _has_heads(store: MessageStore, data: Bytes, records: _Records) -> NDArray[n
     return result
 
 
-def _copy_chosen(store: MessageStore, number: int, records: _Records, wanted: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
+def _copy_chosen(store: MessageStore, number: int, records: _Records, needs: NDArray[np.bool_], stage: DurableDirectory, name: str) -> int:
     """Append the needed records of a file; return their size in bytes. A record with a damaged head or mark gets valid ones."""
-    chosen = np.flatnonzero(wanted[records.rows])
+    chosen = np.flatnonzero(needs[records.rows])
     records = _Records(records.rows[chosen], records.at[chosen], records.total[chosen])
     at, ends = records.at, records.at + records.total
     data = store.directory.map(store.files[number].name).data
@@ -181,14 +181,14 @@ def _rewritten(stored: bytes, vhost: str | None, queue_addresses: bool) -> tuple
 
 
 def rewrite_entries(
-    found: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost, name: str | None
+    table: EntryTable, rows: NDArray[np.intp], entries: NDArray[np.void], vhost: Vhost, name: str | None
 ) -> RewrittenEntries:
     """Return the entries of these rows with rewritten messages; those in a message store only get the size of their new form."""
     entries = entries.copy()
     buffer = bytearray()
     count, refused = 0, []
     for k, row in enumerate(rows.tolist()):
-        file, data = found.sources[int(found.source[row])]
+        file, data = table.sources[int(table.source[row])]
         data = vhost.root.mapped(file).data if data is None else data
         at, length = int(entries["at"][k]), int(entries["length"][k])
         stored = data[at : at + length]
@@ -198,7 +198,7 @@ def rewrite_entries(
             term = stored.tobytes() if embedded else b""
         else:
             try:
-                message, term = _rewritten(stored.tobytes(), name, found.queue_addresses)
+                message, term = _rewritten(stored.tobytes(), name, table.queue_addresses)
             except (EtfError, PropertiesError) as error:
                 refused.append(Refusal(int(entries["seq"][k]), str(error)))
                 if embedded:

@@ -148,13 +148,13 @@ def convert_queue(task: QueueTask) -> QueueResult:
         raise CannotOpenError(f"{task.directory} has disappeared since the store was listed")
     # not one of vhost.queues, which would keep every journal in memory
     queue = Queue(vhost.root, queues[task.directory], vhost.entry_count, (vhost.persistent, vhost.transient), vhost.start(task.directory))
-    place = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
+    path = f"{task.place}/queues/{task.directory}" if task.place else f"queues/{task.directory}"
     version = task.version or queue.version
     converter = _QueueConverter(queue, vhost, task.now, task.basic)
     with DurableDirectory(task.stage) as stage:
-        stage.remove_tree(place)
-        stage.make_directory(place)
-        writer = queue_writer(stage, place, version, count=vhost.entry_count, count_v2=task.entries_v2)
+        stage.remove_tree(path)
+        stage.make_directory(path)
+        writer = queue_writer(stage, path, version, count=vhost.entry_count, count_v2=task.entries_v2)
         for entries, sources in converter.pieces():
             writer.add(entries, sources)
         unacked = writer.close()
@@ -162,7 +162,7 @@ def convert_queue(task: QueueTask) -> QueueResult:
         stage.write_small(needed_rows(task.vhost, task.directory), rows.tobytes())
         name = _name_file(vhost, queue, version == 2)
         if name is not None:
-            stage.write_small(f"{place}/.queue_name", name)
+            stage.write_small(f"{path}/.queue_name", name)
     report = QueueReport(
         queue.vhost,
         queue.name,

@@ -99,11 +99,11 @@ class ConvertReport:
     @property
     def left_out(self) -> dict[str, int]:
         """Number of messages that are not in the new directory, by reason."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for queue in self.queues:
             for why, count in queue.left_out.items():
-                found[why] = found.get(why, 0) + count
-        return found
+                counts[why] = counts.get(why, 0) + count
+        return counts
 
     @property
     def ok(self) -> bool:
@@ -260,13 +260,13 @@ def write_stores(
             _check_refused(results)
             copied = CopiedFiles()
             every = list(results)
-            for place, found in opened.items():
+            for place, opened_vhost in opened.items():
                 mine = {task.directory: result for task, result in zip(tasks, results, strict=True) if task.vhost == place}
-                orphans = _write_orphan_queue(found, new.directory, places[place], options)
+                orphans = _write_orphan_queue(opened_vhost, new.directory, places[place], options)
                 if orphans is not None and orphans.report.directory not in mine:
                     mine[orphans.report.directory] = orphans
                     every.append(orphans)
-                copied += _finish_vhost(found.vhost, new.directory, places[place], mine, options)
+                copied += _finish_vhost(opened_vhost.vhost, new.directory, places[place], mine, options)
             new.directory.remove_tree(ROWS)
             reports = tuple(result.report for result in every)
             for name, content in ({} if options.beside is None else options.beside(reports)).items():
@@ -286,26 +286,26 @@ def has_place(queue: QueueDirectory) -> bool:
     return queue.named or _DIRECTORY.fullmatch(queue.directory) is not None
 
 
-def _write_orphan_queue(found: OpenVhost, stage: DurableDirectory, place: str, options: ConvertOptions) -> QueueResult | None:
+def _write_orphan_queue(vhost: OpenVhost, stage: DurableDirectory, place: str, options: ConvertOptions) -> QueueResult | None:
     if options.into is None:
         return None
     of, name = options.into
-    if queue_directory(of, name) in found.queues:
+    if queue_directory(of, name) in vhost.queues:
         raise UsageError(f"vhost {of!r} already has a queue {name!r}; give another name for the messages that are in no queue")
-    parts = [queue for queue in found.queues.values() if not has_place(queue)]
-    orphans = write_orphan_queue(found.vhost, parts, of, name, stage, place, options.version, options.entries_v2)
+    parts = [queue for queue in vhost.queues.values() if not has_place(queue)]
+    orphans = write_orphan_queue(vhost.vhost, parts, of, name, stage, place, options.version, options.entries_v2)
     return orphans if orphans.report.messages else None
 
 
 def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:
     """Return the version of each new queue directory, by place of the vhost and directory; None: unchanged. Raises UsageError."""
-    found: dict[tuple[str, str], int | None] = {}
+    versions: dict[tuple[str, str], int | None] = {}
     seen: set[tuple[str, str]] = set()
     for vhost, directories in opened:
         for directory, queue in directories.items():
             name = (queue.vhost or "", queue.queue)
             seen.add(name)
-            found[vhost.place.place, directory] = version if chosen is None or name in chosen else None
+            versions[vhost.place.place, directory] = version if chosen is None or name in chosen else None
     missing = sorted((chosen or set()) - seen)
     if missing:
         of, unknown = missing[0]
@@ -314,7 +314,7 @@ def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, 
             raise UsageError(no_vhost(of, vhosts))
         meant = did_you_mean(unknown, (each for among, each in seen if among == of))
         raise UsageError(f"vhost {of!r} has no queue {unknown!r}{meant or '; `mqstore topics` lists its queues'}")
-    return found
+    return versions
 
 
 def _in_threads(tasks: Sequence[QueueTask], options: ConvertOptions) -> list[QueueResult]:
@@ -383,11 +383,11 @@ def _check_refused(results: Iterable[QueueResult]) -> None:
 
 
 def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[Damage, ...]:
-    found = [item for result in results for item in result.findings]
+    findings = [item for result in results for item in result.findings]
     for vhost in vhosts:
-        found += [*vhost.place.findings, *vhost.persistent.findings]
-        found += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
-    return tuple(found)
+        findings += [*vhost.place.findings, *vhost.persistent.findings]
+        findings += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
+    return tuple(findings)
 
 
 def _notes(reports: Iterable[QueueReport]) -> tuple[str, ...]:

@@ -36,10 +36,9 @@ from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
 from mqstore.rabbitmq.convert.rescue import StoppedNode, queue_names, steps_in_place
-from mqstore.rabbitmq.definitions import metadata as metadata_module
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.khepri import read_khepri
-from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, read_definitions
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, file_names, read_definitions, replay
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import read_terms
@@ -169,16 +168,16 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     if not directory.is_directory("coordination"):
         raise _refuse("this one has no coordination/, so it is one of 3.8")
     _check_flags(_flag_files(Path(str(directory.root))))
-    for place in find_vhosts(directory):
-        noted = read_terms(dets.read_objects(_read(directory, f"{place}/recovery.dets") or b""))
+    for path in find_vhosts(directory):
+        noted = read_terms(dets.read_objects(_read(directory, f"{path}/recovery.dets") or b""))
         if any(terms.next_seq is None for terms in noted.values()):
-            raise _refuse(f"{place}/recovery.dets is as 3.8 and 3.9 write it")
+            raise _refuse(f"{path}/recovery.dets is as 3.8 and 3.9 write it")
     missing = [name for name in ("schema.DAT", "rabbit_vhost.DCD", "rabbit_durable_queue.DCD") if not directory.exists(name)]
     if missing:
         raise _refuse(f"this one has no {missing[0]}")
     _check_schema(directory)
-    files = {name: content for name in metadata_module.file_names(TABLES) if (content := _read(directory, name)) is not None}
-    for table in metadata_module.replay(files, TABLES).records.values():
+    files = {name: content for name in file_names(TABLES) if (content := _read(directory, name)) is not None}
+    for table in replay(files, TABLES).records.values():
         for record in table:
             tag = str(record[0])
             if tag in _SHAPES and len(record) < _SHAPES[tag]:

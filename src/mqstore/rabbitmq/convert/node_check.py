@@ -105,23 +105,23 @@ class ManagementApi:
         """Return all objects of a kind. Raises CannotOpenError, UsageError."""
         columns = _COLUMNS[kind]
         more = "&enable_queue_totals=true&disable_stats=true" if kind == "queues" else ""
-        found = self.get(f"/api/{kind}{f'?columns={columns}{more}' if columns else ''}")
-        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        rows = self.get(f"/api/{kind}{f'?columns={columns}{more}' if columns else ''}")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._not_management(f"its list of {kind} is not one")
-        return found
+        return rows
 
     def version(self) -> str:
         """Return the node's version."""
-        found = self.get("/api/overview")
-        version = found.get("rabbitmq_version") if isinstance(found, dict) else None
+        overview = self.get("/api/overview")
+        version = overview.get("rabbitmq_version") if isinstance(overview, dict) else None
         if not isinstance(version, str) or not version.isascii() or not version.isprintable() or len(version) > 60:
             raise self._not_management("it does not name its version")
         return version
 
     def check_user(self) -> None:
         """Raise UsageError if the user is shown only what is its own: then what lacks is not known."""
-        found = self.get("/api/whoami")
-        tags = found.get("tags") if isinstance(found, dict) else None
+        user = self.get("/api/whoami")
+        tags = user.get("tags") if isinstance(user, dict) else None
         if isinstance(tags, str):  # before 3.9
             tags = tags.split(",")
         if not isinstance(tags, list):
@@ -201,15 +201,15 @@ class ManagementApi:
         return CannotOpenError(f"{self.node} is not the management interface of a RabbitMQ node: {why}; check the URL")
 
 
-def read_document(place: Path) -> dict[str, Any]:
+def read_document(directory: Path) -> dict[str, Any]:
     """Return the definitions that a rescue wrote. place: its directory. Raises NotAStoreError, CannotOpenError."""
-    file = place / "definitions.json"
+    file = directory / "definitions.json"
     try:
         with open_regular_file(file) as content:
             document = json.loads(content.read(MOST_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise NotAStoreError(
-            f"{place} has no definitions.json; give the directory that rescue wrote, or run it without --check first"
+            f"{directory} has no definitions.json; give the directory that rescue wrote, or run it without --check first"
         ) from None
     except OSError as error:
         raise CannotOpenError(why_unreadable(file, error)) from None
@@ -223,12 +223,12 @@ def read_document(place: Path) -> dict[str, Any]:
 
 def check_node(document: Row, api: ManagementApi, version: str | None = None) -> NodeCheck:
     """Compare definitions with those of a node. version: the one that it must have. Raises CannotOpenError, UsageError."""
-    wanted = None if version is None else target_version(version).name
+    expected = None if version is None else target_version(version).name
     running = api.version()
     api.check_user()
     missing = []
-    if wanted is not None and ".".join(running.split(".")[:2]) != wanted:
-        missing.append(f"The node is RabbitMQ {running}, not {wanted}.")
+    if expected is not None and ".".join(running.split(".")[:2]) != expected:
+        missing.append(f"The node is RabbitMQ {running}, not {expected}.")
     there = {kind: api.rows(kind) for kind in COMPARED}
     missing += _missing_vhosts(document, there["vhosts"])
     known = {str(row.get("name")) for row in there["vhosts"]}
@@ -236,8 +236,8 @@ def check_node(document: Row, api: ManagementApi, version: str | None = None) ->
         rows = {_key(row): row for row in there[kind]}
         for row in _of_vhosts(document, kind, known):
             what = f"{'policy' if kind == 'policies' else kind.removesuffix('s')} {row.get('name')!r} of vhost {row.get('vhost')!r}"
-            found = rows.get(_key(row))
-            missing += [f"No {what}."] if found is None else [f"The {what} {why}." for why in compare(row, found)]
+            own = rows.get(_key(row))
+            missing += [f"No {what}."] if own is None else [f"The {what} {why}." for why in compare(row, own)]
     bindings = {_binding(row) for row in there["bindings"]}
     for row in _of_vhosts(document, "bindings", known):
         if _binding(row) not in bindings:
@@ -268,32 +268,32 @@ def _key(row: Row) -> tuple[str, str]:
     return str(row.get("vhost")), str(row.get("name"))
 
 
-def _queue_differences(wanted: Row, found: Row) -> list[str]:
-    named = _arguments(found, every=True).get("x-queue-type", "classic")
+def _queue_differences(expected: Row, own: Row) -> list[str]:
+    named = _arguments(own, every=True).get("x-queue-type", "classic")
     return [
-        *_differences(wanted, {**found, "type": found.get("type", named)}, ("type", "durable")),
-        *_argument_differences(wanted, found),
+        *_differences(expected, {**own, "type": own.get("type", named)}, ("type", "durable")),
+        *_argument_differences(expected, own),
     ]
 
 
-def _exchange_differences(wanted: Row, found: Row) -> list[str]:
-    return [*_differences(wanted, {"internal": False, **found}, ("type", "durable", "internal")), *_argument_differences(wanted, found)]
+def _exchange_differences(expected: Row, own: Row) -> list[str]:
+    return [*_differences(expected, {"internal": False, **own}, ("type", "durable", "internal")), *_argument_differences(expected, own)]
 
 
-def _policy_differences(wanted: Row, found: Row) -> list[str]:
-    return _differences(wanted, found, ("pattern", "apply-to", "definition", "priority"))
+def _policy_differences(expected: Row, own: Row) -> list[str]:
+    return _differences(expected, own, ("pattern", "apply-to", "definition", "priority"))
 
 
-def _differences(wanted: Row, found: Row, names: Iterable[str]) -> list[str]:
+def _differences(expected: Row, own: Row, names: Iterable[str]) -> list[str]:
     return [
-        f"has {name} {_shown(found.get(name))}, not {_shown(wanted[name])}"
+        f"has {name} {_shown(own.get(name))}, not {_shown(expected[name])}"
         for name in names
-        if name in wanted and wanted[name] != found.get(name)
+        if name in expected and expected[name] != own.get(name)
     ]
 
 
-def _argument_differences(wanted: Row, found: Row) -> list[str]:
-    first, second = _arguments(wanted), _arguments(found)
+def _argument_differences(expected: Row, own: Row) -> list[str]:
+    first, second = _arguments(expected), _arguments(own)
     said = []
     for name in sorted(first.keys() | second.keys()):
         if name not in second:
@@ -306,8 +306,10 @@ def _argument_differences(wanted: Row, found: Row) -> list[str]:
 
 
 def _arguments(row: Row, *, every: bool = False) -> dict[str, Any]:
-    found = row.get("arguments")
-    return {str(name): value for name, value in found.items() if every or name not in _NOT_COMPARED} if isinstance(found, dict) else {}
+    arguments = row.get("arguments")
+    return (
+        {str(name): value for name, value in arguments.items() if every or name not in _NOT_COMPARED} if isinstance(arguments, dict) else {}
+    )
 
 
 def _binding(row: Row) -> tuple[str, ...]:

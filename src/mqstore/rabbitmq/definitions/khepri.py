@@ -313,9 +313,9 @@ def _resource_path(term: Term) -> Path:
 def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
     """Return the records of a node's metadata in Khepri. place: the data directory, relative to directory."""
     damage: list[Damage] = []
-    found = coordination_files(directory, place)
-    uids = set(_members(directory, [path for path in found if path.endswith("/names.dets")], damage))
-    mine = [path for path in found if any(f"/{uid.decode('latin-1')}/" in path for uid in uids)]
+    paths = coordination_files(directory, place)
+    uids = set(_members(directory, [path for path in paths if path.endswith("/names.dets")], damage))
+    mine = [path for path in paths if any(f"/{uid.decode('latin-1')}/" in path for uid in uids)]
     tree, index = Tree(), -1
     for path in sorted((path for path in mine if path.endswith("/snapshot.dat")), key=_number, reverse=True):
         read = snapshot(_bytes(directory, path, damage), path)
@@ -332,7 +332,7 @@ def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
         break
     entries: dict[int, tuple[LogEntry, str]] = {}
     for path in sorted(
-        (path for path in found if path.endswith((".segment", ".wal"))), key=lambda path: (path.endswith(".wal"), _number(path))
+        (path for path in paths if path.endswith((".segment", ".wal"))), key=lambda path: (path.endswith(".wal"), _number(path))
     ):
         if path.endswith(".segment") and path not in mine:
             continue

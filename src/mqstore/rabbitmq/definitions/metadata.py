@@ -86,8 +86,8 @@ class QueueDefinition:
     def version(self) -> int | None:
         """The version from argument or policy; None if neither sets it: then the broker decides."""
         asked = self.argument(b"x-queue-version")
-        found = asked if asked is not None else self.policy.get("queue-version")
-        return found if found in (1, 2) and type(found) is int else None
+        version = asked if asked is not None else self.policy.get("queue-version")
+        return version if version in (1, 2) and type(version) is int else None
 
     def directories(self) -> Iterator[tuple[int | None, str]]:
         """Yield priority level and name of each directory; nothing for queues of other types."""
@@ -199,24 +199,24 @@ def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitio
         records = [
             (f"{place}/{table}.DCD" if place else f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows
         ]
-    found = _Sorted()
+    objects = _Sorted()
     for path, record in records:
         try:
-            found.add(record)
+            objects.add(record)
         except (PropertiesError, TypeError, ValueError, IndexError) as error:
             damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
-    users = {user.name for user in found.users}
+    users = {user.name for user in objects.users}
     # the permissions of a user go with the user
-    permissions = [each for each in found.permissions if not users or each.user in users]
+    permissions = [each for each in objects.permissions if not users or each.user in users]
     return Definitions(
-        tuple(found.vhosts),
-        tuple(found.queues),
-        tuple(found.exchanges),
-        tuple(found.bindings),
-        tuple(found.parameters),
-        tuple(found.users),
+        tuple(objects.vhosts),
+        tuple(objects.queues),
+        tuple(objects.exchanges),
+        tuple(objects.bindings),
+        tuple(objects.parameters),
+        tuple(objects.users),
         tuple(permissions),
-        found.vhosts,
+        objects.vhosts,
         tuple(damage),
     )
 
@@ -306,8 +306,8 @@ def _is_true(term: Term) -> bool:
 
 def _arguments(term: Term) -> Fields:
     record = (Atom("P_basic"), Atom("undefined"), Atom("undefined"), term, *[Atom("undefined")] * 11)
-    found: Fields = properties_from_record(record).get("headers", [])
-    return found
+    arguments: Fields = properties_from_record(record).get("headers", [])
+    return arguments
 
 
 def _queue(record: Term) -> QueueDefinition:
@@ -368,7 +368,7 @@ def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
     """Return names of queues in the files of Mnesia and the Raft logs, damaged or not: candidates, to be proved by a directory."""
-    found: set[tuple[bytes, bytes]] = set()
+    names: set[tuple[bytes, bytes]] = set()
     paths = [f"{place}/{name}" if place else name for name in file_names(TABLES)]
     paths += coordination_files(directory, place)
     for path in paths:
@@ -377,8 +377,8 @@ def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[byt
         except CannotOpenError:
             continue
         if content is not None:
-            found.update(resource_names(content))
-    return found
+            names.update(resource_names(content))
+    return names
 
 
 def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
@@ -388,34 +388,34 @@ def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
     """
     node = node_directory(directory)
     try:
-        found = set() if node is None else search_names(node)
+        pairs = set() if node is None else search_names(node)
     except CannotOpenError:
         return ()
-    return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(found))
+    return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(pairs))
 
 
 def named_directories(
-    names: Iterable[tuple[bytes, bytes]], wanted: Iterable[tuple[str, str]]
+    names: Iterable[tuple[bytes, bytes]], selected: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], tuple[bytes, bytes, int | None]]:
     """Map each (vhost directory, queue directory) of one of these (vhost, queue) names to vhost, queue, level."""
-    missing = set(wanted)
+    missing = set(selected)
     vhosts = {vhost for vhost, _ in missing}
-    found: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}
+    named: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}
     for vhost, name in names:
         above = vhost_directory(vhost)
         if above not in vhosts:
             continue
         plain = (above, queue_directory(vhost, name))
         if plain in missing:
-            found[plain] = (vhost, name, None)
+            named[plain] = (vhost, name, None)
         # a queue with priorities always has its lowest level
         lowest = (above, queue_directory(vhost, priority_name(name, 0)))
         if lowest in missing:
             for level in range(MAX_PRIORITY + 1):
                 each = (above, queue_directory(vhost, priority_name(name, level)))
                 if each in missing:
-                    found[each] = (vhost, name, level)
-    return found
+                    named[each] = (vhost, name, level)
+    return named
 
 
 # ---- Mnesia's tables on disk, in the node's data directory up to RabbitMQ 4.2

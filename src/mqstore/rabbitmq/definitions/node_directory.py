@@ -40,9 +40,9 @@ def _above_msg_stores(root: Location) -> Path | None:
     if not isinstance(root, Path):
         return None
     above = root.absolute()
-    for place in (above, above.parent, above.parent.parent):
-        if place.name == "msg_stores" and above.relative_to(place).parts[:1] in ((), ("vhosts",)):
-            return place.parent
+    for path in (above, above.parent, above.parent.parent):
+        if path.name == "msg_stores" and above.relative_to(path).parts[:1] in ((), ("vhosts",)):
+            return path.parent
     return None
 
 

@@ -186,8 +186,8 @@ class LiveIndexV1(LiveIndex):
                 raise CannotOpenError(
                     f"{self.place}/{segment.number}.idx became shorter while the queue was open; close and verify the store"
                 )
-            found = read_segment(data, self.entries)
-            self._view = segment.number, segment.size, data, found.state, found.at
+            file = read_segment(data, self.entries)
+            self._view = segment.number, segment.size, data, file.state, file.at
         return self._view[2:]
 
     def live(self, number: int) -> NDArray[np.int64]:
@@ -211,9 +211,9 @@ class LiveIndexV1(LiveIndex):
                 data, at = np.frombuffer(self.journal, np.uint8), np.array(segment.at, np.int64)
             else:
                 data, _, at = self._segment(segment)
-            found = np.empty((5, int(mine.sum())), np.int64)
-            queue_index.publish_fields(data, at[rels[mine]], fixed, *found)
-            columns[:, mine] = found
+            fields = np.empty((5, int(mine.sum())), np.int64)
+            queue_index.publish_fields(data, at[rels[mine]], fixed, *fields)
+            columns[:, mine] = fields
         hi, lo, _, size, embedded = columns
         away = embedded == 0
         return StoreReferences(seqs[away], hi[away], lo[away], size[away])
@@ -310,44 +310,44 @@ def recover_v1(
 
     Entries that are not valid are left out already. locations: counts a reference for each entry whose message is in the message store.
     """
-    found = QueueIndexV1(reading, place, entries, lenient=True)
+    files = QueueIndexV1(reading, place, entries, lenient=True)
     index = LiveIndexV1(directory, reading, place, entries, config)
     size = 0
     words: list[bytes] = []
-    _take_journal(index, found, directory)
-    for number in found.numbers:
-        segment, live = _segment(index, found, number, words)
+    _take_journal(index, files, directory)
+    for number in files.numbers:
+        segment, live = _segment(index, files, number, words)
         if segment is None:
             continue
         index.segments[number] = segment
         away = live[live["place"] == IN_STORE]
         locations.count_references(np.ascontiguousarray(away["hi"]), np.ascontiguousarray(away["lo"]))
         size += int(live["size"].sum())
-    if words and not found.journal.findings:
+    if words and not files.journal.findings:
         index.journal += b"".join(words)
-    index.dirty = len(found.journal.seq) + 1
+    index.dirty = len(files.journal.seq) + 1
     return index, size, np.empty(0, np.int64)
 
 
-def _take_journal(index: LiveIndexV1, found: QueueIndexV1, directory: DurableDirectory) -> None:
+def _take_journal(index: LiveIndexV1, files: QueueIndexV1, directory: DurableDirectory) -> None:
     """Adopt the journal file as the written part of the index; a tail that is not a record is truncated."""
-    if not found.has_journal:
+    if not files.has_journal:
         return
-    journal = found.journal
+    journal = files.journal
     index.journal = bytearray(journal.data)
     index.written = len(index.journal)
     if journal.seen == len(journal.seq) and journal.end < len(journal.data):
         del index.journal[journal.end :]
         index.written = journal.end
-        directory.truncate(found.journal_file, journal.end)
-        directory.sync(found.journal_file)
+        directory.truncate(files.journal_file, journal.end)
+        directory.sync(files.journal_file)
 
 
-def _segment(index: LiveIndexV1, found: QueueIndexV1, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
+def _segment(index: LiveIndexV1, files: QueueIndexV1, number: int, words: list[bytes]) -> tuple[LiveSegmentV1 | None, NDArray[np.void]]:
     """Return one segment, with the actions its file lacks, and its live entries. words: receives the records to add to the journal."""
-    combined = found.segment(number, dirty=True)
+    combined = files.segment(number, dirty=True)
     rows = combined.entries[(combined.entries["flags"] & REPEATED) == 0]
-    exists = number in found.segment_numbers
+    exists = number in files.segment_numbers
     data = combined.data[0]
     file = combined.file
     assert file is not None
@@ -357,21 +357,21 @@ def _segment(index: LiveIndexV1, found: QueueIndexV1, number: int, words: list[b
     on_file = file.state & 7
     published = rows[rows["state"] & P != 0]
     live = published[(published["state"] & A == 0)]
-    kept = _recoverable(live, combined.data)
+    valid = _recoverable(live, combined.data)
     rel = (live["seq"] - base).astype(np.int64)
-    wanted = np.zeros(index.entries, np.uint8)
-    wanted[(published["seq"] - base).astype(np.int64)] = published["state"] & 7
-    dropped = rel[~kept]
-    wanted[dropped] = P | D | A
+    states = np.zeros(index.entries, np.uint8)
+    states[(published["seq"] - base).astype(np.int64)] = published["state"] & 7
+    dropped = rel[~valid]
+    states[dropped] = P | D | A
     undelivered = rel[live["state"] & D == 0]
-    wanted[undelivered] |= D
+    states[undelivered] |= D
     words += [deliver(base + each) for each in undelivered.tolist()]
     words += [acknowledge(base + each) for each in dropped.tolist()]
-    segment.unacked = int(kept.sum())
+    segment.unacked = int(valid.sum())
     if exists and not sound:
-        _rewrite_segment(index, found, segment, file.state, file.at, data)
+        _rewrite_segment(index, files, segment, file.state, file.at, data)
         on_file = np.where(on_file & P, on_file, 0).astype(np.uint8)
-    added = np.where(on_file & P, wanted & ~on_file & 7, np.where(wanted & A, 0, wanted)).astype(np.uint8)
+    added = np.where(on_file & P, states & ~on_file & 7, np.where(states & A, 0, states)).astype(np.uint8)
     if added.any():
         state = segment.open_map(index.entries)
         state[:] = added.tobytes()
@@ -381,26 +381,26 @@ def _segment(index: LiveIndexV1, found: QueueIndexV1, number: int, words: list[b
         segment.at = array("q", at.tobytes())
     if not exists and not segment.unacked and segment.state is None:
         return None, live[:0]
-    return segment, live[kept]
+    return segment, live[valid]
 
 
 def _recoverable(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.bool_]:
-    kept = np.ones(len(live), np.bool_)
-    for place in (IN_SEGMENT, IN_JOURNAL):
-        mine = np.flatnonzero(live["place"] == place)
+    valid = np.ones(len(live), np.bool_)
+    for buffer in (IN_SEGMENT, IN_JOURNAL):
+        mine = np.flatnonzero(live["place"] == buffer)
         if len(mine):
             rows = live[mine]
             shape = np.empty(len(mine), np.uint8)
             at, length, hi, lo = (np.ascontiguousarray(rows[name]) for name in ("at", "length", "hi", "lo"))
-            terms.shapes(data[place], at, length, hi, lo, shape)
+            terms.shapes(data[buffer], at, length, hi, lo, shape)
             own = (shape & (terms.MESSAGE | terms.SAME_ID) == terms.MESSAGE | terms.SAME_ID) | (shape & terms.PACKED != 0)
-            kept[mine] = own & (shape & (terms.PERSISTENT | terms.CONTAINER | terms.PACKED) != 0)
-    kept &= live["flags"] & PERSISTENT != 0
-    return kept
+            valid[mine] = own & (shape & (terms.PERSISTENT | terms.CONTAINER | terms.PACKED) != 0)
+    valid &= live["flags"] & PERSISTENT != 0
+    return valid
 
 
 def _rewrite_segment(
-    index: LiveIndexV1, found: QueueIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
+    index: LiveIndexV1, files: QueueIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
 ) -> None:
     """Replace a damaged segment file by one with its valid entries."""
     parts = []

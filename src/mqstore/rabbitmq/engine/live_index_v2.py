@@ -130,8 +130,8 @@ class LiveIndexV2(LiveIndex):
         if start >= segment.qs:
             return bytes(segment.data[start - segment.qs : start - segment.qs + length])
         name = self.name(segment.number, "qs")
-        kept = self._reading.kept(name)
-        if kept is not None and kept.size < start + length:
+        mapped = self._reading.kept(name)
+        if mapped is not None and mapped.size < start + length:
             self._reading.forget(name)
         return self._reading.mapped(name).bytes(start, start + length)
 
@@ -286,13 +286,13 @@ def recover_v2(
         stored = reading.map(f"{place}/{number}.qs").data if f"{number}.qs" in names else np.empty(0, np.uint8)
         live = rows["status"] == 1
         persistent = live & (rows["flags"] & 1 == 1)
-        kept = persistent & (rows["location"] == SHARED)
+        valid = persistent & (rows["location"] == SHARED)
         embedded = np.flatnonzero(persistent & (rows["location"] == QUEUE_STORE))
-        kept[embedded] = qi.valid_entries(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
+        valid[embedded] = qi.valid_entries(stored, rows["hi"][embedded].astype(np.int64), rows["lo"][embedded].astype(np.int64) >> 32)
         base = number * index.entries
-        dropped += (np.flatnonzero(live & ~kept) + base).tolist()
-        away = kept & (rows["location"] == SHARED)
+        dropped += (np.flatnonzero(live & ~valid) + base).tolist()
+        away = valid & (rows["location"] == SHARED)
         locations.count_references(rows["hi"][away].astype(np.int64), rows["lo"][away].astype(np.int64))
-        size += int(rows["size"][kept].sum())
+        size += int(rows["size"][valid].sum())
         index.segments[number] = LiveSegmentV2(number, end, names.get(f"{number}.qs", 0), int(live.sum()))
     return index, size, np.array(dropped, np.int64)

@@ -144,8 +144,8 @@ class LiveMessageStore:
             buffered = self.files[self.current].size - len(self._buffer)
             if known.offset >= buffered:
                 return bytes(self._buffer[start - buffered : stop - buffered])
-        kept = self._reading.kept(self.name(known.file))
-        if kept is not None and kept.size < stop:  # mapped while the file was written
+        mapped = self._reading.kept(self.name(known.file))
+        if mapped is not None and mapped.size < stop:  # mapped while the file was written
             self._reading.forget(self.name(known.file))
         return self._reading.mapped(self.name(known.file)).bytes(start, stop)
 
@@ -209,8 +209,8 @@ class LiveMessageStore:
             live = np.flatnonzero(self.locations.are_current(number, ids, at))
             ends = at[live] + total[live]
             runs = np.split(np.arange(len(live)), np.flatnonzero(at[live][1:] != ends[:-1]) + 1)
-            kept = [data[int(at[live[run[0]]]) : int(ends[run[-1]])] for run in runs if len(run)]
-            self._directory.append(draft, np.concatenate(kept) if kept else b"")
+            pieces = [data[int(at[live[run[0]]]) : int(ends[run[-1]])] for run in runs if len(run)]
+            self._directory.append(draft, np.concatenate(pieces) if pieces else b"")
             moved.append((ids[0][live], ids[1][live], total[live]))
         self._directory.sync(draft)
         self._reading.forget(self.name(target))

@@ -191,10 +191,10 @@ class LiveQueue:
 
     def _look_ahead(self) -> None:
         """Find the next live sequence ids from the cursor on."""
-        found = self.index.live_from(self.cursor)
-        if len(found):
-            stop = int(found[-1]) + 1
-            ahead = found.tolist()
+        live = self.index.live_from(self.cursor)
+        if len(live):
+            stop = int(live[-1]) + 1
+            ahead = live.tolist()
         else:
             stop, ahead = self.next_seq, []
         if self.transient:

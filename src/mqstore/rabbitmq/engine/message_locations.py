@@ -62,8 +62,8 @@ class MessageLocations:
     # one message
 
     def get(self, message_id: bytes) -> MessageLocation | None:
-        found = id_table.get(self._table, self._homes, self._salt, message_id)
-        return None if found is None else _location(*found)
+        row = id_table.get(self._table, self._homes, self._salt, message_id)
+        return None if row is None else _location(*row)
 
     def add(self, message_id: bytes, location: MessageLocation) -> None:
         """Add an id that is not in the table. Raises UnsupportedError."""
@@ -82,10 +82,10 @@ class MessageLocations:
 
     def release(self, message_id: bytes) -> MessageLocation | None:
         """Remove a reference, and the id with its last one. Returns the location after that, None for an unknown id."""
-        found = id_table.count(self._table, self._homes, self._salt, message_id, -1)
-        if found is None:
+        row = id_table.count(self._table, self._homes, self._salt, message_id, -1)
+        if row is None:
             return None
-        location = _location(*found)
+        location = _location(*row)
         if not location.references:
             self._count -= 1
         return location
@@ -119,8 +119,8 @@ class MessageLocations:
             raise UnsupportedError(
                 f"message file {number} has records beyond 4 GiB or a number beyond 2^32; use `mqstore salvage` to read it"
             )
-        wanted = number if before is None else before
-        self.unplaced -= id_table.place(self._table, self._homes, self._salt, *ids, number, at, total, wanted)
+        current = number if before is None else before
+        self.unplaced -= id_table.place(self._table, self._homes, self._salt, *ids, number, at, total, current)
 
     def are_current(self, number: int, ids: tuple[NDArray[np.int64], NDArray[np.int64]], at: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for each record of a file whether the table has its message at this very place."""
@@ -143,7 +143,7 @@ class MessageLocations:
 
     def bytes_by_file(self) -> dict[int, tuple[int, int]]:
         """Return for each file with messages (bytes of their records, end of the last one)."""
-        found: dict[int, tuple[int, int]] = {}
+        sums: dict[int, tuple[int, int]] = {}
         for rows in self.rows():
             rows = rows[rows[:, 3] & np.uint64(_LOW) != 0]
             numbers, which = np.unique(rows[:, 2] >> np.uint64(32), return_inverse=True)
@@ -153,15 +153,15 @@ class MessageLocations:
             valid = np.zeros(len(numbers), np.int64)
             np.add.at(valid, which, total)
             for number, size, end in zip(numbers.tolist(), valid.tolist(), ends.tolist(), strict=True):
-                before = found.get(number, (0, 0))
-                found[number] = before[0] + size, max(before[1], end)
-        return found
+                before = sums.get(number, (0, 0))
+                sums[number] = before[0] + size, max(before[1], end)
+        return sums
 
     def of_file(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and sizes of the live records of a file, ascending."""
-        wanted, low = np.uint64(number), np.uint64(_LOW)
-        found = [rows[(rows[:, 2] >> np.uint64(32) == wanted) & (rows[:, 3] & low != 0), 3] for rows in self.rows()]
-        places = np.sort(np.concatenate(found))
+        file, low = np.uint64(number), np.uint64(_LOW)
+        parts = [rows[(rows[:, 2] >> np.uint64(32) == file) & (rows[:, 3] & low != 0), 3] for rows in self.rows()]
+        places = np.sort(np.concatenate(parts))
         return (places >> np.uint64(32)).astype(np.int64), (places & np.uint64(_LOW)).astype(np.int64)
 
     def rows(self) -> Iterator[NDArray[np.uint64]]:

@@ -153,27 +153,27 @@ class QueueStore:
         self._declared[queue] = _DeclaredQueue(queue, levels, most is not None, ttl, True)
 
     def _level(self, name: bytes, version: int) -> LiveQueue:
-        place = queue_directory(self._vhost, name)
+        directory = queue_directory(self._vhost, name)
         started = self._started
-        found = started.queues.get(place)
-        if found is not None and found.index.version == version:
-            self._write_name(found.index.place, name, version)
-            return found
-        if found is not None and found.index.unacked:
-            shown, there = name.decode(errors="replace"), found.index.version
+        level = started.queues.get(directory)
+        if level is not None and level.index.version == version:
+            self._write_name(level.index.place, name, version)
+            return level
+        if level is not None and level.index.unacked:
+            shown, there = name.decode(errors="replace"), level.index.version
             raise UnsupportedError(f"queue {shown!r} has version {there} on disk, not {version}; convert the store first")
-        index = started.new_index(place, version)
-        if found is not None:  # it holds no message: replace it
+        index = started.new_index(directory, version)
+        if level is not None:  # it holds no message: replace it
             self.directory.remove_tree(index.place)
         self.directory.make_directory(index.place)
         self._write_name(index.place, name, version)
         self.directory.sync_directory(f"{started.place}/queues")
-        made = started.queues[place] = LiveQueue(index, ready=0, next_seq=0, next_deliver=0, bytes_ready=0)
+        made = started.queues[directory] = LiveQueue(index, ready=0, next_seq=0, next_deliver=0, bytes_ready=0)
         return made
 
-    def _write_name(self, place: str, name: bytes, version: int) -> None:
-        if not self._started.reading.exists(f"{place}/.queue_name"):
-            self.directory.write_small(f"{place}/.queue_name", queue_name_file(self._vhost, name, version == 2))
+    def _write_name(self, path: str, name: bytes, version: int) -> None:
+        if not self._started.reading.exists(f"{path}/.queue_name"):
+            self.directory.write_small(f"{path}/.queue_name", queue_name_file(self._vhost, name, version == 2))
 
     @property
     def queues(self) -> list[str]:
@@ -185,10 +185,10 @@ class QueueStore:
         return Counts(sum(level.ready for level in levels), sum(len(level.unacked) for level in levels))
 
     def _queue(self, queue: str) -> _DeclaredQueue:
-        found = self._declared.get(queue)
-        if found is None:
+        declared = self._declared.get(queue)
+        if declared is None:
             raise NotFoundError(f"no queue {queue!r} in vhost {self.vhost!r}; declare it first")
-        return found
+        return declared
 
     # messages
 
@@ -259,10 +259,10 @@ class QueueStore:
         """Deliver up to `count` messages, in queue order; they stay unacknowledged. Expired messages at the head are dropped."""
         self._must_be_open()
         declared = self._queue(queue)
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         for number in range(len(declared.levels) - 1, -1, -1):
             level = declared.levels[number]
-            while len(found) < count:
+            while len(deliveries) < count:
                 taken = level.take()
                 if taken is None:
                     break
@@ -276,8 +276,8 @@ class QueueStore:
                     raise CannotOpenError(
                         f"message {entry.id.hex()} of queue {queue!r} is missing from the message store; close and verify the store"
                     )
-                found.append(Delivery(queue, number if declared.priorities else None, seq, redelivered, entry.expiry, term))
-        return found
+                deliveries.append(Delivery(queue, number if declared.priorities else None, seq, redelivered, entry.expiry, term))
+        return deliveries
 
     def acknowledge(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge delivered messages; durable after the next `sync`. Raises UsageError for one that is not unacknowledged."""
@@ -298,11 +298,11 @@ class QueueStore:
         self._unsynced[level.index.place] = level
 
     def _by_level(self, deliveries: Iterable[Delivery]) -> Iterable[tuple[LiveQueue, list[int]]]:
-        found: dict[str, tuple[LiveQueue, list[int]]] = {}
+        levels: dict[str, tuple[LiveQueue, list[int]]] = {}
         for delivery in deliveries:
             level = self._queue(delivery.queue).levels[delivery.level or 0]
-            found.setdefault(level.index.place, (level, []))[1].append(delivery.seq)
-        return found.values()
+            levels.setdefault(level.index.place, (level, []))[1].append(delivery.seq)
+        return levels.values()
 
     def requeue(self, deliveries: Iterable[Delivery]) -> None:
         """Return delivered messages to their old positions. Nothing is written."""

@@ -296,9 +296,9 @@ def _encode_items(rows: NDArray[np.uint64]) -> NDArray[np.void]:
     items["hi"], items["lo"] = rows[:, 0], rows[:, 1]
     low = np.uint64((1 << 32) - 1)
     numbers = (rows[:, 2] & low, rows[:, 2] >> np.uint64(32), rows[:, 3] >> np.uint64(32), rows[:, 3] & low)
-    for place, column in enumerate(numbers):
-        items["numbers"][:, place]["tag"] = INTEGER
-        items["numbers"][:, place]["value"] = column
+    for number, column in enumerate(numbers):
+        items["numbers"][:, number]["tag"] = INTEGER
+        items["numbers"][:, number]["value"] = column
     return items
 
 

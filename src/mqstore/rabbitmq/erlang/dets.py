@@ -76,27 +76,27 @@ def read_table(data: Buffer, file: str = "") -> DetsTable:
     view = memoryview(cast(bytes, data))
     words = _HEAD.unpack_from(view) if len(view) >= HEADER_END else (0,) * 14
     if words[1] != COOKIE or words[4] != FORMAT:
-        found, damage = _search_blocks(view, file)
+        objects, damage = _search_blocks(view, file)
         bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin as a DETS table of format 9 does.")
-        return DetsTable(found, False, True, (bad, *damage))
+        return DetsTable(objects, False, True, (bad, *damage))
     if words[2] != 1:
-        found, damage = _search_blocks(view, file)
-        return DetsTable(found, False, True, damage)
+        objects, damage = _search_blocks(view, file)
+        return DetsTable(objects, False, True, damage)
     try:
-        found = _through_slots(view, words[6], words[8])
+        objects = _through_slots(view, words[6], words[8])
     except _InconsistentError as error:
-        found, damage = _search_blocks(view, file)
-        return DetsTable(found, True, True, (Damage(file, 0, len(view), Kind.BAD_SIDE_FILE, f"{error}"), *damage))
-    return DetsTable(found, True, False)
+        objects, damage = _search_blocks(view, file)
+        return DetsTable(objects, True, True, (Damage(file, 0, len(view), Kind.BAD_SIDE_FILE, f"{error}"), *damage))
+    return DetsTable(objects, True, False)
 
 
 def read_objects(data: Buffer) -> list[tuple[Term, Term]]:
     """Return the (key, value) objects of a table; of several with one key, the last."""
-    found: dict[bytes, tuple[Term, Term]] = {}
+    pairs: dict[bytes, tuple[Term, Term]] = {}
     for item in read_table(data).objects:
         if len(item) == 2:
-            found[encode(item[0])] = (item[0], item[1])
-    return list(found.values())
+            pairs[encode(item[0])] = (item[0], item[1])
+    return list(pairs.values())
 
 
 def _numbers(view: memoryview, start: int, count: int) -> NDArray[np.int64]:
@@ -108,18 +108,20 @@ def _numbers(view: memoryview, start: int, count: int) -> NDArray[np.int64]:
 def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, ...]:
     """Return the objects that the slots point to. Each part of the file is read once, so the time is proportional to its size."""
     segments = _numbers(view, SEGMENTS, 256)
-    blocks = [_numbers(view, int(place), BLOCKS_PER_SEGMENT) for place in _without_overlap(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)]
+    blocks = [
+        _numbers(view, int(offset), BLOCKS_PER_SEGMENT) for offset in _without_overlap(segments[segments > 0], 4 * BLOCKS_PER_SEGMENT)
+    ]
     places = np.concatenate([np.zeros(0, np.int64), *blocks])
-    tables = [_numbers(view, int(place), 2 * SLOTS_PER_BLOCK) for place in _without_overlap(places[places > 0], 8 * SLOTS_PER_BLOCK)]
+    tables = [_numbers(view, int(offset), 2 * SLOTS_PER_BLOCK) for offset in _without_overlap(places[places > 0], 8 * SLOTS_PER_BLOCK)]
     pairs = np.concatenate([np.zeros(0, np.int64), *tables]).reshape(-1, 2)
     pairs = pairs[pairs[:, 1] > 0]
     found: list[Object] = []
-    for size, place in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
-        if place + 8 > len(view) or _WORD.unpack_from(view, place)[0] != size or view[place + 4 : place + 8] != ACTIVE:
-            raise _InconsistentError(f"A slot points to {place}, where there are no objects of {size} bytes.")
-        inside, why = _read_block(view, place, size)
+    for size, offset in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
+        if offset + 8 > len(view) or _WORD.unpack_from(view, offset)[0] != size or view[offset + 4 : offset + 8] != ACTIVE:
+            raise _InconsistentError(f"A slot points to {offset}, where there are no objects of {size} bytes.")
+        inside, why = _read_block(view, offset, size)
         if why:
-            raise _InconsistentError(f"The objects at {place} cannot be read: {why}.")
+            raise _InconsistentError(f"The objects at {offset} cannot be read: {why}.")
         found += inside
         if len(found) > objects:
             break
@@ -136,31 +138,31 @@ def _without_overlap(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return ordered
 
 
-def _read_block(view: memoryview, place: int, size: int) -> tuple[list[Object], str]:
+def _read_block(view: memoryview, offset: int, size: int) -> tuple[list[Object], str]:
     """Return the objects of the block at a position, and the reason why it has no more."""
-    end, at = place + size, place + 8
-    found: list[Object] = []
+    end, at = offset + size, offset + 8
+    objects: list[Object] = []
     if end > len(view):
-        return found, "the file ends before its end"
+        return objects, "the file ends before its end"
     while at + 4 <= end:
         (length,) = _WORD.unpack_from(view, at)
         if length < 5 or length > end - at:
-            return found, f"an object of {length} bytes at {at}"
+            return objects, f"an object of {length} bytes at {at}"
         try:
             term, used = decode(view[at + 4 : at + length])
         except EtfError as error:
-            return found, f"at {at + 4 + error.offset}: {error.what}"
+            return objects, f"at {at + 4 + error.offset}: {error.what}"
         if not isinstance(term, tuple) or not term or used != length - 4:
-            return found, f"no valid object at {at}"
-        found.append(term)
+            return objects, f"no valid object at {at}"
+        objects.append(term)
         at += length
-    return found, "" if found and at == end else "its size does not end with an object"
+    return objects, "" if objects and at == end else "its size does not end with an object"
 
 
 def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tuple[Damage, ...]]:
     """Return the objects of every block found by its mark."""
     octets = bytes(view)
-    found: list[Object] = []
+    objects: list[Object] = []
     damage: list[Damage] = []
     patience = PATIENCE * len(octets) + (1 << 20)
     mark = octets.find(ACTIVE)
@@ -169,7 +171,7 @@ def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tup
         if place >= 0:
             (size,) = _WORD.unpack_from(octets, place)
             inside, why = _read_block(view, place, size)
-            found += inside
+            objects += inside
             if not why:
                 following = place + size
             elif place >= HEADER_END and len(damage) < MAX_FINDINGS:
@@ -179,7 +181,7 @@ def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tup
                 damage.append(Damage(file, mark, len(octets) - mark, Kind.BAD_SIDE_FILE, "Too many blocks overlap; the rest was not read."))
                 break
         mark = octets.find(ACTIVE, following)
-    return tuple(found), tuple(damage)
+    return tuple(objects), tuple(damage)
 
 
 # writing

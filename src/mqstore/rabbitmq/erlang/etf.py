@@ -284,10 +284,10 @@ def _map_of(items: list[Term]) -> dict[Term, Term] | Pairs:
     if len(keys) > MAX_CHOSEN_KEYS and not all(type(key) in (Atom, bytes) or (type(key) is int and abs(key) < 1 << 60) for key in keys):
         return pairs
     try:
-        found = dict(pairs)
+        result = dict(pairs)
     except TypeError:
         return pairs
-    return found if len(found) == len(keys) else pairs
+    return result if len(result) == len(keys) else pairs
 
 
 _ATOMS: dict[int, tuple[int, str]] = {100: (2, "latin-1"), 115: (1, "latin-1"), 118: (2, "utf-8"), 119: (1, "utf-8")}

@@ -213,12 +213,12 @@ Token = tuple[str, str, int]
 def _tokens(text: str) -> Iterator[Token]:
     at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup is None:
+        token = _TOKEN.match(text, at)
+        if token is None or token.lastgroup is None:
             raise ErlangTextError(at, f"{text[at : at + 10]!r} is not part of a term")
-        if found.lastgroup != "skip":
-            yield found.lastgroup, found[found.lastgroup], at
-        at = found.end()
+        if token.lastgroup != "skip":
+            yield token.lastgroup, token[token.lastgroup], at
+        at = token.end()
     yield "end", "", at
 
 
@@ -245,11 +245,11 @@ class _TermReader:
         return self.token[:2] == ("mark", text)
 
     def terms(self) -> list[Term]:
-        found = []
+        terms = []
         while self.token[0] != "end":
-            found.append(self.term(MAX_DEPTH))
+            terms.append(self.term(MAX_DEPTH))
             self.mark(".")
-        return found
+        return terms
 
     def term(self, depth: int) -> Term:
         kind, text, at = self.take()
@@ -272,57 +272,57 @@ class _TermReader:
                 raise ErlangTextError(at, f"an atom of {len(name)} characters")
             return Atom(name)
         if kind == "string":
-            found = [ord(character) for character in _unescape(text, at)]
+            codes = [ord(character) for character in _unescape(text, at)]
             while self.token[0] == "string":
-                found += [ord(character) for character in _unescape(self.take()[1], at)]
-            return found
+                codes += [ord(character) for character in _unescape(self.take()[1], at)]
+            return codes
         if kind == "char":
             return ord(_unescape(text, at))
         raise ErlangTextError(at, f"a term belongs here, not {text[:20] or 'the end'!r}")
 
     def row(self, close: str, depth: int) -> list[Term]:
-        found: list[Term] = []
+        items: list[Term] = []
         if self.at_mark(close):
             self.take()
-            return found
+            return items
         while True:
-            found.append(self.term(depth - 1))
+            items.append(self.term(depth - 1))
             if self.mark(",", close) == close:
-                return found
+                return items
 
     def map(self, depth: int, at: int) -> dict[Term, Term]:
-        found: dict[Term, Term] = {}
+        pairs: dict[Term, Term] = {}
         if self.at_mark("}"):
             self.take()
-            return found
+            return pairs
         while True:
             key = self.term(depth - 1)
             self.mark("=>")
             try:
-                found[key] = self.term(depth - 1)
+                pairs[key] = self.term(depth - 1)
             except TypeError:
                 raise ErlangTextError(at, "a map whose keys are lists is not read") from None
             if self.mark(",", "}") == "}":
-                return found
+                return pairs
 
     def binary(self) -> bytes:
-        found = bytearray()
+        octets = bytearray()
         if self.at_mark(">>"):
             self.take()
             return b""
         while True:
             kind, text, at = self.take()
             if kind == "int" and text.isdigit() and len(text) <= 3 and int(text) <= 255:
-                found.append(int(text))
+                octets.append(int(text))
             elif kind == "string":
                 characters = _unescape(text, at)
                 if any(ord(character) > 255 for character in characters):
                     raise ErlangTextError(at, "a character beyond 255 in a binary")
-                found += characters.encode("latin-1")
+                octets += characters.encode("latin-1")
             else:
                 raise ErlangTextError(at, f"a binary is numbers up to 255 and text, not {text[:20]!r}")
             if self.mark(",", ">>") == ">>":
-                return bytes(found)
+                return bytes(octets)
 
 
 def _parse_number(kind: str, text: str, at: int) -> int | float:
@@ -341,8 +341,8 @@ def _parse_number(kind: str, text: str, at: int) -> int | float:
 
 
 def _unescape(text: str, at: int) -> str:
-    def one(found: re.Match[str]) -> str:
-        wide, short, octal, control, plain = found.groups()
+    def one(match: re.Match[str]) -> str:
+        wide, short, octal, control, plain = match.groups()
         if wide or short:
             return chr(int(wide or short, 16))
         if octal:

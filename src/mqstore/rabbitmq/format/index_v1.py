@@ -137,8 +137,8 @@ class QueueIndexV1:
         if not self.has_journal:
             return journals.read_journal(np.empty(0, np.uint8), self.journal_file)
         data, unreadable = bytes_of(self.directory, self.journal_file)
-        found = journals.read_journal(data, self.journal_file)
-        return replace(found, findings=(*unreadable, *found.findings))
+        journal = journals.read_journal(data, self.journal_file)
+        return replace(journal, findings=(*unreadable, *journal.findings))
 
     @cached_property
     def journal_seen(self) -> JournalMap:
@@ -203,8 +203,8 @@ class QueueIndexV1:
         at[rels[publish >= 0]] = self.journal.at[publish[publish >= 0]]
         s = (file.state & 7).astype(np.uint8)
         same = self._same(file, at, np.flatnonzero((j == JP) & (s == SP)))
-        found = merge(j, s, same, dirty=dirty, lenient=self.lenient)
-        state = found.state
+        merged = merge(j, s, same, dirty=dirty, lenient=self.lenient)
+        state = merged.state
         removed = np.zeros(self.count, np.bool_)
         removed[rels] = journal.removed[low:high]
         # removed from the map, and in no file: acknowledged
@@ -212,9 +212,9 @@ class QueueIndexV1:
         in_journal = (s & queue_index.P == 0) & (at >= 0)
         crashed = np.zeros(self.count, np.bool_)
         crashed[rels] = journal.bad[low:high] >= 0
-        both = crashed | found.crash
+        both = crashed | merged.crash
         published = (s & queue_index.P != 0) | (at >= 0)
-        return _SegmentStates(state, in_journal, at, published, _crash_reasons(both, found.crash, j, s, number * self.count))
+        return _SegmentStates(state, in_journal, at, published, _crash_reasons(both, merged.crash, j, s, number * self.count))
 
     def _merge_without_journal(self, number: int, file: Segment, dirty: bool) -> _SegmentStates:
         """Return the same for a segment without entries in the journal."""
@@ -274,10 +274,10 @@ class QueueIndexV1:
 
     def _other_publishes(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the journal's publishes in a segment that differ from those that count, and which of them were acknowledged before."""
-        journal, found = self.journal, self.journal_all
-        low, high = np.searchsorted(journal.seq[found.other], (number * self.count, (number + 1) * self.count))
-        again = found.other[low:high]
-        counted = found.publish[np.searchsorted(found.seq, journal.seq[again])]
+        journal, entries = self.journal, self.journal_all
+        low, high = np.searchsorted(journal.seq[entries.other], (number * self.count, (number + 1) * self.count))
+        again = entries.other[low:high]
+        counted = entries.publish[np.searchsorted(entries.seq, journal.seq[again])]
         places = zip(journal.at[again].tolist(), journal.at[counted].tolist(), strict=True)
         differs = np.array([self._published_at(a) != self._published_at(b) for a, b in places], np.bool_)
         return again[differs], (again < counted)[differs]
@@ -429,8 +429,8 @@ def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool
     >>> MergedState(*minus_plus(JA, SP, dirty=True))
     MergedState(state=7, crash=True)
     """
-    found = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
-    return int(found.state[0]), bool(found.crash[0])
+    merged = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
+    return int(merged.state[0]), bool(merged.crash[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
             crash = f"{file} ends inside the entry of a persistent message; the broker's queue process crashes on it at every start"
     strange = np.flatnonzero(rows["status"] > 1)
     if len(strange):
-        place = HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
+        offset = HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
         detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
-        findings.append(Damage(file, place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail))
+        findings.append(Damage(file, offset, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail))
     return IndexFile(first, count, rows, valid_header, partial, crash, tuple(findings))
 
 
@@ -220,15 +220,15 @@ class QueueIndexV2:
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
 
     def _entry_damage(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
-        found = []
+        damage = []
         for k in np.flatnonzero(bad).tolist():
-            place = HEADER_SIZE + int(places[k]) * ENTRY_SIZE
+            offset = HEADER_SIZE + int(places[k]) * ENTRY_SIZE
             if rows["location"][k] == QUEUE_STORE:
                 why = f"the entry does not point to a complete, valid message in {number}.qs"
             else:
                 why = f"the entry has location {rows['location'][k]}: its message was never on disk"
-            found.append(Damage(self.index_file(number), place, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, why, 1))
-        return found
+            damage.append(Damage(self.index_file(number), offset, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, why, 1))
+        return damage
 
     def orphans(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return position and size of the entries of a `.qs` that no entry of its `.qi` points to."""
@@ -298,14 +298,14 @@ def store_header_damage(data: Bytes, file: str) -> list[Damage]:
 
 def queue_store_entries(data: Bytes) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return position and size of each entry, found without an index, and where the entries end."""
-    position, found = HEADER_SIZE, []
+    position, rows = HEADER_SIZE, []
     while position + ENTRY_HEADER <= len(data):
         size = int.from_bytes(data[position : position + 4].tobytes(), "big")
         if not size or size > len(data) - position - ENTRY_HEADER:
             break
-        found.append((position, size))
+        rows.append((position, size))
         position += ENTRY_HEADER + size
-    table = np.array(found, np.int64).reshape(-1, 2)
+    table = np.array(rows, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1], min(position, len(data))
 
 

@@ -146,24 +146,24 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
 def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:
     """Return the queues of a vhost by name, the highest priority level first. known: pairs of vhost and queue that may be here."""
     by_directory = _names_by_directory(known, vhost)
-    found = [
+    queues = [
         _read_queue(directory, vhost, entry.name, by_directory)
         for entry in own_entries(directory, vhost.below("queues"))
         if entry.is_directory
     ]
-    return sorted(found, key=lambda queue: (queue.queue, -1 if queue.priority_level is None else -queue.priority_level, queue.directory))
+    return sorted(queues, key=lambda queue: (queue.queue, -1 if queue.priority_level is None else -queue.priority_level, queue.directory))
 
 
 def _names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
-    found: dict[str, tuple[str, bytes]] = {}
+    names: dict[str, tuple[str, bytes]] = {}
     for of, queue in known:
         if vhost.name is not None and of != vhost.name:
             continue
-        found[queue_directory(of, queue)] = (of, queue.encode("utf-8", "surrogateescape"))
+        names[queue_directory(of, queue)] = (of, queue.encode("utf-8", "surrogateescape"))
         for level in range(256):
             name = priority_name(queue, level)
-            found[queue_directory(of, name)] = (of, name)
-    return found
+            names[queue_directory(of, name)] = (of, name)
+    return names
 
 
 def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, known: Mapping[str, tuple[str, bytes]]) -> QueueDirectory:

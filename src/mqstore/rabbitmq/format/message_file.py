@@ -138,20 +138,20 @@ def gaps(scan: CarefulScan, size: int, extents: Extents | None = None) -> Iterat
 
 def damage(data: Bytes, scan: CarefulScan, file: str, extents: Extents | None = None) -> list[Damage]:
     """Return the findings of a careful scan: non-zero bytes between records, and records that are not proved."""
-    found: list[Damage] = []
+    findings: list[Damage] = []
     for low, high, parts in gaps(scan, len(data), extents):
         if any(data[start:stop].any() for start, stop in parts):
             torn = high == len(data) and _is_torn(data, low)
             kind, why = (Kind.TORN_RECORD, "the last record is incomplete") if torn else (Kind.BAD_STORE_RECORD, NO_RECORD)
-            found.append(Damage(file, low, high - low, kind, why))
-    found += [
+            findings.append(Damage(file, low, high - low, kind, why))
+    findings += [
         Damage(file, int(scan.at[k]), int(scan.total[k]), Kind.BAD_STORE_RECORD, _flaw(int(scan.quality[k])), 1)
         for k in np.flatnonzero(scan.quality != message_store.MARKED | message_store.PROVED).tolist()
     ]
     if not scan.complete:
         detail = "the file has too many false beginnings of records: only those in sequence were read"
-        found.append(Damage(file, 0, len(data), Kind.BAD_STORE_RECORD, detail))
-    return found
+        findings.append(Damage(file, 0, len(data), Kind.BAD_STORE_RECORD, detail))
+    return findings
 
 
 NO_RECORD = "there is no valid record here"

@@ -103,9 +103,9 @@ def parse_queue_name_file(content: bytes, directory: str, vhost: bytes | None = 
 
     vhost: of the parent directory, if known; without it, a name made only of separators may match two vhosts.
     """
-    for found in _splits(content):
-        if (vhost is None or found.vhost == vhost) and queue_directory(found.vhost, found.name) == directory:
-            return found
+    for split in _splits(content):
+        if (vhost is None or split.vhost == vhost) and queue_directory(split.vhost, split.name) == directory:
+            return split
     return None
 
 

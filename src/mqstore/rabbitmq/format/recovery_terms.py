@@ -59,7 +59,7 @@ class CleanDot:
 
 def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
     """Return the terms by queue directory. Invalid keys are skipped, and invalid values count as absent."""
-    found = {}
+    terms = {}
     for key, value in objects:
         name = _directory_name(key)
         if name is None or not isinstance(value, list):
@@ -67,7 +67,7 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
         values = {str(pair[0]): pair[1] for pair in value if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Atom)}
         reference = values.get("persistent_ref")
         state = values.get("v2_index_state")
-        found[name] = QueueTerms(
+        terms[name] = QueueTerms(
             _counts(values["segments"]) if "segments" in values else None,
             _counts(state[1]) if isinstance(state, tuple) and len(state) == 2 and state[0] == 2 else None,
             _sequence_number(values.get("next_seq_id")),
@@ -78,7 +78,7 @@ def read_terms(objects: Iterable[tuple[Term, Term]]) -> dict[str, QueueTerms]:
             _counts(values["delivery_count"]) if isinstance(values.get("delivery_count"), dict) else None,
             _sequence_number(values.get("redeliver_seq_id")),
         )
-    return found
+    return terms
 
 
 def _next_deliver(values: Mapping[str, Term]) -> Term:
@@ -101,15 +101,15 @@ def _counts(term: Term) -> dict[int, int] | None:
     pairs = list(term.items()) if isinstance(term, dict) else term
     if not isinstance(pairs, list):
         return None
-    found = {}
+    counts = {}
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
             return None
         segment, count = _sequence_number(pair[0]), _sequence_number(pair[1])
         if segment is None or count is None:
             return None
-        found[segment] = count
-    return found
+        counts[segment] = count
+    return counts
 
 
 def queue_value(terms: QueueTerms) -> list[Term]:

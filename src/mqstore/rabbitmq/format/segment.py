@@ -113,8 +113,8 @@ def _replaced(data: Bytes, pieces: list[tuple[int, int]], last: dict[int, int]) 
     if not last:
         return ()
     raw = data.data
-    seen = {(rel, _publish_bytes(raw, place)) for rel, place in last.items()}
-    found: list[tuple[int, int]] = []
+    seen = {(rel, _publish_bytes(raw, offset)) for rel, offset in last.items()}
+    replaced: list[tuple[int, int]] = []
     for position, stop in pieces:
         while position < stop:
             (word,) = _WORD.unpack_from(raw, position)
@@ -124,9 +124,9 @@ def _replaced(data: Bytes, pieces: list[tuple[int, int]], last: dict[int, int]) 
             entry = _publish_bytes(raw, position)
             if (word & 0x3FFF) in last and (word & 0x3FFF, entry) not in seen:
                 seen.add((word & 0x3FFF, entry))
-                found.append((word & 0x3FFF, position))
+                replaced.append((word & 0x3FFF, position))
             position += len(entry)
-    return tuple(found)
+    return tuple(replaced)
 
 
 def _publish_bytes(raw: memoryview, position: int) -> bytes:

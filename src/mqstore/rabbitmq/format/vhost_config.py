@@ -104,8 +104,8 @@ def inferred_entry_count(directory: ReadOnlyDirectory, queues: Iterable[str]) ->
     filled: set[int] = set()
     least, last = 1, 0
     usual = [DEFAULT_ENTRIES, ENTRIES_WITHOUT_CONFIG]
-    for place in queues:
-        index = QueueIndexV1(directory, place, MAX_ENTRIES)
+    for path in queues:
+        index = QueueIndexV1(directory, path, MAX_ENTRIES)
         numbers = index.segment_numbers
         seqs = index.journal.seq
         for number in numbers:

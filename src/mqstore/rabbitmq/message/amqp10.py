@@ -132,7 +132,7 @@ class _ValueReader:
         self.run(pos, end - pos)
         count = self.number(pos + width, width)
         pos += 2 * width
-        found: list[Term] = []
+        items: list[Term] = []
         if kind == "array":
             item_code = self.number(pos, 1)
             if item_code == 0:
@@ -143,25 +143,25 @@ class _ValueReader:
                 item, pos = self.primitive(item_code, pos, depth - 1)
             else:
                 item, pos = self.value(pos, depth - 1)
-            found.append(item)
+            items.append(item)
         if pos != end:
             raise Amqp10Error(f"byte {pos} of the AMQP 1.0 message: a {kind} should end at {end}")
         if kind == "map":
             if count % 2:
                 raise Amqp10Error("an AMQP 1.0 map has a key without a value")
-            return ("map", list(zip(found[::2], found[1::2], strict=True))), end
-        return (kind, found), end
+            return ("map", list(zip(items[::2], items[1::2], strict=True))), end
+        return (kind, items), end
 
 
 def sections(octets: bytes, pos: int = 0) -> list[tuple[int, Term]]:
     """Return (descriptor, value) of the sections from pos on. Raises Amqp10Error."""
-    values, found = _ValueReader(octets), []
+    values, result = _ValueReader(octets), []
     while pos < len(octets):
         section, pos = values.value(pos, MAX_DEPTH)
         if section[0] != "described" or section[1][0] != "ulong":
             raise Amqp10Error("an AMQP 1.0 message consists of sections, which are described values")
-        found.append((section[1][1], section[2]))
-    return found
+        result.append((section[1][1], section[2]))
+    return result
 
 
 def _encode(term: Term, depth: int = MAX_DEPTH) -> bytes:
@@ -218,7 +218,7 @@ def _v1_fragments(data: tuple[Term, ...]) -> tuple[bytes, ...]:
         raise Amqp10Error(f"the body of an AMQP 1.0 message should begin at {body_pos} of {len(bare)} bytes")
     if code != DATA:
         return (bare[body_pos:],)
-    return tuple(section[1] for found, section in sections(bare, body_pos) if found == DATA and section[0] == "binary")
+    return tuple(section[1] for kind, section in sections(bare, body_pos) if kind == DATA and section[0] == "binary")
 
 
 def _section_fragment(section: tuple[Term, ...]) -> bytes:
@@ -254,9 +254,9 @@ def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     from mqstore.rabbitmq.message.properties import NAMES, PropertiesError, properties_from_bin, properties_to_bin
 
     try:
-        found = _convert(data, annotations)
+        converted = _convert(data, annotations)
         # drop what cannot be encoded as a property
-        return properties_from_bin(properties_to_bin({name: found[name] for name in NAMES if found.get(name) is not None}))
+        return properties_from_bin(properties_to_bin({name: converted[name] for name in NAMES if converted.get(name) is not None}))
     except (Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
         raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
 
@@ -313,8 +313,8 @@ def _message_sections(data: Term) -> tuple[list[Term], list[Term], list[Term], l
     """Return header and property fields, and pairs of application properties and message annotations."""
     if _is_v1(data):
         _, message, bare, *_, body_pos, _ = data
-        found = dict(sections(bare[:body_pos]))
-        return [], found[0x73][1] if 0x73 in found else [], found[0x74][1] if 0x74 in found else [], _pairs(message)
+        by_code = dict(sections(bare[:body_pos]))
+        return [], by_code[0x73][1] if 0x73 in by_code else [], by_code[0x74][1] if 0x74 in by_code else [], _pairs(message)
     if type(data) is not tuple or len(data) != 8 or data[0] != "msg":
         raise Amqp10Error("data of an AMQP 1.0 message is {v1, …} of 7 or {msg, …} of 8")
     _, header, _, message, sent, application, _, _ = data
@@ -356,17 +356,17 @@ def _identity(term: Term, key: bytes) -> tuple[bytes | None, list[list[Any]]]:
 
 def _annotation_headers(message: list[Term]) -> list[list[Any]]:
     """Return the message annotations that become headers: those with `x-`, except the ones that the broker set itself."""
-    found: list[list[Any]] = []
+    headers: list[list[Any]] = []
     for (kind, key), item in message:
         if kind != "symbol" or not key.startswith(b"x-") or len(key) > MAX_SHORTSTR or item[0] == "as_is":
             continue
         if key == b"x-opt-rabbitmq-received-time":
-            found.append([b"timestamp_in_ms", "long", item[1]])
+            headers.append([b"timestamp_in_ms", "long", item[1]])
         elif key == b"x-cc":
-            found.append(_header(b"CC", item))
+            headers.append(_header(b"CC", item))
         elif not key.startswith(b"x-basic-") and key not in (b"x-routing-key", b"x-exchange", b"x-death", b"x-opt-deaths"):
-            found.append(_header(key, item))
-    return found
+            headers.append(_header(key, item))
+    return headers
 
 
 _HEADER_TYPES = {

@@ -131,19 +131,19 @@ class MessageTerm:
         queue_addresses: a reply-to of AMQP 1.0 that is the address of a queue becomes the name of the queue, as in 4.2 and newer.
         """
         if self.properties_bin is not None:
-            found = properties_from_bin(self.properties_bin)
+            properties = properties_from_bin(self.properties_bin)
         elif self.decoded is not None:
-            found = properties_from_record(self.decoded)
+            properties = properties_from_record(self.decoded)
         elif self.form == "mc_amqp":
-            found = amqp10.properties(self.data, _annotations_by_name(self.annotations or {}))
-            reply_to = found.get("reply_to")
+            properties = amqp10.properties(self.data, _annotations_by_name(self.annotations or {}))
+            reply_to = properties.get("reply_to")
             if queue_addresses and reply_to is not None:
-                found["reply_to"] = reply_queue(reply_to)
+                properties["reply_to"] = reply_queue(reply_to)
         else:
-            found = mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
+            properties = mqtt_properties(self.data) if self.form == "mc_mqtt" else {}
         if self.form == "basic_message":
-            return found
-        return delivered_properties(found, _annotations_by_name(self.annotations or {}))
+            return properties
+        return delivered_properties(properties, _annotations_by_name(self.annotations or {}))
 
     def json_properties(self) -> dict[str, object]:
         """Return the properties in the JSON form of the message table."""
@@ -257,19 +257,19 @@ def _read_container(term: tuple[Term, ...], pos: int) -> MessageTerm:
 
 def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
     """Return the binaries of an iolist, in order; single bytes become binaries too."""
-    found: list[bytes] = []
+    binaries: list[bytes] = []
     todo = [term]
     while todo:
         item = todo.pop()
         if type(item) is bytes:
-            found.append(item)
+            binaries.append(item)
         elif type(item) is list:
             todo.extend(reversed(item))
         elif type(item) is int and 0 <= item <= 255:
-            found.append(bytes([item]))
+            binaries.append(bytes([item]))
         else:
             raise NotAMessageError(pos, f"the body of a message is bytes and lists of them, not {_describe(item)}")
-    return tuple(found)
+    return tuple(binaries)
 
 
 # writing
@@ -389,20 +389,20 @@ def delivered_properties(properties: Properties, annotations: dict[str, Term]) -
     >>> reply_queue(b"/queues/a%20b"), reply_queue(b"/exchanges/x/key"), reply_queue(b"/queues/a b")
     (b'a b', b'/exchanges/x/key', None)
     """
-    found = dict(properties)
-    headers = _headers(found.get("headers"), annotations)
+    delivered = dict(properties)
+    headers = _headers(delivered.get("headers"), annotations)
     if headers is not None:
-        found["headers"] = headers
+        delivered["headers"] = headers
     if "ttl" in annotations:
         ttl = annotations["ttl"]
-        found["expiration"] = b"%d" % ttl if type(ttl) is int else None
+        delivered["expiration"] = b"%d" % ttl if type(ttl) is int else None
     stamp = annotations.get("ts", annotations.get("timestamp"))
-    found["timestamp"] = stamp // 1000 if type(stamp) is int else None
-    if found.get("priority") is None and type(annotations.get("p")) is int:
-        found["priority"] = annotations["p"]
-    if found.get("delivery_mode") is None and annotations.get("d") != "false":
-        found["delivery_mode"] = 2
-    return {name: found[name] for name in NAMES if found.get(name) is not None}
+    delivered["timestamp"] = stamp // 1000 if type(stamp) is int else None
+    if delivered.get("priority") is None and type(annotations.get("p")) is int:
+        delivered["priority"] = annotations["p"]
+    if delivered.get("delivery_mode") is None and annotations.get("d") != "false":
+        delivered["delivery_mode"] = 2
+    return {name: delivered[name] for name in NAMES if delivered.get(name) is not None}
 
 
 def _headers(own: list[Header] | None, annotations: dict[str, Term]) -> list[Header] | None:
@@ -499,15 +499,15 @@ def mqtt_properties(data: tuple[Term, ...]) -> Properties:
     qos = data[2]
     given = data[7] if isinstance(data[7], dict) else dict(data[7]) if isinstance(data[7], Pairs) else {}
     named = {str(name): value for name, value in given.items() if isinstance(name, Atom)}
-    found: Properties = {"delivery_mode": 2 if type(qos) is int and qos else 1}
+    properties: Properties = {"delivery_mode": 2 if type(qos) is int and qos else 1}
     content_type = named.get("Content-Type")
     if type(content_type) is bytes and len(content_type) <= MAX_SHORTSTR and content_type.isascii():
-        found["content_type"] = content_type
+        properties["content_type"] = content_type
     headers: dict[bytes, Header] = {}
     correlation = named.get("Correlation-Data")
     if type(correlation) is bytes:
         if _is_shortstr(correlation):
-            found["correlation_id"] = correlation
+            properties["correlation_id"] = correlation
         else:
             headers[b"x-correlation-id"] = [b"x-correlation-id", "longstr", correlation]
     topic = named.get("Response-Topic")
@@ -518,11 +518,11 @@ def mqtt_properties(data: tuple[Term, ...]) -> Properties:
         if type(pair) is tuple and len(pair) == 2 and type(pair[0]) is bytes and type(pair[1]) is bytes and len(pair[0]) <= MAX_SHORTSTR:
             headers.setdefault(pair[0], [pair[0], "longstr", pair[1]])
     if headers:
-        found["headers"] = [headers[name] for name in sorted(headers)]
+        properties["headers"] = [headers[name] for name in sorted(headers)]
     seconds = named.get("Message-Expiry-Interval")
     if type(seconds) is int:
-        found["expiration"] = b"%d" % (seconds * 1000)
-    return found
+        properties["expiration"] = b"%d" % (seconds * 1000)
+    return properties
 
 
 def _is_shortstr(octets: bytes) -> bool:

@@ -125,23 +125,23 @@ class _BlockReader:
         flags: int = self.number(_U16)
         if flags & 1:
             raise PropertiesError("the property flags continue in a second word, which basic properties never have")
-        found: Properties = {}
+        properties: Properties = {}
         for bit, name in enumerate(NAMES):
             if flags & 0x8000 >> bit:
                 if name == "headers":
-                    found[name] = self.fields(self.number(_U32), True, MAX_DEPTH)
+                    properties[name] = self.fields(self.number(_U32), True, MAX_DEPTH)
                 elif name in _NUMBERS:
-                    found[name] = self.number(_NUMBERS[name])
+                    properties[name] = self.number(_NUMBERS[name])
                 else:
-                    found[name] = self.octets(self.number(_U8))
+                    properties[name] = self.octets(self.number(_U8))
         if self.pos != len(self.block):
             raise PropertiesError(f"{len(self.block) - self.pos} bytes follow the last property")
-        return found
+        return properties
 
     def number(self, shape: struct.Struct) -> Any:
         octets = self.octets(shape.size)
-        found = shape.unpack(octets)
-        return found[0] if len(found) == 1 else found
+        numbers = shape.unpack(octets)
+        return numbers[0] if len(numbers) == 1 else numbers
 
     def octets(self, count: int) -> bytes:
         if count > len(self.block) - self.pos:
@@ -156,16 +156,16 @@ class _BlockReader:
             raise PropertiesError(f"byte {self.pos} of the properties: a table of {length} bytes, {len(self.block) - self.pos} are left")
         if not depth:
             raise PropertiesError(f"header tables nest deeper than {MAX_DEPTH}")
-        found: Fields = []
+        fields: Fields = []
         while self.pos < end:
             self.fields_left -= 1
             if not self.fields_left:
                 raise PropertiesError(f"more than {MAX_FIELDS} header fields")
             name = [self.octets(self.number(_U8))] if named else []
-            found.append([*name, *self.typed(depth)])
+            fields.append([*name, *self.typed(depth)])
         if self.pos != end:
             raise PropertiesError(f"byte {self.pos} of the properties: a field extends past its table, which ends at {end}")
-        return found
+        return fields
 
     def typed(self, depth: int) -> tuple[str, Any]:
         octet: int = self.number(_U8)

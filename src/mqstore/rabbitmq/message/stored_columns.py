@@ -89,19 +89,19 @@ class StoredTerms:
     @cached_property
     def slow(self) -> dict[int, _SlowMessage]:
         """The rows that the kernel could not split, decoded."""
-        found = {}
+        messages = {}
         for row in np.flatnonzero(self.present & ~self._fast).tolist():
             raw = self.buffer[self.start[row] : self.start[row] + self._length[row]].tobytes()
             try:
                 message = read_message(raw)
             except EtfError:
-                found[row] = _SlowMessage(None, None)
+                messages[row] = _SlowMessage(None, None)
                 continue
             try:
-                found[row] = _SlowMessage(message, json_properties(message.delivered(self.queue_addresses)))
+                messages[row] = _SlowMessage(message, json_properties(message.delivered(self.queue_addresses)))
             except PropertiesError:
-                found[row] = _SlowMessage(message, None)
-        return found
+                messages[row] = _SlowMessage(message, None)
+        return messages
 
     @cached_property
     def _parsed(self) -> dict[int, dict[str, Any] | None]:
@@ -158,12 +158,12 @@ class StoredTerms:
     @cached_property
     def readable(self) -> NDArray[np.bool_]:
         """For each row, whether message and properties can be read."""
-        found = self._fast.copy()
+        readable = self._fast.copy()
         for row, properties in self._parsed.items():
-            found[row] = properties is not None
+            readable[row] = properties is not None
         for row, slow in self.slow.items():
-            found[row] = slow.properties is not None
-        return found
+            readable[row] = slow.properties is not None
+        return readable
 
     def valid(self, hi: Longs, lo: Longs, size: Longs | None) -> NDArray[np.bool_]:
         """Return for each row whether it is readable, with this id (zeros: any) and this size, as an index entry states it (None: any)."""
@@ -223,8 +223,8 @@ class StoredTerms:
 
     def payloads(self) -> list[bytes | None]:
         """Return the bodies as bytes."""
-        found: list[bytes | None] = self.payload.to_pylist()
-        return found
+        bodies: list[bytes | None] = self.payload.to_pylist()
+        return bodies
 
     def _listed(self, rows: NDArray[np.intp], start: int, counts: Longs, *, backwards: bool) -> tuple[Longs, Longs]:
         total = int(counts.sum())
@@ -267,12 +267,12 @@ class StoredTerms:
 
     def _json_properties(self) -> list[dict[str, Any] | None]:
         """Return the properties of each row in their JSON form."""
-        found: list[dict[str, Any] | None] = [None] * len(self)
+        rows: list[dict[str, Any] | None] = [None] * len(self)
         for row in np.flatnonzero(self._fast).tolist():
-            found[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
+            rows[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
         for row, slow in self.slow.items():
-            found[row] = slow.properties
-        return found
+            rows[row] = slow.properties
+        return rows
 
     def _properties(self) -> pa.Array:
         import pyarrow as pa
@@ -346,8 +346,8 @@ def _headers(properties: dict[str, Any] | None) -> list[dict[str, Any]] | None:
 def _struct(properties: dict[str, Any] | None) -> dict[str, Any] | None:
     if properties is None:
         return None
-    found = {name: _arrow_value(properties.get(name)) for name in RABBITMQ_PROPERTIES}
-    if found["timestamp"] is not None and found["timestamp"] >= 1 << 63:
-        found["timestamp"] = None
-    found["headers"] = _headers(properties)
-    return found
+    values = {name: _arrow_value(properties.get(name)) for name in RABBITMQ_PROPERTIES}
+    if values["timestamp"] is not None and values["timestamp"] >= 1 << 63:
+        values["timestamp"] = None
+    values["headers"] = _headers(properties)
+    return values

@@ -82,26 +82,26 @@ def fates(
     kept: by its rules of start; consumed: acknowledged; nowhere: its message is in no file; invalid: its bytes are not a message.
     clean: the node was stopped, so that all it held was written. A killed node leaves transient messages half written.
     """
-    found = np.full(len(entries), UNFOUND, np.uint8)
-    found[entries["seen"] == 0] = HIDDEN
-    found[invalid] = DAMAGED
-    found[nowhere] = MISSING
+    result = np.full(len(entries), UNFOUND, np.uint8)
+    result[entries["seen"] == 0] = HIDDEN
+    result[invalid] = DAMAGED
+    result[nowhere] = MISSING
     transient = (entries["flags"] & PERSISTENT) == 0
-    found[transient & ~(nowhere | invalid) if clean else transient] = TRANSIENT
-    found[(entries["flags"] & REPEATED_PUBLISH) != 0] = REPEATED
-    found[consumed] = ACKNOWLEDGED
-    found[kept] = RECOVERED
-    return found
+    result[transient & ~(nowhere | invalid) if clean else transient] = TRANSIENT
+    result[(entries["flags"] & REPEATED_PUBLISH) != 0] = REPEATED
+    result[consumed] = ACKNOWLEDGED
+    result[kept] = RECOVERED
+    return result
 
 
-def lost(found: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def lost(entry_fates: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which entries are persistent messages that the node would start without."""
-    return np.asarray((found >= MISSING) & (found <= UNFOUND))
+    return np.asarray((entry_fates >= MISSING) & (entry_fates <= UNFOUND))
 
 
-def totals(found: NDArray[np.uint8]) -> Fates:
+def totals(entry_fates: NDArray[np.uint8]) -> Fates:
     """Count the fates of entries."""
-    return Fates(*np.bincount(found, minlength=len(FATES)).tolist())
+    return Fates(*np.bincount(entry_fates, minlength=len(FATES)).tolist())
 
 
 # ---- the broker's rules at the start of a queue: which messages it keeps, and which it marks as redelivered
@@ -178,8 +178,8 @@ def redelivered(entries: NDArray[np.void], start: QueueStart, version: int) -> N
     return np.asarray((entries["seen"] & DELIVERED) != 0)
 
 
-def next_sequence_id(kept: NDArray[np.void], start: QueueStart, count: int) -> int:
-    """Return the sequence id of the next publish. kept: the remaining entries; count: entries per segment."""
+def next_sequence_id(entries: NDArray[np.void], start: QueueStart, count: int) -> int:
+    """Return the sequence id of the next publish. entries: those that remain; count: entries per segment."""
     if start.terms is not None and start.terms.next_seq is not None:
         return start.terms.next_seq
-    return (int(kept["seq"].max()) // count + 1) * count if len(kept) else 0
+    return (int(entries["seq"].max()) // count + 1) * count if len(entries) else 0

@@ -125,9 +125,9 @@ def queue_rows(
 def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None, empty: Iterable[EmptyQueue] = ()) -> Iterator[dict[str, Any]]:
     """Yield the rows of one vhost's queues. empty: those without a directory."""
     levels: dict[str, list[Queue]] = {}
-    for found in vhost.queues:
-        if queues is None or found.name in queues:
-            levels.setdefault(found.name, []).append(found)
+    for directory in vhost.queues:
+        if queues is None or directory.name in queues:
+            levels.setdefault(directory.name, []).append(directory)
     for directories in levels.values():
         yield _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
     for queue in empty:
@@ -331,7 +331,7 @@ def _has_directories(store: RabbitMQStore, name: str, depth: int) -> bool:
     places = [name] if store.directory.is_directory(name) else []
     try:
         for _ in range(depth):
-            places = [f"{place}/{entry.name}" for place in places for entry in store.directory.entries(place) if entry.is_directory]
+            places = [f"{path}/{entry.name}" for path in places for entry in store.directory.entries(path) if entry.is_directory]
     except CannotOpenError:
         return False
     return bool(places)

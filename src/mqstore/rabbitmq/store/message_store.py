@@ -172,17 +172,17 @@ class MessageStore:
         proved = careful.quality & message_store.PROVED != 0
         rest = message_file.CarefulScan(careful.at[proved], careful.total[proved], careful.quality[proved])
         gaps = [gap for gap in message_file.gaps(rest, len(data), extents) if any(data[low:high].any() for low, high in gap[2])]
-        found = search_records(data, gaps, self._named()) if gaps else []
+        hits = search_records(data, gaps, self._named()) if gaps else []
         # a framed record with this id is in the table already
         framed = set(careful.at[~proved].tolist())
-        found = [each for each in found if each.quality & message_store.PROVED or each.at not in framed]
-        if not found:
+        hits = [each for each in hits if each.quality & message_store.PROVED or each.at not in framed]
+        if not hits:
             return None
-        ids = np.frombuffer(b"".join(each.id for each in found), ">i8").astype(np.int64).reshape(-1, 2)
+        ids = np.frombuffer(b"".join(each.id for each in hits), ">i8").astype(np.int64).reshape(-1, 2)
         at, total, quality = (
-            np.array(column, np.int64) for column in zip(*((each.at, each.total, each.quality) for each in found), strict=True)
+            np.array(column, np.int64) for column in zip(*((each.at, each.total, each.quality) for each in hits), strict=True)
         )
-        return ids[:, 0], ids[:, 1], at, total, quality.astype(np.uint8), np.zeros(len(found), np.bool_)
+        return ids[:, 0], ids[:, 1], at, total, quality.astype(np.uint8), np.zeros(len(hits), np.bool_)
 
     def _map(self, file: StoreFile) -> MappedFile | None:
         try:
@@ -193,8 +193,8 @@ class MessageStore:
     def _seen(self, file: StoreFile, mapped: MappedFile) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the records of this file that the broker's scan finds, with a left-over appended first."""
         if not file.leftover:
-            found = self._broker_scan(mapped)
-            return found.at, found.total
+            scanned = self._broker_scan(mapped)
+            return scanned.at, scanned.total
         nothing = np.empty(0, np.int64)
         base = next((other for other in self.files if other.number == file.number and not other.leftover), None)
         before = None if base is None else self._map(base)
@@ -205,9 +205,9 @@ class MessageStore:
         if len(rest) >= 8 and not rest[:8].any() and not self.resynchronising:
             return nothing, nothing
         scan = message_file.resynchronising_scan if self.resynchronising else message_file.strict_scan
-        found = scan(np.concatenate([rest, mapped.data]) if len(rest) else mapped.data)
-        inside = found.at >= len(rest)
-        return found.at[inside] - len(rest), found.total[inside]
+        scanned = scan(np.concatenate([rest, mapped.data]) if len(rest) else mapped.data)
+        inside = scanned.at >= len(rest)
+        return scanned.at[inside] - len(rest), scanned.total[inside]
 
     def _broker_scan(self, mapped: MappedFile) -> message_file.Scan:
         if self.resynchronising:
@@ -223,12 +223,12 @@ class MessageStore:
         counts = []
         rows = 0
         for file in self.files:
-            found = self.records(file)
+            records = self.records(file)
             for name, column in joined.items():
-                _write_rows(column, rows, getattr(found, name))
-            counts.append(len(found.at))
-            rows += len(found.at)
-            findings += found.findings
+                _write_rows(column, rows, getattr(records, name))
+            counts.append(len(records.at))
+            rows += len(records.at)
+            findings += records.findings
         for column in joined.values():
             column.resize(rows, refcheck=False)
         # one column after the other: two copies of each would take most of the memory of a large store
@@ -316,12 +316,12 @@ class MessageStore:
 
     def message(self, row: int) -> bytes:
         """Return the term of a row of `find`; no bytes if its file cannot be read."""
-        place = self.position(row)
+        position = self.position(row)
         try:
-            data = self.directory.mapped(place.file).data
+            data = self.directory.mapped(position.file).data
         except CannotOpenError:
             return b""
-        return data[place.at : place.at + place.length].tobytes()
+        return data[position.at : position.at + position.length].tobytes()
 
     def locations(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Return file, position and length of the terms of these rows."""
@@ -450,14 +450,14 @@ def _by_head(data: Bytes, low: int, high: int, limit: int, ids: MessageIds) -> I
         places = np.flatnonzero(data[start : min(start + _WINDOW, high)] == _TERM) + start
         hi, lo = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
         message_store.record_ids(data, places - HEADER, hi, lo)
-        for place in places[ids.contain(hi, lo)].tolist():
-            if place < position:
+        for term_at in places[ids.contain(hi, lo)].tolist():
+            if term_at < position:
                 continue
-            end = terms.end(data, place, limit)
+            end = terms.end(data, term_at, limit)
             if end >= 0:
-                yield _record(data, place, end, data[place - 16 : place].tobytes(), 0)
+                yield _record(data, term_at, end, data[term_at - 16 : term_at].tobytes(), 0)
                 position = end
             else:
-                left -= limit - place
+                left -= limit - term_at
             if left < 0:
                 return

@@ -190,9 +190,12 @@ def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
         case "msg_id":
             return _ids(rows, messages)
         case "redelivered":
-            return [bool(mark) if kept else None for mark, kept in zip(table.redelivered.tolist(), recovered.tolist(), strict=True)]
+            return [
+                bool(mark) if is_recovered else None
+                for mark, is_recovered in zip(table.redelivered.tolist(), recovered.tolist(), strict=True)
+            ]
         case "location":
-            return [LOCATIONS[place] for place in table.location.tolist()]
+            return [LOCATIONS[number] for number in table.location.tolist()]
         case "recovered":
             return recovered
         case "store_file":

@@ -26,7 +26,6 @@ from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
 from mqstore.rabbitmq.format.layout import QueueDirectory
 from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store import fate
-from mqstore.rabbitmq.store import fate as fate_module
 from mqstore.rabbitmq.store.fate import Fates, QueueStart
 from mqstore.shown import Shown
 
@@ -198,10 +197,10 @@ class Queue(Shown):
 
     def entry_table(self, version: int, number: int) -> EntryTable:
         """Return the entries of one segment of `segments`."""
-        found = self._entry_table(self.index_of(version).segment(number, dirty=not self.start.clean), version)
+        table = self._entry_table(self.index_of(version).segment(number, dirty=not self.start.clean), version)
         if version == 1 and self._converted:
-            found = found.take(np.flatnonzero(~np.isin(found.entries["seq"], self._converted_ids)))
-        return found
+            table = table.take(np.flatnonzero(~np.isin(table.entries["seq"], self._converted_ids)))
+        return table
 
     def index_of(self, version: int) -> QueueIndexV1 | QueueIndexV2:
         """Return the files of one version."""
@@ -209,9 +208,9 @@ class Queue(Shown):
 
     def segments(self) -> list[tuple[int, int]]:
         """Return version and number of each segment, ascending by sequence id."""
-        found = [(number * self.index.count, 1, number) for number in self.index.numbers]
-        found += [(number * self.index_v2.count, 2, number) for number in self.index_v2.numbers]
-        return [(version, number) for _, version, number in sorted(found)]
+        segments = [(number * self.index.count, 1, number) for number in self.index.numbers]
+        segments += [(number * self.index_v2.count, 2, number) for number in self.index_v2.numbers]
+        return [(version, number) for _, version, number in sorted(segments)]
 
     @property
     def _converted(self) -> bool:
@@ -238,17 +237,17 @@ class Queue(Shown):
         persistent = (entries["flags"] & PERSISTENT) != 0
         shared = entries["place"] == IN_STORE
         index_file = np.where(entries["from_journal"], 1, 0).astype(np.int32)
-        found = self._locate(segment, shared)
-        nowhere = shared & (found.source < 0)
+        places = self._locate(segment, shared)
+        nowhere = shared & (places.source < 0)
         if version == 1:
             own_persistent, unreadable = self._embedded(segment)
         else:
             own_persistent, unreadable = persistent, np.zeros(len(entries), np.bool_)
-        kept = fate_module.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=found.in_store)
+        recovered = fate.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=places.in_store)
         invalid = unreadable | ((version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0))
-        kept &= ~nowhere & ~unreadable
+        recovered &= ~nowhere & ~unreadable
         if version == 1 and self.ignores_journal:
-            kept[:] = False
+            recovered[:] = False
         known = np.full(len(entries), PLAIN, np.uint8)
         known[nowhere] = UNREACHABLE
         known[invalid] = DAMAGED
@@ -262,24 +261,24 @@ class Queue(Shown):
             crashes.append(f"the message embedded at sequence id {entries['seq'][first]} is not a term; the broker crashes on it")
         consumed = entries["state"] == SPDA
         # a killed node leaves transient messages that it had only begun to write, and drops all of them at its next start
-        wanted = ~consumed & (persistent | self.start.clean)
+        reported = ~consumed & (persistent | self.start.clean)
         if version == 2:
-            wanted &= (entries["flags"] & HIDDEN) == 0  # these are findings of the index file
-        findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable & wanted, nowhere & wanted))
+            reported &= (entries["flags"] & HIDDEN) == 0  # these are findings of the index file
+        findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable & reported, nowhere & reported))
         return EntryTable(
             version,
             entries,
-            found.sources,
-            found.source,
-            found.at,
-            found.length,
-            found.record,
+            places.sources,
+            places.source,
+            places.at,
+            places.length,
+            places.record,
             index_file,
-            kept,
-            fate_module.redelivered(entries, self.start, version),
+            recovered,
+            fate.redelivered(entries, self.start, version),
             known,
             location.astype(np.uint8),
-            fate.fates(entries, kept=kept, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
+            fate.fates(entries, kept=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
             tuple(crashes),
             findings,
             self.start.queue_addresses,
@@ -295,21 +294,21 @@ class Queue(Shown):
         sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
         in_store = np.zeros(len(entries), np.bool_)
         persistent_store, transient_store = self._stores
-        wanted = np.flatnonzero(shared)
-        rows = persistent_store.find(entries["hi"][wanted], entries["lo"][wanted])
-        in_store[wanted] = persistent_store.seen(rows)
+        stored = np.flatnonzero(shared)
+        rows = persistent_store.find(entries["hi"][stored], entries["lo"][stored])
+        in_store[stored] = persistent_store.seen(rows)
         # an id may be in both stores: the broker reads the one that the entry names
-        elsewhere = (rows < 0) | ((entries["flags"][wanted] & PERSISTENT) == 0)
-        transient_rows = transient_store.find(entries["hi"][wanted[elsewhere]], entries["lo"][wanted[elsewhere]])
+        elsewhere = (rows < 0) | ((entries["flags"][stored] & PERSISTENT) == 0)
+        transient_rows = transient_store.find(entries["hi"][stored[elsewhere]], entries["lo"][stored[elsewhere]])
         moved = np.flatnonzero(elsewhere)[transient_rows >= 0]
         rows[moved] = -1
-        for store, hit, found in (
-            (persistent_store, wanted[rows >= 0], rows[rows >= 0]),
-            (transient_store, wanted[moved], transient_rows[transient_rows >= 0]),
+        for store, hit, records in (
+            (persistent_store, stored[rows >= 0], rows[rows >= 0]),
+            (transient_store, stored[moved], transient_rows[transient_rows >= 0]),
         ):
             if not len(hit):
                 continue
-            files, places, lengths = store.locations(found)
+            files, places, lengths = store.locations(records)
             source[hit], at[hit], length[hit] = files + len(sources), places, lengths
             record[hit] = places - message_file.HEADER
             sources += [(file.name, None) for file in store.files]
@@ -319,8 +318,8 @@ class Queue(Shown):
         """Return which embedded messages are marked persistent in their terms, and which are not terms at all."""
         entries = segment.entries
         shape = np.zeros(len(entries), np.uint8)
-        for place, data in enumerate(segment.data):
-            rows = np.flatnonzero((entries["place"] == place) & (entries["length"] > 0))
+        for number, data in enumerate(segment.data):
+            rows = np.flatnonzero((entries["place"] == number) & (entries["length"] > 0))
             if len(rows):
                 bits = np.zeros(len(rows), np.uint8)
                 at, length, hi, lo = (np.ascontiguousarray(entries[name][rows]) for name in ("at", "length", "hi", "lo"))
@@ -345,27 +344,27 @@ class Queue(Shown):
         if self.now is not None:
             counts.expired = counts.expired_at_head = 0
         head = True
-        for found in self.entry_tables():
-            entries = found.entries
-            counts.fates.add(fate.totals(found.fate))
-            counts.size += int(entries["size"][found.kept].sum())
-            counts.transient_missing += int(((found.fate == fate.TRANSIENT) & (found.known == UNREACHABLE)).sum())
+        for table in self.entry_tables():
+            entries = table.entries
+            counts.fates.add(fate.totals(table.fate))
+            counts.size += int(entries["size"][table.kept].sum())
+            counts.transient_missing += int(((table.fate == fate.TRANSIENT) & (table.known == UNREACHABLE)).sum())
             if self.now is not None:
                 expired = (entries["expiry"] > 0) & (entries["expiry"] <= self.now)
-                counts.expired = (counts.expired or 0) + int((expired & found.kept).sum())
+                counts.expired = (counts.expired or 0) + int((expired & table.kept).sum())
                 if head:
-                    among = expired[found.kept]
+                    among = expired[table.kept]
                     first = int(np.argmin(among)) if len(among) and not among.all() else len(among)
                     counts.expired_at_head = (counts.expired_at_head or 0) + first
                     head = first == len(among)
-            if found.kept.any():
-                low, high = int(entries["seq"][found.kept].min()), int(entries["seq"][found.kept].max())
+            if table.kept.any():
+                low, high = int(entries["seq"][table.kept].min()), int(entries["seq"][table.kept].max())
                 counts.min_seq = low if counts.min_seq is None else min(low, counts.min_seq)
                 counts.max_seq = high if counts.max_seq is None else max(high, counts.max_seq)
-                count = self.index_of(found.version).count
-                facts.next_seq = fate_module.next_sequence_id(entries[found.kept], self.start, count)
-            facts.crashes += found.crashes
-            facts.findings += found.findings
+                count = self.index_of(table.version).count
+                facts.next_seq = fate.next_sequence_id(entries[table.kept], self.start, count)
+            facts.crashes += table.crashes
+            facts.findings += table.findings
         facts.findings += self.place.findings
         facts.findings += self.index.journal.findings
         if self.start.terms is not None and self.start.terms.next_seq is not None:

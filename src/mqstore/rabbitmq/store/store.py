@@ -184,8 +184,8 @@ class RabbitMQStore(Shown):
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
         """Yield the index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
         for each in self.queue(vhost, queue):
-            for found in each.entry_tables():
-                yield each, found
+            for table in each.entry_tables():
+                yield each, table
 
     # the message table
 

@@ -124,11 +124,11 @@ def _selected_vhosts(store: RabbitMQStore, selection: QueueSelection) -> list[Vh
 
 def files_token(store: RabbitMQStore) -> str:
     """Return a digest that changes when any file of the store changes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for vhost in store.vhosts:
         for path, entry in store.directory.walk(vhost.place.place):
-            found.update(f"{path}\0{entry.size}\0{entry.mtime_ms}\n".encode("utf-8", "surrogateescape"))
-    return found.hexdigest()[:16]
+            digest.update(f"{path}\0{entry.size}\0{entry.mtime_ms}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 @lru_cache(maxsize=2)
@@ -224,10 +224,10 @@ def store_schema() -> pa.Schema:
 
 def index_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
     """Yield the index entries of a group, without reading message files."""
-    wanted = set(group.queues)
+    selected = set(group.queues)
     for vhost in store.vhosts:
         for queue in vhost.queues:
-            if (vhost.directory, queue.name) in wanted:
+            if (vhost.directory, queue.name) in selected:
                 for version, index in ((1, queue.index), (2, queue.index_v2)):
                     for number in index.numbers:
                         segment = index.segment(number, dirty=not queue.start.clean)
@@ -274,11 +274,11 @@ def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.Reco
     """Yield the reasons why the broker would not start queues of a group, without reading message files."""
     import pyarrow as pa
 
-    wanted = set(group.queues)
+    selected = set(group.queues)
     for vhost in store.vhosts:
         bare = store.vhost_with_stores(vhost.place.place, joined_stores(store, vhost.place.place, ()), ())
         for queue in bare.queues:
-            if (vhost.directory, queue.name) in wanted and queue.crashes:
+            if (vhost.directory, queue.name) in selected and queue.crashes:
                 whole = not bare.clean and queue.version == 1
                 rows = [(queue.vhost, queue.name, queue.priority_level, queue.place.place, crash, whole) for crash in queue.crashes]
                 yield pa.RecordBatch.from_pylist([dict(zip(REFUSAL_COLUMNS, row, strict=True)) for row in rows], refusal_schema())
@@ -288,38 +288,38 @@ def joined_stores(store: RabbitMQStore, place: str, records: Sequence[pa.Table])
     """Return message stores for the vhost at a place that hold only these records: tables as for `JoinedStore`."""
     given = [*records, None, None][:2]
     names = ("msg_store_persistent", "msg_store_transient")
-    found = [JoinedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
-    return found[0], found[1]
+    stores = [JoinedStore(store.directory, f"{place}/{name}" if place else name, table) for name, table in zip(names, given, strict=True)]
+    return stores[0], stores[1]
 
 
 def record_batches(store: RabbitMQStore, group: FileGroup) -> Iterator[pa.RecordBatch]:
     """Yield the records of a group of message files."""
-    wanted = set(group.files)
+    selected = set(group.files)
     for vhost in store.vhosts:
         for each in (vhost.persistent, vhost.transient):
             for file in each.files:
-                if file.name in wanted:
+                if file.name in selected:
                     yield from _record_batches(vhost, each, file)
 
 
 def _record_batches(vhost: Vhost, store: MessageStore, file: StoreFile) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    found = store.records(file)
+    records = store.records(file)
     schema = store_schema()
-    for start in range(0, len(found.at), ROWS):
+    for start in range(0, len(records.at), ROWS):
         part = slice(start, start + ROWS)
-        count = len(found.at[part])
+        count = len(records.at[part])
         columns = {
             "vhost": [vhost.name] * count,
             "location": [store.place.rpartition("/")[2]] * count,
-            "msg_id": hex_ids(found.hi[part], found.lo[part]),
+            "msg_id": hex_ids(records.hi[part], records.lo[part]),
             "store_file": [file.name] * count,
-            "position": found.at[part],
-            "length": found.total[part],
-            "seen_by_broker": found.seen[part],
-            "whole": (found.quality[part] & message_store.PROVED) != 0,
-            "ended": (found.quality[part] & message_store.MARKED) != 0,
+            "position": records.at[part],
+            "length": records.total[part],
+            "seen_by_broker": records.seen[part],
+            "whole": (records.quality[part] & message_store.PROVED) != 0,
+            "ended": (records.quality[part] & message_store.MARKED) != 0,
         }
         yield pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in STORE_COLUMNS], schema=schema)
 

@@ -104,10 +104,10 @@ class Vhost:
         """N as the segments show it, if `.config` does not state it; None if it does, or if they fit what the broker takes."""
         if self.config_stated and not self._config[1]:
             return None
-        found = inferred_entry_count(self.root, (queue.place for queue in self._places))
-        if found is None or (not self._config[1] and (not found.proved or found.entries == self._config[0])):
+        inferred = inferred_entry_count(self.root, (queue.place for queue in self._places))
+        if inferred is None or (not self._config[1] and (not inferred.proved or inferred.entries == self._config[0])):
             return None
-        return found
+        return inferred
 
     @cached_property
     def config_crash(self) -> str | None:
@@ -182,9 +182,9 @@ class Vhost:
 
     @cached_property
     def _places(self) -> list[QueueDirectory]:
-        found = read_queues(self.root, self.place, self._names)
-        more = () if self._more_names is None or all(queue.named for queue in found) else tuple(self._more_names())
-        return read_queues(self.root, self.place, (*more, *self._names)) if more else found
+        queues = read_queues(self.root, self.place, self._names)
+        more = () if self._more_names is None or all(queue.named for queue in queues) else tuple(self._more_names())
+        return read_queues(self.root, self.place, (*more, *self._names)) if more else queues
 
     @cached_property
     def queues(self) -> list[Queue]:
@@ -207,12 +207,12 @@ class Vhost:
         """The reasons why the broker would not start this vhost. After an unclean stop this reads every index."""
         if self._refusals is not None:
             return self._refusals
-        found = list(self.persistent.crashes)
+        reasons = list(self.persistent.crashes)
         if not self.clean:
-            found += [] if self.config_crash is None else [self.config_crash]
+            reasons += [] if self.config_crash is None else [self.config_crash]
             for queue in self.queues:
-                found += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
-        return tuple(found)
+                reasons += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
+        return tuple(reasons)
 
     @property
     def findings(self) -> tuple[Damage, ...]:
@@ -220,9 +220,9 @@ class Vhost:
 
         What an unclean stop leaves of the transient store is not one of them: the broker deletes that store at every start.
         """
-        found = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
-        found += self.transient.findings if self.clean else ()
+        findings = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
+        findings += self.transient.findings if self.clean else ()
         for queue in self.queues:
-            found += queue.findings
-        found += [Damage(self.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in self.persistent.crashes]
-        return tuple(found)
+            findings += queue.findings
+        findings += [Damage(self.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in self.persistent.crashes]
+        return tuple(findings)

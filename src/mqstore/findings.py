@@ -100,6 +100,12 @@ class Kind(StrEnum):
     BAD_BATCH = "bad-batch"  # a sub-batch of a stream whose records cannot be read: its compression, sizes or counts do not fit
     BAD_STREAM_INDEX = "bad-stream-index"  # the index of a stream's segment is missing, too short, or contradicts the chunks
     MISSING_SEGMENT = "missing-segment"  # offsets of a stream that no segment holds, between two that are held
+    # RabbitMQ: quorum queues
+    BAD_WAL = "bad-wal"  # a record in the middle of a write-ahead log is damaged: the node starts no quorum queue
+    BAD_RAFT_SEGMENT = "bad-raft-segment"  # invalid header, place or entry of a segment of a Raft log
+    BAD_SNAPSHOT = "bad-snapshot"  # a snapshot, checkpoint or list of live entries that cannot be read as one
+    MISSING_ENTRIES = "missing-entries"  # entries of a Raft log that must be there are not: what is after them is uncertain
+    UNKNOWN_MEMBER = "unknown-member"  # a member of a quorum queue that the node does not know, or that is there twice
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
@@ -177,6 +183,11 @@ _TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
     Kind.BAD_BATCH: (Subject.MESSAGE, True, Reaction.SERVES, Remedy.BACKUP),
     Kind.BAD_STREAM_INDEX: (Subject.NODE, False, Reaction.DROPS, Remedy.BACKUP),
     Kind.MISSING_SEGMENT: (Subject.NODE, True, Reaction.STOPS, Remedy.BACKUP),
+    Kind.BAD_WAL: (Subject.BYTES, True, Reaction.REFUSES, Remedy.BACKUP),
+    Kind.BAD_RAFT_SEGMENT: (Subject.NODE, True, Reaction.REFUSES, Remedy.BACKUP),
+    Kind.BAD_SNAPSHOT: (Subject.NODE, False, Reaction.REFUSES, Remedy.BACKUP),
+    Kind.MISSING_ENTRIES: (Subject.NODE, True, Reaction.REFUSES, Remedy.BACKUP),
+    Kind.UNKNOWN_MEMBER: (Subject.NODE, False, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_CONFIG: (Subject.OTHER, False, Reaction.DROPS, Remedy.REPAIR),
     Kind.BAD_DATABASE: (Subject.OTHER, False, Reaction.DROPS, Remedy.REBUILD),
     Kind.BAD_TIMER: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),

@@ -9,16 +9,17 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import golden as goldenkit
 from support.golden import OTHER_RABBITMQ, case_id, opened_node
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.definitions import khepri
 from mqstore.rabbitmq.definitions.document import definitions_document
 from mqstore.rabbitmq.definitions.khepri import Tree, read_khepri
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.quorum.wal import read_wal
 
 DEFINITIONS = goldenkit.GOLDEN / "rabbitmq-definitions"
 STATES = ("khepri-logged", "khepri-segments", "khepri-snapshot")
@@ -93,7 +94,7 @@ def assert_partial(found: Definitions, whole: Definitions) -> None:
 def test_a_log_of_khepri_that_is_cut_in_the_middle_is_a_finding_and_the_rest_is_read(tmp_path: Path) -> None:
     log = unpacked("khepri-logged", tmp_path) / LOG
     whole, data = read_definitions(ReadOnlyDirectory(tmp_path)), log.read_bytes()
-    borders = {entry.offset for entry in khepri.write_ahead_log(data, LOG).entries}
+    borders = set(read_wal(np.frombuffer(data, np.uint8), LOG).records["start"].tolist())
     seen = set()
     for end in range(5, len(data), 9973):
         log.write_bytes(data[:end])
@@ -137,11 +138,12 @@ def test_a_transaction_that_is_not_known_is_reported() -> None:
 
 def appended(log: Path, command: Term) -> None:
     """Add an entry of Khepri's member to a write-ahead log."""
-    found = khepri.write_ahead_log(log.read_bytes(), LOG).entries
-    newest = max(found, key=lambda entry: entry.index)
+    wal = read_wal(np.fromfile(log, np.uint8), LOG)
+    newest = max(wal.records, key=lambda record: int(record["index"]))
+    uid = wal.uids[newest["uid"]]
     entry = encode((Atom("$usr"), {}, command, Atom("await_consensus")))
-    body = struct.pack(">QQ", newest.index + 1, newest.term) + entry
-    head = (4_000_000).to_bytes(3, "big") + len(newest.uid).to_bytes(2, "big") + newest.uid  # a number that no other id has
+    body = struct.pack(">QQ", newest["index"] + 1, newest["term"]) + entry
+    head = (4_000_000).to_bytes(3, "big") + len(uid).to_bytes(2, "big") + uid  # a number that no other id has
     with log.open("ab") as file:
         file.write(head + struct.pack(">II", zlib.adler32(body), len(entry)) + body)
 

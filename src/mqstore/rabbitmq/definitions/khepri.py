@@ -24,21 +24,16 @@ Format: docs/formats/rabbitmq.md, section 11.1.
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.definitions.node_directory import coordination_files
-from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
+from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, raft_systems
 
 MEMBER = "rabbitmq_metadata"
-MAX_FILE_BYTES = 256 << 20
 NO_PAYLOAD = "$__NO_PAYLOAD__"
 
 Path = tuple[Term, ...]
@@ -313,6 +308,7 @@ def _resource_path(term: Term) -> Path:
 def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
     """Return the records of a node's metadata in Khepri. place: the data directory, relative to directory."""
     damage: list[Damage] = []
+<<<<<<< HEAD
     paths = coordination_files(directory, place)
     uids = set(_members(directory, [path for path in paths if path.endswith("/names.dets")], damage))
     mine = [path for path in paths if any(f"/{uid.decode('latin-1')}/" in path for uid in uids)]
@@ -359,181 +355,57 @@ def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
             continue
         if type(term) is tuple and len(term) >= 3 and term[0] == "$usr":
             _apply(tree, term[2], path, entry, damage)
+=======
+    below = f"{place}/coordination" if place else "coordination"
+    tree, there = Tree(), False
+    for system in raft_systems(directory, below) if directory.is_directory(below) else ():
+        for uid in [uid for uid, name in system.names.items() if name == MEMBER]:
+            log = system.member(uid)
+            tree = _replay(log, damage)
+            there |= bool(len(log)) or log.base is not None
+            damage += log.damage
+        damage += system.damage
+>>>>>>> 74a57b19 (Quorum queues are read: Raft log, machine of versions 0 to 8, states)
     strange = (*(f"transaction {name}" for name in sorted(tree.unknown)), *(f"command {name}" for name in sorted(tree.unknown_commands)))
     for name in strange:
         detail = f"The log of Khepri has a {name}, which is not known; it may have changed definitions."
-        damage.append(Damage(f"{place}/coordination" if place else "coordination", 0, 0, Kind.BAD_SIDE_FILE, detail))
-    return KhepriRecords(tuple(tree.payloads()), bool(entries) or index >= 0, tuple(damage))
+        damage.append(Damage(below, 0, 0, Kind.BAD_SIDE_FILE, detail))
+    return KhepriRecords(tuple(tree.payloads()), there, tuple(damage))
 
 
-def _apply(tree: Tree, command: Term, path: str, entry: LogEntry, damage: list[Damage]) -> None:
+def _replay(log: MemberLog, damage: list[Damage]) -> Tree:
+    """Return the tree after the last entry of a log."""
+    tree = Tree()
+    log.base = None
+    for base in log.bases():
+        try:
+            tree.load(base.snapshot.state)
+        except ValueError as error:
+            damage.append(Damage(base.path, 0, 0, Kind.BAD_SIDE_FILE, f"The snapshot of Khepri cannot be read: {error}."))
+            tree = Tree()
+            continue
+        log.base = base
+        break
+    for first, last in log.gaps:
+        detail = f"The log of Khepri lacks entries {first} to {last}; definitions may be missing or outdated."
+        damage.append(Damage(log.place, 0, 0, Kind.BAD_SIDE_FILE, detail))
+    for entry in log.entries():
+        if not entry.valid:
+            continue
+        try:
+            term = decode(entry.entry)[0]
+        except EtfError as error:
+            detail = f"Entry {entry.index} is not a term: {error.what}."
+            damage.append(Damage(entry.file, entry.start, len(entry.entry), Kind.BAD_SIDE_FILE, detail))
+            continue
+        if type(term) is tuple and len(term) >= 3 and term[0] == "$usr":
+            _apply(tree, term[2], entry, damage)
+    return tree
+
+
+def _apply(tree: Tree, command: Term, entry: LogEntry, damage: list[Damage]) -> None:
     try:
         tree.apply(command)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError):
         detail = f"Entry {entry.index} of the log of Khepri is not a command."
-        damage.append(Damage(path, entry.offset, len(entry.entry), Kind.BAD_SIDE_FILE, detail))
-
-
-def _number(path: str) -> str:
-    """Return the part of a path that orders files of a kind: numbers of equal width."""
-    return path.rpartition("/snapshot.dat")[0].rpartition("/")[2] if path.endswith("/snapshot.dat") else path.rpartition("/")[2]
-
-
-def _bytes(directory: ReadOnlyDirectory, path: str, damage: list[Damage]) -> bytes:
-    try:
-        return directory.read(path, MAX_FILE_BYTES) or b""
-    except CannotOpenError as error:
-        damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
-        return b""
-
-
-def _members(directory: ReadOnlyDirectory, paths: Iterable[str], damage: list[Damage]) -> Iterator[bytes]:
-    """Yield the ids of Khepri's member."""
-    for path in paths:
-        for name, uid in dets.read_objects(_bytes(directory, path, damage)):
-            if name == MEMBER and type(uid) is bytes:
-                yield uid
-
-
-# ---- the files of Ra, RabbitMQ's Raft library, as far as one member on one node is read from them
-#
-#     <system>/<n>.wal               "RAWA", version u8, then records of all members that share the system
-#     <system>/<UID>/<n>.segment     "RASG", version u16, number of places u16, places of 32 bytes, data: older entries of one member
-#     <system>/<UID>/snapshots/…/snapshot.dat     "RASN", version u8, CRC-32 of what follows, u32 length of meta data, meta data, state
-#
-# A record of a write-ahead log:
-#
-#     u24   bit 23: entries from this index on are replaced; bit 22: the id was already given; the rest is a number for it
-#     u16, id                                          only if the id is given
-#     u32   Adler-32 of what follows the length        u32   length of the entry
-#     u64   index       u64   term       the entry, in the External Term Format
-#
-# A place of a segment: index u64, term u64, offset u64, length u32, CRC-32 of the entry. Version 1 has an offset of 32 bits.
-#
-# What follows damage in a write-ahead log is not read: lengths lead from one record to the next.
-#
-# Format: docs/formats/rabbitmq.md, section 11.1.
-
-WAL, SEGMENT, SNAPSHOT = b"RAWA", b"RASG", b"RASN"
-TRUNCATES, KNOWN_ID, NUMBER = 1 << 23, 1 << 22, (1 << 22) - 1
-_WORDS = struct.Struct(">II")
-_INDEX_TERM = struct.Struct(">QQ")
-_PLACES = {1: struct.Struct(">QQIII"), 2: struct.Struct(">QQQII")}
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One entry. uid: of the member, empty in a segment. truncates: entries of higher indexes are replaced by what follows."""
-
-    uid: bytes
-    index: int
-    term: int
-    truncates: bool
-    entry: bytes
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RaftFile:
-    """The entries of a file, and what could not be read."""
-
-    entries: tuple[LogEntry, ...]
-    damage: tuple[Damage, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A state of the machine. index: of the last entry in it."""
-
-    index: int
-    state: Term
-
-
-def write_ahead_log(data: bytes, file: str) -> RaftFile:
-    r"""Read a write-ahead log. An incomplete record at its end is what a kill leaves behind, and a finding as well.
-
-    >>> entry = b"\x83j"
-    >>> body = bytes(7) + b"\x05" + bytes(7) + b"\x01" + entry
-    >>> record = b"\0\0\0\0\x01U" + zlib.adler32(body).to_bytes(4, "big") + len(entry).to_bytes(4, "big") + body
-    >>> [(item.uid, item.index, item.entry) for item in write_ahead_log(b"RAWA\x01" + record, "1.wal").entries]
-    [(b'U', 5, b'\x83j')]
-    """
-    if not data:
-        return RaftFile(())
-    if data[:4] != WAL or len(data) < 5:
-        return RaftFile((), (_damage(file, 0, min(5, len(data)), "The file is not a write-ahead log of Ra."),))
-    entries: list[LogEntry] = []
-    uids: dict[int, bytes] = {}
-    at = 5
-    while at < len(data):
-        start = at
-        head = int.from_bytes(data[at : at + 3], "big")
-        at += 3
-        number = head & NUMBER
-        if not head & KNOWN_ID:
-            length = int.from_bytes(data[at : at + 2], "big")
-            uids[number] = data[at + 2 : at + 2 + length]
-            at += 2 + length
-        if at + 8 > len(data):
-            return _cut(entries, file, start, data)
-        checksum, length = _WORDS.unpack_from(data, at)
-        at += 8
-        body = data[at : at + 16 + length]
-        at += 16 + length
-        if at > len(data) or zlib.adler32(body) != checksum or number not in uids:
-            return _cut(entries, file, start, data)
-        index, term = _INDEX_TERM.unpack_from(body)
-        entries.append(LogEntry(uids[number], index, term, bool(head & TRUNCATES), body[16:], start))
-    return RaftFile(tuple(entries))
-
-
-def _cut(entries: list[LogEntry], file: str, start: int, data: bytes) -> RaftFile:
-    rest = data[start:]
-    if not any(rest):
-        return RaftFile(tuple(entries))  # space that was reserved and never written
-    return RaftFile(tuple(entries), (_damage(file, start, len(rest), "A record is cut or damaged; what follows it is not read."),))
-
-
-def segment(data: bytes, file: str) -> RaftFile:
-    """Read a segment. Entries with a wrong checksum are findings."""
-    version = int.from_bytes(data[4:6], "big")
-    if data[:4] != SEGMENT or version not in _PLACES:
-        return RaftFile((), (_damage(file, 0, min(8, len(data)), "The file is not a segment of a Raft log."),))
-    shape = _PLACES[version]
-    entries, damage = [], []
-    for number in range(int.from_bytes(data[6:8], "big")):
-        at = 8 + number * shape.size
-        if at + shape.size > len(data):
-            damage.append(_damage(file, at, 0, "The file ends within its list of entries."))
-            break
-        index, term, offset, length, checksum = shape.unpack_from(data, at)
-        if not offset:
-            break
-        entry = data[offset : offset + length]
-        if len(entry) != length or zlib.crc32(entry) != checksum:
-            damage.append(_damage(file, at, shape.size, f"Entry {index} of the log is damaged or not in the file."))
-            continue
-        entries.append(LogEntry(b"", index, term, False, entry, at))
-    return RaftFile(tuple(entries), tuple(damage))
-
-
-def snapshot(data: bytes, file: str) -> Snapshot | Damage:
-    """Read a snapshot, or return the finding."""
-    if data[:4] != SNAPSHOT or len(data) < 13:
-        return _damage(file, 0, min(13, len(data)), "The file is not a snapshot of a Raft log.")
-    if zlib.crc32(data[9:]) != int.from_bytes(data[5:9], "big"):
-        return _damage(file, 9, len(data) - 9, "The checksum of the snapshot is wrong.")
-    length = int.from_bytes(data[9:13], "big")
-    try:
-        meta = decode(data[13 : 13 + length])[0]
-        state = decode(data[13 + length :])[0]
-    except EtfError as error:
-        return _damage(file, 13, len(data) - 13, f"The snapshot is not a term: {error.what}.")
-    index = next((value for key, value in meta.items() if key == "index"), None) if isinstance(meta, dict) else None
-    if type(index) is not int:
-        return _damage(file, 13, length, "The snapshot does not state its index.")
-    return Snapshot(index, state)
-
-
-def _damage(file: str, offset: int, length: int, detail: str) -> Damage:
-    return Damage(file, offset, length, Kind.BAD_SIDE_FILE, detail)
+        damage.append(Damage(entry.file, entry.start, len(entry.entry), Kind.BAD_SIDE_FILE, detail))

@@ -1,0 +1,109 @@
+r"""Segments of Ra: older entries of one member, `quorum/<node>/<UID>/<number>.segment`.
+
+    0   "RASG"     4   u16 version     6   u16 number of places N
+    8   N places   version 2: u64 index, u64 term, u64 offset, u32 length, u32 CRC-32 of the entry (0: not computed)
+                   version 1: the same with a u32 offset
+        the entries; the first one is directly after the places
+
+The first place whose index, term and offset are 0 ends the list: entry 0 of a log has an offset. An index that is not higher than the one
+before it replaces that entry and everything above it.
+
+    >>> entry = b"\x83j"
+    >>> place = struct.pack(">QQQII", 7, 1, 72, len(entry), zlib.crc32(entry))
+    >>> found = read_segment(np.frombuffer(b"RASG\0\x02\0\x02" + place + bytes(32) + entry, np.uint8), "1.segment")
+    >>> found.entries["index"].tolist(), found.entries["position"].tolist(), found.damage
+    ([7], [72], ())
+
+Format: docs/formats/rabbitmq-quorum.md, section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
+
+MAGIC = b"RASG"
+HEADER = struct.Struct(">4sHH")
+PLACES = {
+    1: np.dtype([("index", ">u8"), ("term", ">u8"), ("offset", ">u4"), ("length", ">u4"), ("crc", ">u4")]),
+    2: np.dtype([("index", ">u8"), ("term", ">u8"), ("offset", ">u8"), ("length", ">u4"), ("crc", ">u4")]),
+}
+
+# one row an entry. start: of its place, position, length: of the entry in the file; truncates: entries above it are void;
+# valid: it is in the file and its checksum fits
+ENTRY = np.dtype(
+    [
+        ("index", np.int64),
+        ("term", np.int64),
+        ("start", np.int64),
+        ("position", np.int64),
+        ("length", np.int64),
+        ("truncates", np.int64),
+        ("valid", np.int64),
+    ]
+)
+MAX_FINDINGS = 100
+_MAX_SIGNED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntries:
+    """The entries of a file, in the order of its places."""
+
+    entries: NDArray[np.void]
+    damage: tuple[Damage, ...] = ()
+
+
+def read_segment(data: Bytes, file: str) -> SegmentEntries:
+    """Read a segment. file: its name in findings. An entry that is damaged or not in the file has a finding, and is not valid."""
+    none = np.zeros(0, ENTRY)
+    if len(data) < HEADER.size:
+        kind = Kind.TORN_RECORD if MAGIC.startswith(data[:4].tobytes()) else Kind.BAD_RAFT_SEGMENT
+        return SegmentEntries(none, () if not len(data) else (Damage(file, 0, len(data), kind, "The file ends within its header."),))
+    magic, version, count = HEADER.unpack(data[: HEADER.size].tobytes())
+    if magic != MAGIC or version not in PLACES:
+        detail = "The file does not begin as a segment of a Raft log, version 1 or 2."
+        return SegmentEntries(none, (Damage(file, 0, HEADER.size, Kind.BAD_RAFT_SEGMENT, detail),))
+    shape = PLACES[version]
+    damage: list[Damage] = []
+    complete = min(count, (len(data) - HEADER.size) // shape.itemsize)
+    if complete < count and len(data) > HEADER.size:  # a segment that was just made has its header alone
+        damage.append(Damage(file, len(data), 0, Kind.BAD_RAFT_SEGMENT, f"The file ends within its list of {count} places."))
+    places = np.frombuffer(data[HEADER.size : HEADER.size + complete * shape.itemsize].tobytes(), shape)
+    unused = np.flatnonzero((places["index"] == 0) & (places["term"] == 0) & (places["offset"] == 0))
+    places = places[: int(unused[0])] if len(unused) else places
+    beyond = (places["index"] > _MAX_SIGNED) | (places["term"] > _MAX_SIGNED) | (places["offset"] > _MAX_SIGNED)
+    far = np.flatnonzero(beyond).tolist()[:MAX_FINDINGS]
+    damage += [_bad_place(file, shape, row, "A place of the segment has a number beyond 2^63.") for row in far]
+    rows = np.flatnonzero(~beyond)
+    places = places[rows]
+    found = np.zeros(len(places), ENTRY)
+    for name in ("index", "term", "length"):
+        found[name] = places[name]
+    found["position"] = places["offset"]
+    found["start"] = HEADER.size + rows * shape.itemsize
+    found["truncates"][1:] = found["index"][1:] <= np.maximum.accumulate(found["index"])[:-1] if len(found) > 1 else 0
+    inside = found["position"] <= len(data) - found["length"]
+    found["valid"] = inside
+    view = memoryview(cast(bytes, data))
+    crc = places["crc"].tolist()
+    for row, (position, length, here) in enumerate(zip(found["position"].tolist(), found["length"].tolist(), inside.tolist(), strict=True)):
+        if here and (not crc[row] or zlib.crc32(view[position : position + length]) == crc[row]):
+            continue
+        found["valid"][row] = 0
+        if len(damage) < MAX_FINDINGS:
+            why = "is damaged" if here else "is not in the file"
+            damage.append(_bad_place(file, shape, int(rows[row]), f"Entry {found['index'][row]} of the log {why}."))
+    return SegmentEntries(found, tuple(damage))
+
+
+def _bad_place(file: str, shape: np.dtype[np.void], row: int, detail: str) -> Damage:
+    return Damage(file, HEADER.size + row * shape.itemsize, shape.itemsize, Kind.BAD_RAFT_SEGMENT, detail)

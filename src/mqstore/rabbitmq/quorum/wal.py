@@ -1,0 +1,258 @@
+r"""Write-ahead log of Ra, shared by all queues of a node: `quorum/<node>/<number>.wal`, 8 or 16 digits.
+
+    "RAWA", version u8 = 1, then records:
+
+    u24   bit 23: the member's entries from this index on are replaced; bit 22: the id was given before in this file; the rest: its number
+    u16, UID of the member                         only if the id is given
+    u32   Adler-32 over index, term and entry; 0: not computed
+    u32   length of the entry
+    u64   index       u64   term       the entry, in the External Term Format
+
+    >>> entry = b"\x83j"
+    >>> body = bytes(7) + b"\x05" + bytes(7) + b"\x01" + entry
+    >>> record = b"\0\0\0\0\x01U" + zlib.adler32(body).to_bytes(4, "big") + len(entry).to_bytes(4, "big") + body
+    >>> log = read_wal(np.frombuffer(b"RAWA\x01" + record + bytes(64), np.uint8), "1.wal")
+    >>> log.uids, log.records["index"].tolist(), log.records["position"].tolist(), log.damage
+    ((b'U',), [5], [35], ())
+
+Entries are returned by position; their bytes stay in the file. An incomplete or damaged last record is what a kill leaves: it is dropped,
+as the node does, and reported. After damage in the middle reading goes on at the next record of a known member whose checksum fits.
+
+Format: docs/formats/rabbitmq-quorum.md, section 2.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files import Bytes
+from mqstore.findings import Damage, Kind
+
+MAGIC, VERSION = b"RAWA", 1
+HEADER = 5
+TRUNCATES, KNOWN_ID, NUMBER = 1 << 23, 1 << 22, (1 << 22) - 1
+TERM_START = 131  # the first byte of an entry
+
+# one row a record. uid: number in `uids`; start: of the record, position, length: of the entry in the file; valid: its checksum fits
+RECORD = np.dtype(
+    [
+        ("uid", np.int64),
+        ("index", np.int64),
+        ("term", np.int64),
+        ("start", np.int64),
+        ("position", np.int64),
+        ("length", np.int64),
+        ("truncates", np.int64),
+        ("valid", np.int64),
+    ]
+)
+_WORDS = struct.Struct(">IIQQ")
+_MAX_SIGNED = (1 << 63) - 1
+# how often the search for records may checksum each byte of a file, on average, before it gives up
+PATIENCE = 16
+MAX_FINDINGS = 100
+_SEARCHED = 1 << 20
+_SHORTEST = 27  # bytes of a record before its entry, if the id was given before
+
+
+@dataclass(frozen=True, slots=True)
+class WalRecords:
+    """The records of a file, in file order. torn: the position where a last record begins that the node drops; -1: there is none.
+
+    stops_at: position of the first damage that is not at the end of the file, -1 if there is none: a node refuses to start there.
+    """
+
+    uids: tuple[bytes, ...]
+    records: NDArray[np.void]
+    damage: tuple[Damage, ...] = ()
+    torn: int = -1
+    stops_at: int = -1
+
+
+def read_wal(data: Bytes, file: str, known: Iterable[bytes] = ()) -> WalRecords:
+    """Read a write-ahead log. file: its name in findings. known: UIDs of members, by which records after damage are found.
+
+    An empty file is not damaged.
+    """
+    empty = np.zeros(0, RECORD)
+    if not len(data):
+        return WalRecords((), empty)
+    if data[:4].tobytes() != MAGIC or len(data) < HEADER or data[4] != VERSION:
+        if len(data) < HEADER and MAGIC.startswith(data[:4].tobytes()):
+            return WalRecords((), empty, (_damage(file, 0, len(data), Kind.TORN_RECORD, "The file ends within its header."),), 0)
+        detail = "The file does not begin as a write-ahead log of Ra, version 1."
+        return WalRecords((), empty, (_damage(file, 0, min(HEADER, len(data)), Kind.BAD_WAL, detail),), -1, 0)
+    return _Walk(data, file, known).run()
+
+
+class _Walk:
+    """One walk over a file."""
+
+    def __init__(self, data: Bytes, file: str, known: Iterable[bytes]) -> None:
+        self.known = set(known)
+        self.data = data
+        self.view = memoryview(cast(bytes, data))
+        self.file = file
+        self.rows = array("q")
+        self.numbers: dict[int, int] = {}  # number in the file -> number in uids
+        self.uids: list[bytes] = []
+        self.damage: list[Damage] = []
+        self.torn = self.stops_at = -1
+        self.patience = PATIENCE * len(data) + (1 << 20)
+
+    def run(self) -> WalRecords:
+        size, at = len(self.data), HEADER
+        while at < size:
+            following = self._record(at)
+            if following > at:
+                at = following
+                continue
+            if not self._is_written(at):
+                break  # space that was reserved and never written
+            at = self._after_damage(at)
+        records = np.frombuffer(self.rows, RECORD) if len(self.rows) else np.zeros(0, RECORD)
+        return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at)
+
+    def _record(self, at: int) -> int:
+        """Read the record at a position. Return the position after it, or -1."""
+        view, size = self.view, len(self.data)
+        start = at
+        if at + 3 > size:
+            return -1
+        head = view[at] << 16 | view[at + 1] << 8 | view[at + 2]
+        at += 3
+        number = head & NUMBER
+        uid = b""
+        if not head & KNOWN_ID:
+            if at + 2 > size:
+                return -1
+            length = view[at] << 8 | view[at + 1]
+            at += 2 + length
+            uid = bytes(view[at - length : at])
+            if not length or len(uid) < length:
+                return -1
+        elif number not in self.numbers:
+            return -1
+        if at + 24 > size:
+            return -1
+        checksum, length, index, term = _WORDS.unpack_from(view, at)
+        position = at + 24
+        end: int = position + length
+        if end > size or index > _MAX_SIGNED or term > _MAX_SIGNED:
+            return -1
+        if checksum and zlib.adler32(view[at + 8 : end]) != checksum:
+            return -1
+        if not checksum and (not length or view[position] != TERM_START):
+            return -1
+        if uid:
+            self._register(number, uid)
+        self.rows.extend((self.numbers[number], index, term, start, position, length, 1 if head & TRUNCATES else 0, 1))
+        return end
+
+    def _register(self, number: int, uid: bytes) -> None:
+        if uid not in self.uids:
+            self.uids.append(uid)
+        self.numbers[number] = self.uids.index(uid)
+
+    def _is_written(self, at: int) -> bool:
+        step = 1 << 20
+        return any(self.data[low : low + step].any() for low in range(at, len(self.data), step))
+
+    def _after_damage(self, at: int) -> int:
+        """Report the damage at a position and return where reading goes on."""
+        self._named_by_damage(at)
+        following = self._next_record(at)
+        rest = len(self.data) if following < 0 else following
+        if following < 0 and self.patience < 0:
+            self.stops_at = at if self.stops_at < 0 else self.stops_at
+            kind, detail = Kind.BAD_WAL, "Too many bytes look like records without being any; the rest was not searched."
+        elif following < 0:
+            self.torn = at
+            kind, detail = Kind.TORN_RECORD, "The last record is incomplete or damaged; the node drops it without a word."
+        else:
+            if self.stops_at < 0:
+                self.stops_at = at
+            self._damaged_record(at, following)
+            kind, detail = (
+                Kind.BAD_WAL,
+                "A record in the middle is damaged: the node does not start with it. The records after it were read.",
+            )
+        if len(self.damage) < MAX_FINDINGS:
+            self.damage.append(_damage(self.file, at, rest - at, kind, detail))
+        return rest
+
+    def _named_by_damage(self, at: int) -> None:
+        """Take over the id that a damaged record gives, if that is a known UID: later records name it by its number only."""
+        head = self.view[at : at + 5].tobytes()
+        number, length = int.from_bytes(head[:3], "big") & NUMBER, int.from_bytes(head[3:], "big")
+        uid = self.view[at + 5 : at + 5 + length].tobytes()
+        if uid in self.known and number not in self.numbers:
+            self._register(number, uid)
+
+    def _damaged_record(self, at: int, end: int) -> None:
+        """Note an entry whose checksum is wrong but whose lengths lead exactly to the next record: its index is known."""
+        view = self.view
+        head = view[at] << 16 | view[at + 1] << 8 | view[at + 2] if at + 3 <= end else 0
+        number = self.numbers.get(head & NUMBER)
+        if not head & KNOWN_ID or number is None or at + 27 > end:
+            return
+        _, length, index, term = _WORDS.unpack_from(view, at + 3)
+        if at + 27 + length == end and index <= _MAX_SIGNED and term <= _MAX_SIGNED:
+            self.rows.extend((number, index, term, at, at + 27, length, 0, 0))
+
+    def _next_record(self, at: int) -> int:
+        """Return the position of the next record of a known member with a checksum that fits, or -1."""
+        size = len(self.data)
+        for low in range(at + 1, size - _SHORTEST, _SEARCHED):
+            high = min(low + _SEARCHED, size - _SHORTEST)
+            named = (place for uid in {*self.uids, *self.known} for place in self._named(uid, low, high))
+            for place in sorted({*_candidates(self.data, low, high, max(self.numbers, default=0)), *named}):
+                if self._fits(place):
+                    return place
+                if self.patience < 0:
+                    return -1
+        return -1
+
+    def _named(self, uid: bytes, low: int, high: int) -> list[int]:
+        """Return the positions low..high-1 of records that give this UID."""
+        mark = len(uid).to_bytes(2, "big") + uid
+        text = self.data[low : high + 3 + len(mark)].tobytes()
+        found: list[int] = []
+        place = text.find(mark, 3)
+        while place >= 0:
+            found.append(low + place - 3)
+            place = text.find(mark, place + 1)
+        return [place for place in found if place < high]
+
+    def _fits(self, at: int) -> bool:
+        view, size = self.view, len(self.data)
+        head = view[at] << 16 | view[at + 1] << 8 | view[at + 2]
+        body = at + 3 if head & KNOWN_ID else at + 5 + (view[at + 3] << 8 | view[at + 4])
+        if body + 24 > size or (head & KNOWN_ID and head & NUMBER not in self.numbers):
+            return False
+        checksum, length, _, _ = _WORDS.unpack_from(view, body)
+        end = body + 24 + length
+        if end > size or not checksum or self.patience < 0:
+            return False
+        self.patience -= length + 16
+        return bool(zlib.adler32(view[body + 8 : end]) == checksum)
+
+
+def _candidates(data: Bytes, low: int, high: int, highest: int) -> list[int]:
+    """Return the positions low..high-1 where a record of a member named before may begin: its flags, its number, how its entry begins."""
+    places = np.flatnonzero((data[low:high] & 0x40 != 0) & (data[low + _SHORTEST : high + _SHORTEST] == TERM_START)) + low
+    head = data[places].astype(np.int64) << 16 | data[places + 1].astype(np.int64) << 8 | data[places + 2].astype(np.int64)
+    found: list[int] = places[head & NUMBER <= highest].tolist()
+    return found
+
+
+def _damage(file: str, offset: int, length: int, kind: Kind, detail: str) -> Damage:
+    return Damage(file, offset, length, kind, detail)

@@ -1,0 +1,299 @@
+"""The machine of quorum queues: the states that real nodes of four versions had in memory, and each rule on its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import quorum
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.erlang.terms import Atom, ImproperList, Term
+from mqstore.rabbitmq.quorum import machine_state
+from mqstore.rabbitmq.quorum.commands import MessageFacts, Pid, order_of
+from mqstore.rabbitmq.quorum.dispatch import apply_command
+from mqstore.rabbitmq.quorum.entities import Consumer, Message
+from mqstore.rabbitmq.quorum.machine import Machine
+from mqstore.rabbitmq.quorum.queue import QuorumQueue, Replay
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
+
+ONE, TWO = Pid(0, 1, "rabbit@one", 1), Pid(0, 2, "rabbit@two", 1)
+AUTO = Atom("auto")
+
+
+def prefetch(number: int, version: int) -> Term:
+    return (AUTO, (Atom("simple_prefetch"), number)) if version >= 4 else (AUTO, number, Atom("simple_prefetch"))
+
+
+def filled(version: int, count: int = 3, **config: Any) -> Machine:
+    """Return a machine with messages 1 to count of 5 bytes of body and 2 of properties."""
+    machine = Machine(version)
+    for name, value in config.items():
+        setattr(machine.config, name, value)
+    for index in range(1, count + 1):
+        machine.enqueue(index, 0, None, None, MessageFacts(2, 5, None, None, None))
+    return machine
+
+
+def ready(machine: Machine) -> list[int]:
+    return [message.index for message in machine.messages_ready()]
+
+
+def in_hand(machine: Machine) -> list[tuple[int, bytes]]:
+    return [(message.index, consumer.tag) for message, consumer in machine.in_hand()]
+
+
+def consume(machine: Machine, index: int, tag: bytes, pid: Pid = ONE, number: int = 10, **meta: Term) -> Term:
+    """Let a consumer come and return its key."""
+    settings = {Atom(name): value for name, value in meta.items()}
+    machine.checkout(index, 0, (tag, pid), prefetch(number, machine.version), settings)
+    return index if machine.version >= 4 else (tag, pid)
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_a_settle_takes_the_messages_that_the_consumer_was_given_by_its_own_numbers(version: int) -> None:
+    machine = filled(version, 5)
+    one = consume(machine, 6, b"one", number=2)
+    two = consume(machine, 7, b"two", TWO, number=2)
+    assert in_hand(machine) == [(1, b"one"), (2, b"one"), (3, b"two"), (4, b"two")]
+    machine.settle(8, 0, two, [0])
+    assert in_hand(machine) == [(1, b"one"), (2, b"one"), (4, b"two"), (5, b"two")]
+    machine.settle(9, 0, one, [1, 77])
+    machine.settle(10, 0, (b"stranger", ONE), [0])
+    assert in_hand(machine) == [(1, b"one"), (4, b"two"), (5, b"two")]
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_returned_messages_come_first_and_count(version: int) -> None:
+    machine = filled(version, 3)
+    key = consume(machine, 4, b"one", number=2)
+    machine.checkout(5, 0, (b"one", ONE), Atom("cancel"), {})
+    machine.give_back(6, 0, key, [1, 0])
+    assert ready(machine) == ([2, 1, 3] if version >= 4 else [1, 2, 3])
+    counts = {message.index: (message.delivery_count, message.acquired_count) for message in machine.messages_ready()}
+    assert counts[1] == ((None, 1) if version >= 4 else (1, None))
+
+
+@pytest.mark.parametrize(("version", "gone_after"), [(0, 2), (3, 2), (4, 2), (7, 2), (8, None)])
+def test_the_delivery_limit_is_compared_with_the_count_of_the_version(version: int, gone_after: int | None) -> None:
+    machine = filled(version, 1, delivery_limit=1)
+    key = consume(machine, 2, b"one")
+    rounds = 0
+    while rounds < 5 and list(machine.in_hand()):
+        consumer = next(iter(machine.consumers.values()))
+        rounds += 1
+        machine.give_back(2 + rounds, 0, key, [consumer.next_id - 1])
+    assert rounds == (gone_after or 5)
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_a_repeated_number_of_a_publisher_is_ignored_and_a_gap_waits_only_in_old_versions(version: int) -> None:
+    machine = Machine(version)
+    facts = MessageFacts(0, 1, None, None, None)
+    for index, number in enumerate((1, 1, 3, 2), 1):
+        machine.enqueue(index, 0, ONE, number, facts)
+    assert ready(machine) == ([1, 4, 3] if version < 2 else [1, 4])
+
+
+def test_two_weighted_levels_take_two_of_the_upper_and_one_of_the_lower() -> None:
+    machine = Machine(5)
+    for index in range(1, 11):
+        machine.enqueue(index, 0, None, None, MessageFacts(0, 1, None, 9 if index > 5 else None, None))
+    expected = ready(machine)
+    consume(machine, 11, b"one")
+    assert [index for index, _ in in_hand(machine)] == expected == [6, 7, 1, 8, 9, 2, 10, 3, 4, 5]
+
+
+def test_thirty_two_priorities_are_strict_and_a_message_without_one_has_4() -> None:
+    machine = Machine(8)
+    for index, priority in enumerate((None, 3, 40, 5, 31), 1):
+        machine.enqueue(index, 0, None, None, MessageFacts(0, 1, None, priority, None))
+    assert ready(machine) == [3, 5, 4, 1, 2]
+
+
+@pytest.mark.parametrize(("version", "size"), [(3, 5), (7, 5), (8, 7)])
+def test_maximum_bytes_count_what_the_version_counts_and_drop_from_the_head(version: int, size: int) -> None:
+    machine = filled(version, 9, max_bytes=15)
+    assert len(ready(machine)) == 15 // size
+    assert ready(machine)[-1] == 9
+    assert ready(filled(version, 9, max_length=2)) == [8, 9]
+    assert len(ready(filled(version, 9, max_length=2, reject_publish=True))) == 9
+
+
+def test_expired_messages_leave_from_the_head_only() -> None:
+    machine = Machine(3)
+    for index, ttl in enumerate((10, None, 10), 1):
+        machine.enqueue(index, 100, None, None, MessageFacts(0, 1, ttl, None, None))
+    machine.timeout(4, 200, Atom("expire_msgs"))
+    assert ready(machine) == [2, 3]
+
+
+def test_dead_letters_at_least_once_are_held_until_their_worker_settles_them() -> None:
+    machine = filled(3, 3, dead_letters="at_least_once")
+    left: list[tuple[int, str]] = []
+    machine.left = lambda message, why, index: left.append((message.index, why))
+    key = consume(machine, 4, b"one")
+    machine.discard(5, 0, key, [2, 0])
+    assert [(reason, message.index) for reason, message in machine.held()] == [("rejected", 3), ("rejected", 1)]
+    machine.dead_letter_command(6, 0, (Atom("checkout"), None, 1))
+    machine.dead_letter_command(7, 0, (Atom("settle"), [0]))
+    assert [message.index for _, message in machine.held()] == [1]
+    assert left == [(3, "dead-lettered")]
+    machine.update_config(8, 0, {Atom("dead_letter_handler"): Atom("undefined")})
+    assert not list(machine.held())
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_requeued_message_gets_the_index_of_the_command(version: int) -> None:
+    machine = filled(version, 2)
+    key = consume(machine, 3, b"one", number=1)
+    machine.requeue(4, 0, key, 0, ImproperList((5,), 900))
+    assert in_hand(machine) == [(2, b"one")]
+    (again,) = machine.messages_ready()
+    assert (again.index, again.delivery_count, again.expiry) == (4, 1, 900)
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_of_single_active_consumers_the_next_one_takes_over_when_the_first_is_gone(version: int) -> None:
+    machine = filled(version, 2, single_active=True)
+    consume(machine, 3, b"one", number=1)
+    consume(machine, 4, b"two", TWO, number=1)
+    assert in_hand(machine) == [(1, b"one")]
+    assert [consumer.tag for consumer in machine.waiting] == [b"two"]
+    machine.down(5, 0, ONE, Atom("noproc"))
+    assert in_hand(machine) == [(1, b"two")]
+    assert ready(machine) == [2]
+
+
+def test_a_single_active_consumer_of_a_higher_priority_waits_until_the_other_has_settled() -> None:
+    machine = filled(8, 3, single_active=True)
+    low = consume(machine, 4, b"low", number=1, priority=0)
+    consume(machine, 5, b"high", TWO, number=1, priority=5)
+    assert machine.consumers[low].status == "quiescing"
+    machine.settle(6, 0, low, [0])
+    assert in_hand(machine) == [(2, b"high")]
+    assert [consumer.tag for consumer in machine.waiting] == [b"low"]
+
+
+def test_what_one_gets_is_settled_at_once_or_stays_in_hand() -> None:
+    machine = filled(5, 2)
+    machine.checkout(3, 0, (b"get", ONE), (Atom("dequeue"), Atom("settled")), {})
+    assert ready(machine) == [2]
+    machine.checkout(4, 0, (b"get", ONE), (Atom("dequeue"), Atom("unsettled")), {})
+    assert in_hand(machine) == [(2, b"get")]
+
+
+def test_credit_is_counted_from_what_the_consumer_has_seen_and_a_drain_takes_the_rest() -> None:
+    machine = filled(5, 2)
+    machine.checkout(3, 0, (b"one", ONE), (AUTO, (Atom("credited"), (1 << 32) - 1)), {})
+    assert not in_hand(machine)
+    machine.credit(4, 0, 3, 5, (1 << 32) - 1, True)
+    assert in_hand(machine) == [(1, b"one"), (2, b"one")]
+    assert (machine.consumers[3].credit, machine.consumers[3].delivery_count) == (0, 4)
+
+
+def test_a_returned_message_may_wait_for_its_next_delivery() -> None:
+    machine = filled(8, 1, delayed_retry=("all", 300, 1000))
+    key = consume(machine, 2, b"one", number=1)
+    machine.give_back(3, 5000, key, [0])
+    assert [(at, index) for at, index, _ in machine.delayed] == [(5300, 1)]
+    machine.timeout(4, 5299, (Atom("expire_msgs"), Atom("shallow")))
+    assert not in_hand(machine)
+    machine.timeout(5, 5300, (Atom("expire_msgs"), Atom("shallow")))
+    assert in_hand(machine) == [(1, b"one")]
+
+
+def test_a_consumer_that_takes_too_long_loses_its_messages_until_it_settles() -> None:
+    machine = filled(8, 2)
+    slow = consume(machine, 3, b"slow", number=1, timeout=100)
+    machine.timeout(4, 100, Atom("evaluate_consumer_timeout"))
+    assert machine.consumers[slow].status == ("timeout", "up")
+    assert ready(machine) == [2, 1] or ready(machine) == [1, 2]
+    machine.settle(5, 200, slow, [0])
+    assert machine.consumers[slow].status == "up"
+
+
+def test_an_unknown_command_changes_nothing_and_is_named() -> None:
+    machine = filled(8, 1)
+    apply_command(machine, 2, 0, "from_the_future", (1,))
+    assert ready(machine) == [1]
+    assert machine.unknown == {"from_the_future"}
+
+
+def test_a_state_of_another_form_is_refused_with_a_sentence() -> None:
+    for state in (Atom("x"), (Atom("rabbit_fifo"), 1), (Atom("rabbit_fifo"), *(b"" for _ in range(17)))):
+        for version in (*range(9), 99):
+            with pytest.raises(machine_state.BadStateError):
+                machine_state.load(state, version)
+
+
+# real nodes
+
+
+def described(message: Message) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in ("index", "size", "delivery_count", "acquired_count", "expiry")}
+
+
+def state_of(machine: Machine) -> dict[str, Any]:
+    """Return a state in the form of the golden files."""
+
+    def status(consumer: Consumer) -> str:
+        return consumer.status if isinstance(consumer.status, str) else " ".join(consumer.status)
+
+    consumers = [machine.consumers[key] for key in sorted(machine.consumers, key=order_of)]
+    return {
+        "machine_version": machine.version,
+        "ready": [described(message) for message in machine.messages_ready()],
+        "returns": len(machine.returns),
+        "checked_out": [
+            {"consumer": consumer.tag.decode(), "id": number, **described(consumer.in_hand[number])}
+            for consumer in consumers
+            for number in sorted(consumer.in_hand)
+        ],
+        "consumers": [
+            {"tag": each.tag.decode(), "status": status(each), "credit": each.credit, "next_id": each.next_id} for each in consumers
+        ],
+        "waiting": [consumer.tag.decode() for consumer in machine.waiting],
+        "dead_letters_held": [{"reason": reason, "index": message.index} for reason, message in machine.held()],
+        "delayed": [[at, index] for at, index, _ in machine.delayed],
+        "bytes_ready": machine.bytes_ready,
+    }
+
+
+@pytest.mark.parametrize("case", [case for case in quorum.CASES if quorum.states(case, "before")])
+def test_every_state_is_that_which_the_node_had_in_memory_before_it_stopped(case: str) -> None:
+    compared = 0
+    for uid, wanted in quorum.states(case, "before").items():
+        (system,) = raft_systems(ReadOnlyDirectory(quorum.node(case)), "quorum")
+        log = system.member(uid)
+        if log.base is not None and log.base.snapshot.index > wanted["applied_index"]:
+            compared += 1  # a clean stop has written a checkpoint after this state
+            continue
+        run = Replay(QuorumQueue(log), wanted["applied_index"])
+        found = state_of(run.machine())
+        assert {name: found[name] for name in found} == {name: wanted[name] for name in found}, uid
+        compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_every_state_is_that_of_the_restarted_node(case: str) -> None:
+    for uid, wanted in quorum.states(case, "after").items():
+        (system,) = raft_systems(ReadOnlyDirectory(quorum.node(case)), "quorum")
+        found = QuorumQueue(system.member(uid)).replay()
+        delivered = [message for message in found.messages if message.recovered]
+        keys = ("index", "size", "delivery_count", "acquired_count", "expiry")
+        got = [{key: getattr(message, key) for key in keys} for message in delivered]
+        delayed = [message.index for message in found.messages if message.state == "delayed" or not message.recovered]
+        if wanted["delayed"] or any(message.pos is None and message.reason is None for message in found.messages):
+            # the time of the restart decides which of the delayed ones are back
+            assert {item["index"] for item in wanted["ready"]} | {index for _, index in wanted["delayed"]} == {
+                item["index"] for item in got
+            } | set(delayed)
+            continue
+        assert got == wanted["ready"], (case, uid)
+        assert found.version == wanted["machine_version"]
+        held = [{"reason": message.reason, "index": message.index} for message in found.messages if message.state == "dead-letter-held"]
+        assert held == wanted["dead_letters_held"]
+        assert found.certain
+        assert not found.damage

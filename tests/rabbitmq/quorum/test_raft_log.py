@@ -1,0 +1,302 @@
+"""Write-ahead logs, segments and snapshots: made ones with each oddity, and those of real nodes, whole and damaged."""
+
+from __future__ import annotations
+
+import doctest
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import quorum
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Kind
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.quorum.raft_log import MemberLog, RaftDirectory, combine, raft_systems
+from mqstore.rabbitmq.quorum.segment import read_segment
+from mqstore.rabbitmq.quorum.snapshot import Snapshot, read_indexes, read_snapshot
+from mqstore.rabbitmq.quorum.wal import WalRecords, read_wal
+
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "rabbitmq-quorum.md"
+HEAD = b"RAWA\x01"
+
+
+def record(index: int, term: int = 1, entry: bytes = b"\x83j", *, uid: bytes = b"", number: int = 0, truncates: bool = False) -> bytes:
+    """Return a record: with its UID, or of an id given before."""
+    body = struct.pack(">QQ", index, term) + entry
+    head = (truncates << 23 | (not uid) << 22 | number).to_bytes(3, "big")
+    return head + (len(uid).to_bytes(2, "big") + uid if uid else b"") + struct.pack(">II", zlib.adler32(body), len(entry)) + body
+
+
+def wal(*records: bytes) -> WalRecords:
+    return read_wal(np.frombuffer(HEAD + b"".join(records), np.uint8), "1.wal")
+
+
+def segment(*entries: tuple[int, int, bytes], places: int = 16, computed: bool = True) -> bytes:
+    """Return a segment of version 2."""
+    at = 8 + 32 * places
+    head, data = b"", b""
+    for index, term, entry in entries:
+        head += struct.pack(">QQQII", index, term, at + len(data), len(entry), zlib.crc32(entry) if computed else 0)
+        data += entry
+    return b"RASG" + struct.pack(">HH", 2, places) + head.ljust(32 * places, b"\0") + data
+
+
+def snapshot(index: int, state: Term, term: int = 1, version: int = 8) -> bytes:
+    meta = encode({Atom("index"): index, Atom("term"): term, Atom("machine_version"): version, Atom("cluster"): {}})
+    rest = len(meta).to_bytes(4, "big") + meta + encode(state)
+    return b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest
+
+
+def system(path: Path) -> RaftDirectory:
+    """Return the system whose directory a test has filled."""
+    return RaftDirectory(ReadOnlyDirectory(path), "")
+
+
+def indexes(log: MemberLog) -> list[tuple[int, int]]:
+    return list(zip(log.index.tolist(), log.term.tolist(), strict=True))
+
+
+def test_the_examples_of_the_page_are_true() -> None:
+    outcome = doctest.testfile(str(PAGE), module_relative=False)
+    assert outcome.attempted >= 15
+    assert not outcome.failed
+
+
+# write-ahead logs
+
+
+def test_a_checksum_of_zero_was_not_computed() -> None:
+    plain = bytearray(record(1, uid=b"U"))
+    plain[6:10] = bytes(4)
+    found = wal(bytes(plain), record(2))
+    assert found.records["index"].tolist() == [1, 2]
+    assert not found.damage
+
+
+def test_ids_are_those_of_the_file_and_records_of_several_members_are_told_apart() -> None:
+    found = wal(record(1, uid=b"A"), record(1, uid=b"B", number=1), record(2), record(2, number=1), record(3, number=1))
+    assert [found.uids[number] for number in found.records["uid"].tolist()] == [b"A", b"B", b"A", b"B", b"B"]
+
+
+def test_zeros_at_the_end_and_an_empty_file_are_not_damaged() -> None:
+    assert not wal(record(1, uid=b"U"), bytes(5000)).damage
+    assert not wal().damage
+    assert not read_wal(np.zeros(0, np.uint8), "1.wal").damage
+
+
+@pytest.mark.parametrize("cut", [1, 10, 20])
+def test_a_last_record_that_is_cut_is_dropped_and_reported(cut: int) -> None:
+    whole = record(1, uid=b"U") + record(2)
+    found = wal(whole[:-cut])
+    assert found.records["index"].tolist() == [1]
+    assert [item.kind for item in found.damage] == [Kind.TORN_RECORD]
+    assert found.stops_at == -1
+    assert found.torn == found.damage[0].offset == len(HEAD + record(1, uid=b"U"))
+
+
+def test_after_a_damaged_record_in_the_middle_reading_goes_on_and_its_index_is_known() -> None:
+    broken = bytearray(record(2, entry=encode(b"body")))
+    broken[-1] ^= 1
+    found = wal(record(1, uid=b"U"), bytes(broken), record(3), record(4))
+    assert found.records["index"].tolist() == [1, 2, 3, 4]
+    assert found.records["valid"].tolist() == [1, 0, 1, 1]
+    assert [item.kind for item in found.damage] == [Kind.BAD_WAL]
+    assert found.stops_at == found.damage[0].offset
+
+
+def test_what_looks_like_records_is_searched_in_bounded_time() -> None:
+    fake = (b"\x40\x00\x00" + struct.pack(">II", 1, 60_000) + bytes(16) + b"\x83") * 20_000
+    found = wal(record(1, uid=b"U"), b"\xff" * 40, fake)
+    assert found.records["index"].tolist() == [1]
+    assert len(found.damage) == 1
+
+
+# segments
+
+
+def test_the_first_unused_place_ends_a_segment_and_entry_0_does_not() -> None:
+    data = segment((0, 0, encode(Atom("undefined"))), (1, 1, b"\x83j"))
+    found = read_segment(np.frombuffer(data, np.uint8), "1.segment")
+    assert found.entries["index"].tolist() == [0, 1]
+    assert not found.damage
+
+
+def test_a_place_with_an_index_that_is_not_higher_voids_what_is_above_it(tmp_path: Path) -> None:
+    (tmp_path / "U").mkdir()
+    (tmp_path / "U" / "00000001.segment").write_bytes(segment((4, 1, b"\x83j"), (5, 1, b"\x83j"), (6, 1, b"\x83j"), (5, 2, b"\x83a\x07")))
+    assert indexes(system(tmp_path).member("U")) == [(4, 1), (5, 2)]
+
+
+def test_an_entry_with_a_wrong_checksum_is_there_and_not_valid() -> None:
+    data = bytearray(segment((4, 1, b"\x83j"), (5, 1, encode(b"text"))))
+    data[-1] ^= 1
+    found = read_segment(np.frombuffer(bytes(data), np.uint8), "1.segment")
+    assert found.entries["valid"].tolist() == [1, 0]
+    assert [item.kind for item in found.damage] == [Kind.BAD_RAFT_SEGMENT]
+    unchecked = bytearray(segment((4, 1, encode(b"text")), computed=False))
+    unchecked[-1] ^= 1
+    assert not read_segment(np.frombuffer(bytes(unchecked), np.uint8), "1.segment").damage
+
+
+# snapshots
+
+
+def test_the_valid_snapshot_with_the_highest_index_counts_whatever_its_kind(tmp_path: Path) -> None:
+    for kind, index in (("snapshots", 10), ("checkpoints", 30), ("recovery_checkpoint", 20), ("checkpoints", 40)):
+        place = tmp_path / "U" / kind / f"{1:016X}_{index:016X}"
+        place.mkdir(parents=True)
+        data = snapshot(index, Atom("state"))
+        (place / "snapshot.dat").write_bytes(data if index != 40 else data[:-3])
+    log = system(tmp_path).member("U")
+    assert log.base is not None
+    assert log.base.snapshot.index == 30
+    assert [(item.kind, f"{40:016X}" in item.file) for item in log.damage] == [(Kind.BAD_SNAPSHOT, True)]
+
+
+def test_a_list_of_live_entries_is_read_in_both_forms() -> None:
+    ranges = encode([9, (4, 6)])
+    assert read_indexes(ranges, "indexes") == ((4, 6), (9, 9))
+    assert read_indexes(b"RASI\x01" + zlib.crc32(ranges).to_bytes(4, "big") + ranges, "indexes") == ((4, 6), (9, 9))
+
+
+def test_a_state_of_ten_million_elements_is_a_finding_and_not_ten_million_objects() -> None:
+    huge = b"\x83l" + (10_000_000).to_bytes(4, "big") + b"j" * 10_000_001
+    meta = encode({Atom("index"): 1})
+    rest = len(meta).to_bytes(4, "big") + meta + huge
+    found = read_snapshot(b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest, "snapshot.dat")
+    assert not isinstance(found, Snapshot)
+    assert "10000000 elements" in found.detail
+
+
+# combining
+
+
+def naive(rows: list[tuple[int, int, bool, bool]]) -> list[tuple[int, int]]:
+    """Combine rows (index, term, truncates, by term) one by one, as the page says."""
+    log: dict[int, tuple[int, int]] = {}
+    for row, (index, term, truncates, by_term) in enumerate(rows):
+        if truncates or (by_term and index in log and log[index][0] < term):
+            log = {known: entry for known, entry in log.items() if known < index}
+        log[index] = (term, row)
+    return [(index, log[index][1]) for index in sorted(log)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_is_combined_as_a_member_writes_it(seed: int) -> None:
+    luck = random.Random(seed)
+    rows: list[tuple[int, int, bool, bool]] = []
+    term = at = 1
+    for _ in range(60):
+        if luck.random() < 0.1:  # a new leader replaces the end of the log
+            term += 1
+            at = max(1, at - luck.randrange(6))
+            rows.append((at, term, luck.random() < 0.5, True))
+        else:
+            rows.append((at, term, False, True))
+        at += 1
+    index, terms, truncates, by_term = (np.array(column) for column in zip(*rows, strict=True))
+    found = combine(index, terms, truncates.astype(np.int64), by_term, np.ones(len(rows), np.bool_))
+    assert [(int(index[row]), int(row)) for row in found] == naive(rows)
+
+
+def test_the_write_ahead_log_wins_over_the_segments_and_a_damaged_copy_does_not(tmp_path: Path) -> None:
+    (tmp_path / "U").mkdir()
+    (tmp_path / "U" / "00000001.segment").write_bytes(segment((1, 1, b"\x83j"), (2, 1, b"\x83j"), (3, 1, b"\x83j")))
+    broken = bytearray(record(2))
+    broken[-1] ^= 1
+    (tmp_path / "00000002.wal").write_bytes(HEAD + record(1, uid=b"U", entry=b"\x83a\x01") + bytes(broken) + record(3, 2))
+    log = system(tmp_path).member("U")
+    assert indexes(log) == [(1, 1), (2, 1), (3, 2)]
+    assert [log.location(row) for row in range(3)] == ["wal", "segment", "wal"]
+    assert log.entry(0).entry == b"\x83a\x01"
+
+
+def test_entries_that_are_missing_are_gaps_and_those_after_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / "U").mkdir()
+    (tmp_path / "00000001.wal").write_bytes(HEAD + record(0, 0, uid=b"U") + record(1) + record(5) + record(6) + record(9))
+    log = system(tmp_path).member("U")
+    assert log.gaps == ((2, 4), (7, 8))
+    assert [entry.index for entry in log.entries()] == [0, 1, 5, 6, 9]
+    assert log.last == (1, 9)
+
+
+def test_links_that_a_compaction_leaves_are_not_read_twice(tmp_path: Path) -> None:
+    member = tmp_path / "U"
+    member.mkdir()
+    (member / f"{1:016x}.compacting").write_bytes(segment((1, 1, b"\x83j"), (7, 1, b"\x83j")))
+    (member / f"{1:016x}.compaction_group").write_bytes(encode([b"x"]))
+    (member / f"{2:016x}.segment").symlink_to(f"{1:016x}.compacting")
+    log = system(tmp_path).member("U")
+    assert indexes(log) == [(1, 1), (7, 1)]
+    assert len(log.files) == 1
+
+
+# real nodes
+
+
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_the_logs_of_real_nodes_are_whole_and_known_to_them(case: str) -> None:
+    (found,) = raft_systems(ReadOnlyDirectory(quorum.node(case)), "quorum")
+    assert {uid for uid in found.uids if uid in found.names} == set(found.uids)
+    for uid in found.uids:
+        log = found.member(uid)
+        assert not log.gaps
+        assert not log.damage
+        assert log.valid.all()
+        meta = log.meta
+        assert meta is not None
+        assert 0 <= meta.last_applied <= log.last[1]
+    assert not found.damage
+
+
+@pytest.mark.parametrize("case", ["3.10.8/a-quorum-mix-kill9", "4.3.6/a-quorum-mix-kill9"])
+def test_of_a_damaged_write_ahead_log_every_untouched_entry_is_read_unchanged(case: str) -> None:
+    (path,) = quorum.node(case).glob("quorum/*/*.wal")
+    data = path.read_bytes()
+    before = read_wal(np.frombuffer(data, np.uint8), path.name)
+    used = int(before.records["position"][-1] + before.records["length"][-1])
+    given = {}  # the first record of each member names it; without it the others are nameless
+    for row, number in enumerate(before.records["uid"].tolist()):
+        given.setdefault(number, row)
+    first = set(given.values())
+    luck = random.Random(7)
+    for _ in range(150):
+        place, length = luck.randrange(5, used), luck.choice((1, 1, 1, 8, 200))
+        changed = bytearray(data)
+        changed[place : place + length] = luck.randbytes(len(changed[place : place + length]))
+        after = read_wal(np.frombuffer(bytes(changed), np.uint8), path.name, before.uids)
+        kept = {(int(r["index"]), int(r["term"]), int(r["position"])) for r in after.records if r["valid"]}
+        for row, r in enumerate(before.records):
+            touched = int(r["start"]) < place + length and place < int(r["position"] + r["length"])
+            if touched and row in first:
+                break  # what follows of this member cannot be told
+            if not touched:
+                assert (int(r["index"]), int(r["term"]), int(r["position"])) in kept
+        if bytes(changed) != data:
+            assert after.damage
+
+
+@pytest.mark.parametrize("case", ["3.8.9/a-quorum-mix-kill9", "4.3.6/c-quorum-snapshots-kill9"])
+def test_segments_and_snapshots_with_changed_bytes_are_read_without_an_error(case: str) -> None:
+    luck = random.Random(11)
+    paths = sorted(quorum.node(case).glob("quorum/*/*/*.segment")) + sorted(quorum.node(case).glob("quorum/*/*/*/*/snapshot.dat"))
+    for path in luck.sample(paths, min(12, len(paths))):
+        data = path.read_bytes()
+        for _ in range(20):
+            changed = bytearray(data[: luck.choice((len(data), luck.randrange(len(data))))])
+            for _ in range(luck.randrange(1, 4) if changed else 0):
+                changed[luck.randrange(len(changed))] = luck.randrange(256)
+            if path.suffix == ".segment":
+                found = read_segment(np.frombuffer(bytes(changed), np.uint8), path.name)
+                intact = found.entries[found.entries["valid"] != 0]
+                before = read_segment(np.frombuffer(data, np.uint8), path.name).entries
+                known = {(int(e["index"]), data[int(e["position"]) :][: int(e["length"])]) for e in before}
+                texts = {bytes(changed)[int(e["position"]) :][: int(e["length"])] for e in intact}
+                assert texts <= {text for _, text in known} | {b""}
+            else:
+                found_state = read_snapshot(bytes(changed), path.name)
+                assert not isinstance(found_state, Snapshot) or bytes(changed) == data

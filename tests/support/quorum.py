@@ -1,0 +1,70 @@
+"""The golden stores of quorum queues: data directories of real nodes, with the states that the nodes had in memory.
+
+A case has `data.tar.xz` (`node/` is the data directory), `state-before.json` (just before the stop; not everywhere), `state-after.json`
+(after the restart, before anything was consumed), `expected.jsonl` (what was delivered, in order) and `counts.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tarfile
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from support.golden import GOLDEN
+
+ROOT = GOLDEN / "rabbitmq-quorum"
+CASES = tuple(sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*/data.tar.xz")))
+
+
+def unpack(case: str, target: Path) -> Path:
+    """Unpack the data directory of a case and return it."""
+    with tarfile.open(ROOT / case / "data.tar.xz", "r:xz") as archive:
+        archive.extractall(target, filter="tar")
+    return target / "node"
+
+
+@cache
+def node(case: str) -> Path:
+    """Return the data directory of a case, unpacked once per process. Tests that change one unpack their own."""
+    kept = tempfile.TemporaryDirectory(prefix="mqstore-quorum-")
+    _KEPT.append(kept)
+    return unpack(case, Path(kept.name))
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _text(case: str, name: str) -> str | None:
+    for path in (ROOT / case / name, ROOT / case / f"{name}.xz"):
+        if path.exists():
+            return (lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()).decode("utf-8")
+    return None
+
+
+@cache
+def states(case: str, when: str) -> dict[str, Any]:
+    """Return the states of the machines by UID. when: `before` or `after`. Empty if they were not taken."""
+    text = _text(case, f"state-{when}.json")
+    return {state["uid"]: state for state in json.loads(text).values()} if text else {}
+
+
+@cache
+def delivered(case: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return what the restarted node delivered, by vhost and queue, in order."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in (_text(case, "expected.jsonl") or "").splitlines():
+        row = json.loads(line)
+        found.setdefault((row["vhost"], row["queue"]), []).append(row)
+    return found
+
+
+def counts(case: str) -> dict[str, Any]:
+    """Return the counts of the restarted node, and `read_at_ms`, when it delivered."""
+    text = _text(case, "counts.json")
+    assert text is not None
+    found: dict[str, Any] = json.loads(text)
+    return found

@@ -308,54 +308,6 @@ def _resource_path(term: Term) -> Path:
 def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
     """Return the records of a node's metadata in Khepri. place: the data directory, relative to directory."""
     damage: list[Damage] = []
-<<<<<<< HEAD
-    paths = coordination_files(directory, place)
-    uids = set(_members(directory, [path for path in paths if path.endswith("/names.dets")], damage))
-    mine = [path for path in paths if any(f"/{uid.decode('latin-1')}/" in path for uid in uids)]
-    tree, index = Tree(), -1
-    for path in sorted((path for path in mine if path.endswith("/snapshot.dat")), key=_number, reverse=True):
-        read = snapshot(_bytes(directory, path, damage), path)
-        try:
-            if isinstance(read, Damage):
-                damage.append(read)
-                continue
-            tree.load(read.state)
-        except ValueError as error:
-            damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"The snapshot of Khepri cannot be read: {error}."))
-            tree = Tree()
-            continue
-        index = read.index
-        break
-    entries: dict[int, tuple[LogEntry, str]] = {}
-    for path in sorted(
-        (path for path in paths if path.endswith((".segment", ".wal"))), key=lambda path: (path.endswith(".wal"), _number(path))
-    ):
-        if path.endswith(".segment") and path not in mine:
-            continue
-        content = _bytes(directory, path, damage)
-        read_file = write_ahead_log(content, path) if path.endswith(".wal") else segment(content, path)
-        damage += read_file.damage
-        for entry in read_file.entries:
-            if entry.uid and entry.uid not in uids:
-                continue
-            if entry.truncates:
-                entries = {number: known for number, known in entries.items() if number < entry.index}
-            entries[entry.index] = (entry, path)
-    last = index
-    for number in sorted(number for number in entries if number > index):
-        entry, path = entries[number]
-        if number != last + 1 and number > 1:
-            detail = f"The log of Khepri lacks entries {last + 1} to {number - 1}; definitions may be missing or outdated."
-            damage.append(Damage(path, entry.offset, 0, Kind.BAD_SIDE_FILE, detail))
-        last = number
-        try:
-            term = decode(entry.entry)[0]
-        except EtfError as error:
-            damage.append(Damage(path, entry.offset, len(entry.entry), Kind.BAD_SIDE_FILE, f"Entry {number} is not a term: {error.what}."))
-            continue
-        if type(term) is tuple and len(term) >= 3 and term[0] == "$usr":
-            _apply(tree, term[2], path, entry, damage)
-=======
     below = f"{place}/coordination" if place else "coordination"
     tree, there = Tree(), False
     for system in raft_systems(directory, below) if directory.is_directory(below) else ():
@@ -365,7 +317,6 @@ def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
             there |= bool(len(log)) or log.base is not None
             damage += log.damage
         damage += system.damage
->>>>>>> 74a57b19 (Quorum queues are read: Raft log, machine of versions 0 to 8, states)
     strange = (*(f"transaction {name}" for name in sorted(tree.unknown)), *(f"command {name}" for name in sorted(tree.unknown_commands)))
     for name in strange:
         detail = f"The log of Khepri has a {name}, which is not known; it may have changed definitions."

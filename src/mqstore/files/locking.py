@@ -153,56 +153,43 @@ class LockedFile:
             os.close(descriptor)
 
 
-class LockedDirectory:
-    """A directory locked as a whole (`flock`), without a lock file, so that a broker does not notice. Raises LockHeldError.
+class _OwnLock:
+    """A lock on a whole file or directory (`flock`), of one descriptor. Nothing is locked on a file system without such locks."""
 
-    On a file system without such locks nothing is locked.
-    """
+    def __init__(self, path: str | os.PathLike[str], flags: int, held: str) -> None:
+        """flags: to open it with, for reading. held: the rest of the sentence if another one has the lock. Raises LockHeldError."""
+        with writing(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                self.close()
+                raise LockHeldError(f"{path} {held}", elsewhere=True) from None
+        bind_to_process(self)
+
+    def forked(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the lock. No error if it was released before."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LockedDirectory(_OwnLock):
+    """A directory locked as a whole, without a lock file, so that a broker does not notice. Raises LockHeldError."""
 
     def __init__(self, directory: FileOwner, relative: str) -> None:
-        path = directory.path(relative)
-        with writing(path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                self.close()
-                raise LockHeldError(f"{path} is locked by a process that has it open", elsewhere=True) from None
-        bind_to_process(self)
-
-    def forked(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the lock. No error if it was released before."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        super().__init__(directory.path(relative), os.O_DIRECTORY, "is locked by a process that has it open")
 
 
-class UsedFile:
-    """An existing file that one run at a time uses (`flock`): other descriptors of it may come and go. Raises LockHeldError."""
+class UsedFile(_OwnLock):
+    """An existing file that one run at a time uses: other descriptors of it may come and go. Raises LockHeldError."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with writing(path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                self.close()
-                raise LockHeldError(f"{path} is in use by another run; wait for its end", elsewhere=True) from None
-        bind_to_process(self)
-
-    def forked(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the lock. No error if it was released before."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        super().__init__(path, os.O_NONBLOCK, "is in use by another run; wait for its end")
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool | None:

@@ -75,15 +75,7 @@ class QueueUsage:
     index_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "vhost": self.vhost,
-            "queue": self.queue,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "embedded_bytes": self.embedded_bytes,
-            "shared_bytes": self.shared_bytes,
-            "index_bytes": self.index_bytes,
-        }
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

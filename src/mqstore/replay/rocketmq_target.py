@@ -191,6 +191,7 @@ LOOKED_AT = 20_000  # messages after the last known end of a queue in which a me
 MAX_QUEUES = 1 << 16  # writable queues of a topic; more are taken for an error
 
 _STORED = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
+_UNEXPECTED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)  # of JSON of another form
 _PASSING = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
@@ -258,11 +259,7 @@ class Producer:
         return known
 
     def _route(self, asked: str, topic: str) -> tuple[WriteQueue, ...]:
-        try:
-            answered = self._connection(self.address).request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": asked})
-        except ClientError as error:
-            self.drop(self.address)
-            raise TargetError(f"{error}; give the address of a name server or a broker") from None
+        answered = self._asked_once(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": asked})
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return ()
         if answered.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -281,16 +278,20 @@ class Producer:
                 if int(data["perm"]) & WRITABLE and masters.get(data["brokerName"])
                 for queue_id in range(_count(topic, asked, int(data["writeQueueNums"])))
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        except _UNEXPECTED:
             raise TargetError(f"{self.address} sent a route that is not one; give the address of a name server or a broker") from None
 
-    def _route_of_broker(self, asked: str, topic: str) -> tuple[WriteQueue, ...]:
-        """Return the queues of a topic of a broker that is not a name server."""
+    def _asked_once(self, code: RequestCode, fields: dict[str, object]) -> Frame:
+        """Return the response of the address that the user gave. Raises TargetError."""
         try:
-            answered = self._connection(self.address).request(RequestCode.GET_ALL_TOPIC_CONFIG, {})
+            return self._connection(self.address).request(code, fields)
         except ClientError as error:
             self.drop(self.address)
             raise TargetError(f"{error}; give the address of a name server or a broker") from None
+
+    def _route_of_broker(self, asked: str, topic: str) -> tuple[WriteQueue, ...]:
+        """Return the queues of a topic of a broker that is not a name server."""
+        answered = self._asked_once(RequestCode.GET_ALL_TOPIC_CONFIG, {})
         if answered.code != ResponseCode.SUCCESS:
             raise TargetError(f"{self.address} is not a name server, and does not list its topics: CODE {answered.code}, {answered.remark}")
         try:
@@ -299,7 +300,7 @@ class Producer:
             number = 0 if config is None or not int(config["perm"]) & WRITABLE else int(config["writeQueueNums"])
             if number > MAX_QUEUES:
                 raise ValueError
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        except _UNEXPECTED:
             raise TargetError(f"{self.address} sent topics that are not a list; give the address of a name server or a broker") from None
         return tuple(WriteQueue(topic, "broker", self.address, queue_id) for queue_id in range(_count(topic, asked, number)))
 

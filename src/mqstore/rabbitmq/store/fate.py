@@ -29,7 +29,6 @@ from mqstore.rabbitmq.format.index_v1 import REPEATED as REPEATED_PUBLISH
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 
 RECOVERED, ACKNOWLEDGED, TRANSIENT, MISSING, DAMAGED, HIDDEN, REPEATED, UNFOUND, REFUSED, UNLISTED = range(10)
-FATES = ("recovered", "acknowledged", "transient", "missing", "damaged", "hidden", "repeated", "unfound", "refused", "unlisted")
 
 
 @dataclass(slots=True)
@@ -66,6 +65,9 @@ class Fates:
         """Add the counts of others."""
         for each in fields(other):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+FATES = tuple(each.name for each in fields(Fates))
 
 
 def fates(

@@ -123,7 +123,7 @@ def test_a_query_that_is_interrupted_while_duckdb_reads_a_table_prints_no_traceb
 
 def test_an_interruption_while_the_options_are_parsed_is_not_silent() -> None:
     done = python(
-        f"{INTERRUPT}from mqstore.cli.common import arguments\narguments.join_ranges = lambda words: interrupt() or words\n"
+        f"{INTERRUPT}from mqstore.cli.common import command\ncommand.join_ranges = lambda words: interrupt() or words\n"
         "from mqstore.cli import entry\nentry.main()",
         "topics", opened(case_named(ROCKETMQ)),
     )  # fmt: skip

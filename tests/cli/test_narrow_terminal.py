@@ -10,8 +10,8 @@ import pytest
 from support.golden import case_named, opened, run_cli
 from support.stores import Store, message
 
-from mqstore.cli.common.grid import display_width
 from mqstore.rabbitmq import QueueStore
+from mqstore.table.formatting import display_width
 
 TOPICS = ("payments-settlement-eu-central-1-production-events", "%RETRY%billing-reconciliation-consumer-group", "订单-东京", "orders")
 KEYS = ("order-2026-11-23-000017-eu-central-1", "K1", "customer:00000001 tracking-1Z999AA10000000001", "FD" + "0" * 54)

@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import option, verb
-from mqstore.cli.common.export_options import ExportOptions
-from mqstore.cli.common.filters import MessageFilters
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import option
+from mqstore.cli.common.command import verb
+from mqstore.cli.common.options import ExportOptions, InspectOptions, MessageFilters, MessagesOptions, TopicsOptions, VerifyOptions
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.read_options import InspectOptions, MessagesOptions, TopicsOptions, VerifyOptions
 from mqstore.cli.jobs.rebuild_export import export, rebuild
-from mqstore.cli.rabbitmq import export as rabbitmq_export
-from mqstore.cli.rabbitmq import messages, queues
-from mqstore.cli.rabbitmq.convert import convert
+from mqstore.cli.read.checks import verify
 from mqstore.cli.read.inspect import inspect
+from mqstore.cli.read.messages import messages
 from mqstore.cli.read.query import ask
-from mqstore.cli.read.verify import verify
+from mqstore.cli.read.queues import topics
+from mqstore.cli.write.convert import convert
 from mqstore.errors import UsageError
+from mqstore.report.parts import Column
 from mqstore.table.formatting import clock, command, size
 
 if TYPE_CHECKING:
@@ -145,13 +144,13 @@ def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession,
         "The other broker: RabbitMQ's queues.",
         "A 3.10.8 node was killed while it merged message files. Brokers from 4.3 on cannot read such queues; here are their messages.",
     )
-    story.show(("topics", node), lambda: queues.topics(out, node, TopicsOptions()))
+    story.show(("topics", node), lambda: topics(out, node, TopicsOptions()))
     first_four = MessagesOptions(filters=MessageFilters(limit=4))
-    story.show(("messages", node, "--limit", 4), lambda: messages.messages(out, node, first_four))
+    story.show(("messages", node, "--limit", 4), lambda: messages(out, node, first_four))
 
     story.step("Queues as a table.", "As for a log: Parquet, each row with its file, position and verdict.")
     words = ("export", node, "--to", table, "--format", "parquet", "--master", master)
-    story.show(words, lambda: rabbitmq_export.export(out, node, ExportOptions(to=table, master=master)))
+    story.show(words, lambda: export(out, node, ExportOptions(to=table, master=master)))
     rows = _run_sql(out, spark, table, QUEUES_SQL)
     out.table(
         (Column("queue"), Column("messages", right=True), Column("bytes", right=True), Column("lost", right=True)),
@@ -160,7 +159,7 @@ def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession,
 
     story.step("Queues of version 2.", "All messages go to a new directory that a broker can start from.")
     story.show(("convert", node, "--to", new, "--queue-version", 2), lambda: convert(out, node, new, queue_version=2))
-    story.show(("topics", new), lambda: queues.topics(out, new, TopicsOptions()))
+    story.show(("topics", new), lambda: topics(out, new, TopicsOptions()))
 
 
 def _demo_directory(keep: Path | None) -> Path:

@@ -33,15 +33,15 @@ from mqstore.cli.common.arguments import (
     WIDE_HELP,
     column_names,
 )
-from mqstore.cli.common.diagnoses import NotReadableError
 from mqstore.cli.common.output import CommonOptions, Format
 from mqstore.cli.common.progress import interrupted_work
 from mqstore.cli.jobs import follow, replay, salvage
 from mqstore.cli.jobs import rebuild_export as jobs
-from mqstore.cli.rabbitmq import convert, rescue
-from mqstore.cli.read import diagnose, find, inspect, lookup, messages, mqadmin, query, queues, sql, timers, usage, verify
+from mqstore.cli.read import checks, inspect, lookup, messages, mqadmin, query, queues, sql
+from mqstore.cli.read.checks import NotReadableError
 from mqstore.cli.serve import command as serve
 from mqstore.cli.serve import console
+from mqstore.cli.write import convert, rescue
 from mqstore.cli.write import load as loading
 from mqstore.cli.write import put as putting
 from mqstore.cli.write import repair as repairing
@@ -125,13 +125,9 @@ def options(
 
 for module in (
     inspect,
-    diagnose,
-    verify,
-    usage,
+    checks,
     messages,
-    find,
     queues,
-    timers,
     query,
     sql,
     jobs,

@@ -8,30 +8,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from mqstore.findings import Damage
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.rabbitmq.find import FoundInQueues, find
+from mqstore.rabbitmq.find import FOUND_COLUMNS, FoundInQueues, find
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.table.columns import QueueSelection
+from mqstore.table.formatting import clock, count, size
 from mqstore.table.needle import Needle
+from mqstore.table.text import rabbitmq_columns_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 DEFAULT_LIMIT = 10_000
+FINDINGS_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FindInQueuesReport:
     """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on, why: where it ran, and why.
 
-    damaged: whether the store has findings, so that messages may be missing.
+    damage: the store's findings, because of which messages may be missing.
     """
+
+    family: ClassVar[str] = "rabbitmq"
 
     store: str
     text: str
@@ -39,13 +45,43 @@ class FindInQueuesReport:
     counts: FoundInQueues
     seconds: float
     runs_on: str
-    damaged: bool
+    damage: tuple[Damage, ...]
     why: str = ""
 
     @property
     def complete(self) -> bool:
         """Whether a message with the text cannot have been missed."""
-        return not self.damaged and not self.counts.unreadable
+        return not self.damage and not self.counts.unreadable
+
+    @property
+    def hits(self) -> int:
+        """How many there are, also beyond the limit."""
+        return self.counts.hits
+
+    @property
+    def extent(self) -> str:
+        """What was searched, and how fast."""
+        return f"{count(self.counts.messages, 'message')}, {size(self.counts.bytes)} of payloads searched in {clock(self.seconds)}"
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences on what the search could not see, and on what an answer without hits is worth."""
+        limits = [f"{item.file} at {item.offset}: {item.detail}" for item in self.damage[:FINDINGS_NAMED]]
+        if len(self.damage) > FINDINGS_NAMED:
+            limits.append(f"and {len(self.damage) - FINDINGS_NAMED} further findings; `mqstore verify` lists them all")
+        if self.counts.unreadable:
+            unread = count(self.counts.unreadable, "message")
+            limits.append(f"{unread} could not be searched, because their bytes are damaged or lost")
+        if not self.hits and self.complete:
+            limits.append("not found: no message in these files has it")
+        elif not self.hits:
+            limits.append("not found; whether a message that could not be searched has it is unknown")
+        return tuple(limits)
+
+    def columns(self, body: str) -> tuple[str, ...]:
+        """Return the names of the values of a row. body: as for `find_in_queues`."""
+        names = ("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body))
+        return (*names, *FOUND_COLUMNS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `find -o json` prints."""
@@ -128,7 +164,7 @@ def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress |
         rows += outcome.rows[: max(0, task.limit - len(rows))]
         counts.add(outcome.counts)
     return FindInQueuesReport(
-        str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, bool(store.findings)
+        str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, tuple(store.findings)
     )
 
 

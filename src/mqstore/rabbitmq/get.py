@@ -5,17 +5,18 @@ get(store, vhost="/", queue="orders", at=0).row["payload_len"]
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, queue_title
-from mqstore.table.text import json_rows, rabbitmq_columns_for, rename_properties_json
+from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_table import MessageRows
@@ -29,8 +30,21 @@ _LOST = ("damaged", "unreachable")
 class Message:
     """One message. row: of the message table, with the payload in base64. notes: sentences on how it was found."""
 
+    family: ClassVar[str] = "rabbitmq"
+    body_name: ClassVar[str] = "payload"
+
     row: dict[str, Any]
     notes: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> bytes | None:
+        """The payload; None if its bytes are not there."""
+        return None if self.row["payload_b64"] is None else base64.b64decode(self.row["payload_b64"])
+
+    @property
+    def bodiless(self) -> str:
+        """What is said if there is no payload."""
+        return f"the payload of message {self.row['msg_id']} was not found"
 
     @property
     def ok(self) -> bool:
@@ -38,9 +52,10 @@ class Message:
         return self.row["verdict"] not in _LOST
 
     def as_dict(self, body: str = "base64") -> dict[str, Any]:
-        """Return the document that `get -o json` prints. body: none, sha256 or base64."""
+        """Return the document that `get -o json` prints. body: none, sha256, base64 or text."""
         names = ("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body))
-        return {name: self.row[name] for name in names}
+        row = self.row | {"payload": body_text(self.body)} if body == "text" else self.row
+        return {name: row[name] for name in names}
 
 
 def get(

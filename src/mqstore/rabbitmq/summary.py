@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore.rabbitmq.diagnosis import advise, version_evidence
 from mqstore.rabbitmq.store.listing import empty_queues, totals, unread_parts, vhost_rows
@@ -59,6 +59,8 @@ class VhostSummary:
 class RabbitMQSummary:
     """What `inspect` reports of a RabbitMQ store. first, last: modification times of the oldest and the newest file."""
 
+    family: ClassVar[Literal["rabbitmq"]] = "rabbitmq"
+
     store: str
     queue_versions: tuple[int, ...]
     vhosts: tuple[VhostSummary, ...]
@@ -86,7 +88,7 @@ class RabbitMQSummary:
         same = set(counts.values())
         return {
             "store": self.store,
-            "family": "rabbitmq",
+            "family": self.family,
             "version": ", ".join(map(str, self.queue_versions)),
             "queue_versions": list(self.queue_versions),
             "fits": FITS[self.queue_versions],

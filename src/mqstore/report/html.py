@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from itertools import chain, islice
 
-from mqstore.report.parts import Fact, Findings, Gap, Headline, NextStep, Part, Sentence, Sentences, Table, Tone
+from mqstore.report.parts import Fact, Findings, Gap, Headline, NextStep, Others, Part, Sentence, Sentences, Table, Tone
 from mqstore.table.formatting import printable
 
 SHARE = "share"  # the title of a column whose cells, such as `12.5 %`, are drawn as well
@@ -60,7 +60,7 @@ def table(part: Table, address: Address = _nowhere) -> str:
         lines.append(f"<tr>{''.join(cells)}</tr>")
     title = _text(part.title)
     body = "\n".join(lines)
-    more = f'\n<p class="quiet">… {others:,} more</p>' if others else ""
+    more = f"\n{_others(others)}" if others else ""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table><caption class="hidden">{title}</caption>'
         f"<thead><tr>{titles}</tr></thead><tbody>\n{body}\n</tbody></table></div>{more}"
@@ -94,12 +94,18 @@ def _rendered(part: Part, address: Address) -> str:
         others = len(part.texts) - len(shown)
         items = "".join(f"<li>{prose(text)}</li>" for text in shown) + (f'<li class="quiet">… {others:,} more</li>' if others else "")
         return f"<ul>{items}</ul>" if items else ""
+    if isinstance(part, Others):
+        return _others(part.number) if part.number else ""
     if isinstance(part, Findings):
         return _titled(part.kinds, address)
     if isinstance(part, NextStep):
         commands = "".join(f'<pre tabindex="0" aria-label="Command" class="wrap">{_text(line)}</pre>' for line in part.command_lines)
         return f"<p>Next: {prose(part.sentence)}</p>{commands}"
     return ""
+
+
+def _others(number: int) -> str:
+    return f'<p class="quiet">… {number:,} more</p>'
 
 
 def _facts(facts: Iterable[Fact]) -> str:

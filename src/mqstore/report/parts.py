@@ -116,6 +116,13 @@ class Sentences:
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """How many more there are than are shown."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Damage: by kind, and one by one in groups of a file and a kind."""
 
@@ -163,7 +170,7 @@ class Gap:
     """What follows is about something else."""
 
 
-Part = Headline | Sentence | Fact | Table | Sentences | Findings | NextStep | Gap
+Part = Headline | Sentence | Fact | Table | Sentences | Others | Findings | NextStep | Gap
 Parts = Iterator[Part]
 
 

@@ -8,7 +8,7 @@ is looked for. A body that cannot be decompressed is not searched; it is counted
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,12 @@ from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import batch_of
 from mqstore.rocketmq.store.split_reader import opened_view
 from mqstore.rocketmq.store.view import ConsumerOffset, View
+from mqstore.table.formatting import count, pace
 from mqstore.table.needle import COMPRESSED, Needle, expand, looks_compressed
 from mqstore.table.text import columns_for, python_rows
 
 # added to the columns of the message table
+BURIED_NAMED = 20
 FOUND_COLUMNS = ("matched_in", "matched_as", "state", "indexed", "consumed_by", "not_consumed_by")
 
 MAX_KEPT = 10_000  # hits of a task that are decoded; further ones are counted
@@ -302,6 +304,8 @@ class FindReport:
     buried: places (file, offset) of the text in damaged bytes. unsearched: bodies that cannot be decompressed.
     """
 
+    family: ClassVar[str] = "rocketmq"
+
     store: str
     text: str
     rows: tuple[dict[str, Any], ...]
@@ -323,6 +327,32 @@ class FindReport:
     def complete(self) -> bool:
         """Whether a message with the text cannot have been missed."""
         return not self.damaged_ranges and not self.unsearched and not self.damage
+
+    @property
+    def extent(self) -> str:
+        """What was searched, and how fast."""
+        return f"{count(self.records, 'record')} read: {self.how}; {pace(self.searched, self.seconds)}"
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences on what is not among the rows, and on what the search could not see."""
+        limits = []
+        if self.hits > len(self.rows):
+            limits.append(f"{count(len(self.rows), 'row')} of {self.hits:,} shown; --limit N shows more")
+        for file, offset in self.buried[:BURIED_NAMED]:
+            limits.append(f"{file} at {offset}: the text is in bytes that are not a valid record; `mqstore verify` reports what is there")
+        if self.unsearched:
+            limits.append(f"{count(self.unsearched, 'compressed message')} could not be searched, because the body cannot be decompressed")
+        if self.damaged_ranges:
+            limits.append(
+                f"bytes of the log that are not a valid record were searched ({count(self.damaged_ranges, 'range')}), "
+                "but what was overwritten or compressed there is unknown"
+            )
+        return (*limits, *self.notes)
+
+    def columns(self, body: str) -> tuple[str, ...]:
+        """Return the names of the values of a row. body: as for `mqstore.jobs.find.find`."""
+        return (*columns_for(body), *FOUND_COLUMNS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `find -o json` prints."""

@@ -5,9 +5,10 @@ get(store, store.view(), offset=184).row["topic"]
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rocketmq.format.record import parse_message_id
@@ -16,7 +17,7 @@ from mqstore.rocketmq.format.trace_message import Step, steps
 from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.query.message_pages import batches_at
 from mqstore.table.formatting import count
-from mqstore.table.text import columns_for, python_rows
+from mqstore.table.text import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
@@ -29,8 +30,21 @@ WAYS = "name the message with one of --offset PHYSICAL, --id MESSAGE_ID, --uniqu
 class Message:
     """One message. row: of the message table, with the body in base64. notes: sentences on how it was found."""
 
+    family: ClassVar[str] = "rocketmq"
+    body_name: ClassVar[str] = "body"
+
     row: dict[str, Any]
     notes: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> bytes | None:
+        """The decompressed body; None if it cannot be decompressed."""
+        return None if self.row["body"] is None else base64.b64decode(self.row["body"])
+
+    @property
+    def bodiless(self) -> str:
+        """What is said if there is no body."""
+        return f"the body of the message at {self.row['physical_offset']} cannot be decompressed"
 
     @property
     def ok(self) -> bool:
@@ -38,8 +52,9 @@ class Message:
         return str(self.row["verdict"]) != "damaged"
 
     def as_dict(self, body: str = "base64") -> dict[str, Any]:
-        """Return the document that `get -o json` prints. body: none, sha256 or base64."""
-        return {name: self.row[name] for name in columns_for(body)}
+        """Return the document that `get -o json` prints. body: none, sha256, base64 or text."""
+        row = self.row | {"body": body_text(self.body)} if body == "text" else self.row
+        return {name: row[name] for name in columns_for(body)}
 
 
 def get(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore.rocketmq.diagnosis.diagnosis import advise
 from mqstore.rocketmq.format.profile import VERSIONS, profile
@@ -61,8 +61,9 @@ class LogEnd:
 class RocketMQSummary:
     """What `inspect` reports of a RocketMQ store."""
 
+    family: ClassVar[Literal["rocketmq"]] = "rocketmq"
+
     store: str
-    family: str
     version: str
     suggested: str
     version_known_from: str
@@ -159,7 +160,6 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
     used = [file for file in index if file.index_count > 1]
     return RocketMQSummary(
         store=str(store.path),
-        family=store.family,
         version=version,
         suggested=store.evidence.profile.version,
         version_known_from="one file of a log does not show it" if store.log_only else store.evidence.why,

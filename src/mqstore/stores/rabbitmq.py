@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 
 
 class RabbitMQ(RabbitMQStore):
-    """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit: what `usage` counts."""
+    """A RabbitMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit, export_unit: what
+    `usage` and `export` count.
+    """
 
     progress_unit = "index entries"
     usage_unit = "queues"
+    export_unit = "parts"
 
     def messages(
         self,

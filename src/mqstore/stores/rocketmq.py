@@ -45,10 +45,13 @@ if TYPE_CHECKING:
 
 
 class RocketMQ(RocketMQStore):
-    """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit: what `usage` counts."""
+    """A RocketMQ store, read-only. progress_unit: what `verify` and `diagnose` count; usage_unit, export_unit: what
+    `usage` and `export` count.
+    """
 
     progress_unit = "bytes"
     usage_unit = "bytes"
+    export_unit = "bytes"
 
     def messages(
         self,

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
+from unicodedata import east_asian_width
 
 from mqstore.errors import UsageError
 
@@ -138,6 +139,11 @@ def count(number: int, noun: str) -> str:
     """
     plural = noun[:-1] + "ies" if noun.endswith("try") else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that the text takes."""
+    return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mqstore.cli.common.grid import Column, Grid, display_width
+from mqstore.cli.common.grid import Grid
+from mqstore.report.parts import Column
+from mqstore.table.formatting import display_width
 
 
 def grid(rows: list[list[str]], *, width: int | None, columns: tuple[Column, ...]) -> list[str]:

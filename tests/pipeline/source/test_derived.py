@@ -12,11 +12,11 @@ from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_c
 from support.stores import Store, message
 
 import mqstore
-from mqstore.cli.read.queues import queue_rows
 from mqstore.pipeline.source import derived
 from mqstore.pipeline.source.derived import SOURCES, QueueFilter, TableReader, finding_rows
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.rocketmq.listing import entry_rows
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_a_queue_row_is_an_entry_of_a_queue_file(case: GoldenCase) -> None:
     wanted = [
         {"topic": queue.topic, "queue_id": queue.queue_id, **row}
         for queue in view.queues()
-        for row in queue_rows(store, view, queue, queue.min_offset, queue.max_offset)
+        for row in entry_rows(store, view, queue, queue.min_offset, queue.max_offset)
     ]
 
     def place(row: Row) -> tuple[str, int, int]:

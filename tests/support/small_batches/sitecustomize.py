@@ -25,7 +25,7 @@ from typing import Any, SupportsIndex
 LOWERED = {
     "broker.runtime.acceptor": {"ACCEPTED_AT_ONCE": 1},
     "cli.jobs.replay_rows": {"CHUNK": 61},
-    "cli.read.queues": {"CHUNK": 3},
+    "rocketmq.listing": {"CHUNK": 3},
     "cli.write.load": {"FLUSH_EVERY": 4099},
     "cli.write.load_rows": {"ROWS": 3, "BYTES": 1001},
     "console.listing": {"WINDOW": 1009, "TOGETHER": 3},
@@ -128,7 +128,7 @@ KEPT = {
     "broker.handlers.queries.MOST_ENTRIES": _LIMIT,
     "wreck.carving.MESSAGES": "the room that the compiled carver asks for",
     "wreck.carving.MESSAGE_ROWS": "the number of columns",
-    "cli.read.query.KEYS_READ": _LIMIT,
+    "rocketmq.lookup.explain.KEYS_READ": _LIMIT,
     "rocketmq.summary.TAIL": _LIMIT,
     "broker.runtime.read_only_store.READ": "a permission",
     "console.bodies.JSON_READ": _LIMIT,

@@ -1,38 +1,22 @@
-"""What all commands share: the store argument, common options, and `verb`, which makes a function a command.
+"""Arguments and options that several commands take, and the parsing of their values.
 
-A command is a function that takes an `Output` and its options and returns the exit status. Options are single parameters, or an options
-class (`option_classes`), which is what the RocketMQ and the RabbitMQ back end of a command share:
-
-    verb(app, example="topics /backup/store", rabbitmq=rabbitmq_queues.topics)(topics)
-
-`-o`, `--no-color`, `-q`, `-v`, `--progress`, `--wide`, `--columns` and `--escape-formulas` are added to each command, accepted before and
-after its name.
+>>> join_ranges(["messages", "store", "--between", "3h", "2h"])
+['messages', 'store', '--between', '3h..2h']
+>>> time_range("5..9"), time_range("5,9")
+((5, 9), (5, 9))
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from mqstore.cli.common.option_classes import back_end_arguments, command_parameters
-from mqstore.cli.common.output import CommonOptions, Format, Output
-from mqstore.cli.common.store_kind import BackEnd, back_end_for
-from mqstore.cli.common.time_range import join_ranges
 from mqstore.errors import UsageError
 from mqstore.table.formatting import parse_time
-
-if TYPE_CHECKING:
-    from mqstore.rocketmq.store.store import RocketMQStore
-    from mqstore.rocketmq.store.view import View
-    from mqstore.stores.rabbitmq import RabbitMQ
-    from mqstore.stores.rocketmq import RocketMQ
 
 
 class ViewName(StrEnum):
@@ -175,187 +159,32 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
     return names
 
 
-class _Command(TyperCommand):
-    """A command that takes a range of times as two words, too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, join_ranges(args))
-
-
-_GLOBAL = "Output"
-
-
-def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool, with_columns: bool) -> list[inspect.Parameter]:
-    """Return the options of every command; one that uses -o or -q for itself keeps only the long form, one with --columns its own."""
-    output = ("--output", "-o") if short_output else ("--output",)
-    quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
-    options: dict[str, tuple[Any, Any, Any]] = {
-        "output_": (
-            Format | None,
-            typer.Option(*output, help=OUTPUT_HELP, rich_help_panel=_GLOBAL, show_default=False),
-            None,
-        ),
-        "no_color_": (bool, typer.Option("--no-color", help="Do not use colours.", rich_help_panel=_GLOBAL), False),
-        "quiet_": (bool, typer.Option(*quiet, help=QUIET_HELP, rich_help_panel=_GLOBAL), False),
-        "verbose_": (
-            bool,
-            typer.Option("--verbose", "-v", help=VERBOSE_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "progress_": (
-            bool,
-            typer.Option("--progress", help=PROGRESS_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "wide_": (
-            bool,
-            typer.Option("--wide", help=WIDE_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "escape_formulas_": (
-            bool,
-            typer.Option("--escape-formulas", help=FORMULAS_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-    }
-    if with_columns:
-        chosen = typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, rich_help_panel=_GLOBAL, show_default=False)
-        options["columns_"] = (str | None, chosen, None)
-    if reads_store:
-        reached = typer.Option("--fs-option", metavar="NAME=VALUE", help=FS_HELP, rich_help_panel="Stores by URL", show_default=False)
-        options = {"fs_option_": (list[str] | None, reached, None), **options}
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        for name, (kind, option, default) in options.items()
-    ]
+def join_ranges(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with those of `--between FROM TO` as one: `--between FROM..TO`."""
+    joined = list(words)
+    for place, word in enumerate(words):
+        if word == "--between" and [_is_time(each) for each in words[place + 1 : place + 3]] == [True, True]:
+            joined[place + 1 : place + 3] = ["..".join(words[place + 1 : place + 3])]
+            break
+    return joined
 
 
-def verb(
-    app: typer.Typer,
-    name: str | None = None,
-    *,
-    example: str,
-    panel: str | None = None,
-    hidden: bool = False,
-    short_output: bool = True,
-    short_quiet: bool = True,
-    rabbitmq: BackEnd | str | bool = False,
-    several: BackEnd | None = None,
-    is_pattern: Callable[[Path], bool] = lambda _: False,
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a function a command of the app.
-
-    example: a command line without `mqstore`, shown at the end of the help.
-    rabbitmq: True if the command answers for both kinds of store, the back end for RabbitMQ stores, with the same parameters, or the reason
-    why there is none.
-    several: the back end for a list of stores of either kind, with the same parameters; is_pattern: whether a path leads to it, too.
-    """
-
-    def register(function: Callable[..., int]) -> Callable[..., int]:
-        own = command_parameters(function)
-        if several is not None:
-            own = [each.replace(annotation=Stores) if each.annotation == Store else each for each in own]
-        reads_store = any(parameter.annotation in (Store, Stores) for parameter in own)
-        common = _common_parameters(short_output, short_quiet, reads_store, all(parameter.name != "columns" for parameter in own))
-        context = inspect.Parameter("context_", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-
-        @functools.wraps(function)
-        def command(context_: typer.Context, **given: Any) -> int:
-            settings = context_.find_object(CommonOptions) or CommonOptions()
-            chosen = settings.override(
-                format=given.pop("output_"),
-                no_color=given.pop("no_color_"),
-                quiet=given.pop("quiet_"),
-                verbose=given.pop("verbose_"),
-                progress=given.pop("progress_"),
-                wide=given.pop("wide_"),
-                columns=column_names(given.pop("columns_", None), "--columns") or (),
-                escape_formulas=given.pop("escape_formulas_"),
-            )
-            if chosen.escape_formulas and chosen.format is not Format.CSV:
-                raise UsageError("--escape-formulas is for cells of CSV; give it with -o csv")
-            out = Output(chosen)
-            reached = given.pop("fs_option_", None)
-            if reached:
-                stores = given["store"]
-                given["store"] = (
-                    _with_fs_options(stores, reached) if several is None else [_with_fs_options(each, reached) for each in stores]
-                )
-            if several is not None:
-                if len(given["store"]) > 1 or is_pattern(given["store"][0]):
-                    return _checked(out, several(out, **back_end_arguments(several, given)))
-                given["store"] = given["store"][0]
-            back_end = back_end_for(function, rabbitmq, own, given)
-            return _checked(out, back_end(out, **back_end_arguments(function, given)))
-
-        parameters = [context, *own, *common]
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(
-            name,
-            cls=_Command,
-            epilog=f"Example: mqstore {example}",
-            rich_help_panel=panel,
-            hidden=hidden,
-            no_args_is_help=False,
-        )(command)
-        return function
-
-    return register
+def time_range(text: str) -> tuple[int, int]:
+    """Parse FROM..TO or FROM,TO. Raises UsageError."""
+    begin, mark, end = text.partition("..")
+    if not mark:
+        begin, mark, end = text.partition(",")
+    if not begin.strip() or not end.strip():
+        raise UsageError(
+            f"--between {text!r} does not give two times; write --between FROM..TO or --between FROM TO, such as 3h..2h or "
+            "2024-05-01..2024-05-02"
+        )
+    return parse_time(begin, "--between"), parse_time(end, "--between")
 
 
-def _checked(out: Output, status: int) -> int:
-    """Return the status of a command whose tables had all columns of --columns. Raises UsageError."""
-    out.check_columns()
-    return status
-
-
-def _with_fs_options(store: object, named: Sequence[str]) -> object:
-    """Return the store argument with the options of --fs-option. Raises UsageError."""
-    from mqstore.files.location import Url
-
-    if not isinstance(store, Url):
-        raise UsageError(f"--fs-option applies to URLs, and {store} is a path; leave it out")
-    pairs = [option.partition("=") for option in named]
-    if not all(name and sign for name, sign, _ in pairs):
-        raise UsageError("--fs-option takes NAME=VALUE, such as endpoint_url=http://127.0.0.1:9000")
-    return store.with_options({name: value for name, _, value in pairs})
-
-
-def open_store(store: Path, config: Path | None) -> RocketMQ:
-    """Open the store argument of a command."""
-    from mqstore.stores import open_rocketmq
-
-    return open_rocketmq(store, config=config)
-
-
-def open_either(
-    store: Path, *, config: Path | None = None, names: Path | None = None, now: int | None = None, careful: bool = False
-) -> RocketMQ | RabbitMQ:
-    """Open the store argument of a command that answers for both kinds. config: RocketMQ; the others: RabbitMQ."""
-    from mqstore.rabbitmq.definitions.document import read_queue_names
-    from mqstore.stores import open_store as open_any
-
-    return open_any(store, config=config, names=() if names is None else tuple(read_queue_names(names)), now=now, careful=careful)
-
-
-def recovered_as(view: View) -> str:
-    """Return the version of the broker whose recovery a view shows."""
-    of = getattr(view, "profile", None)
-    return "" if of is None else str(of.version)
-
-
-def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: str | None) -> View:
-    """Return a view of an open store; print what a recovery discards as notes."""
-    from mqstore.rocketmq.format.profile import profile
-
-    if as_version is not None:
-        profile(as_version)
-    if as_version is not None and view is ViewName.DISK:
-        out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
-    if view is ViewName.DISK and not store.log_only and (unread := store.unread_queues) is not None:
-        out.note(f"{store.unread_sentence('consume queues', unread)}; --view recovered derives them from the log")
-    found = store.view(view.value, as_=as_version)
-    for note in getattr(found, "notes", ()):
-        out.note(f"recovery as {recovered_as(found)}: {note}")
-    return found
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text, "--between")
+    except UsageError:
+        return False
+    return True

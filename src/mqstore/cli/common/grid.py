@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from unicodedata import east_asian_width
 
-from mqstore.table.formatting import printable
+from mqstore.report.parts import Column, Tone
+from mqstore.table.formatting import display_width, printable
 
 GAP = "  "
 SAMPLE = 400
@@ -31,25 +31,7 @@ SPARED = 0.9  # a column is left out if that saves a tenth of the lines
 _BREAK = re.compile(r"[-_./:,;|%=@&+]")  # text without a blank is broken after these
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of text. right: numbers. flexible: may take several lines to make the table fit.
-
-    path: is shortened in the middle of its directories first. drop: the first columns to be left out have the highest number, and 0 is for
-    those that never are. style: returns a cell's SGR number.
-    """
-
-    title: str
-    right: bool = False
-    flexible: bool = False
-    style: Callable[[str], str] | None = None
-    path: bool = False
-    drop: int = 0
-
-
-def display_width(text: str) -> int:
-    """Return the number of terminal columns that the text takes."""
-    return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+_SGR = {Tone.GOOD: "32", Tone.CAUTION: "33", Tone.BAD: "31", Tone.FAINT: "2", Tone.STRONG: "1", Tone.PLAIN: ""}
 
 
 def _start(text: str, width: int) -> str:
@@ -181,8 +163,8 @@ class Grid:
             titles = self._titles_that_fit(titles)
         for line in (0, 1):
             if any(titles[k][line] for k in self._shown):
-                yield from self._lines([title[line] for title in titles], lambda _: "1")
-        yield from self._lines(["─" * width for width in self._widths], lambda _: "2")
+                yield from self._lines([title[line] for title in titles], "1")
+        yield from self._lines(["─" * width for width in self._widths], "2")
 
     def _titles_that_fit(self, titles: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the titles in one line each if there is room for all of them, else where the column is wide enough."""
@@ -240,13 +222,13 @@ class Grid:
         room = max(NARROWEST, (self._width or 0) - margin)
         for column, text in zip(self._columns, row, strict=True):
             title = column.title + " " * (margin - display_width(column.title))
-            code = column.style(text) if self._colour and column.style is not None and text else ""
+            code = _SGR[column.tone(text)] if self._colour and column.tone is not None and text else ""
             for number, piece in enumerate(_fold(text, room)):
                 shown = f"\x1b[{code}m{piece}\x1b[0m" if code else piece
                 yield f"{' ' * margin if number else title}{shown}".rstrip() + "\n"
         yield "\n"
 
-    def _lines(self, row: Sequence[str], style: Callable[[str], str] | None = None) -> Iterator[str]:
+    def _lines(self, row: Sequence[str], style: str = "") -> Iterator[str]:
         """Yield the lines of a row: as many as its longest cell takes."""
         widths = self._widths or []
         needed = sum(max(widths[k], display_width(row[k])) + len(GAP) for k in self._shown) - len(GAP)
@@ -257,8 +239,9 @@ class Grid:
             for k, pieces in folded.items():
                 column, text = self._columns[k], pieces[number] if number < len(pieces) else ""
                 room = " " * max(0, widths[k] - display_width(text))
-                chosen = style or column.style
-                code = chosen(row[k]) if self._colour and chosen is not None and text else ""
+                code = ""
+                if self._colour and text:
+                    code = style or (_SGR[column.tone(row[k])] if column.tone is not None else "")
                 coloured = f"\x1b[{code}m{text}\x1b[0m" if code else text
                 cells.append(room + coloured if column.right else coloured + room)
             yield GAP.join(cells).rstrip() + "\n"

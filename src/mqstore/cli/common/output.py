@@ -17,12 +17,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.cli.common.chosen_columns import ChosenColumns
-from mqstore.cli.common.grid import Column, Grid
+from mqstore.cli.common.grid import Grid
 from mqstore.cli.common.progress import BYTES, Report, progress_bar
-from mqstore.table.formatting import no_formula, printable, printable_csv, printable_json
+from mqstore.report.parts import (
+    SHOWN,
+    Column,
+    Fact,
+    Findings,
+    Headline,
+    NextStep,
+    Others,
+    Part,
+    Sentence,
+    Sentences,
+    Table,
+    Tone,
+    distinct,
+)
+from mqstore.table.formatting import count, no_formula, printable, printable_csv, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +47,9 @@ if TYPE_CHECKING:
 WIDE = 200  # columns of text that is not for a terminal
 BUFFER = 1 << 18
 FACT = 12  # columns for a name before its value
-
+STYLES = {
+    Tone.PLAIN: None, Tone.GOOD: "green", Tone.CAUTION: "yellow", Tone.BAD: "red", Tone.FAINT: "dim", Tone.STRONG: "bold",
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -161,6 +179,63 @@ class Output:
         else:
             self.document(value)
 
+    def show(self, parts: Iterable[Part]) -> None:
+        """Print the parts of a report for a person, each as it is made."""
+        for part in parts:
+            if isinstance(part, Headline):
+                self.line(part.text, f"bold {STYLES[part.tone] or ''}".rstrip(), whole=part.whole)
+            elif isinstance(part, Sentence):
+                self.line(part.text, STYLES[part.tone])
+            elif isinstance(part, Fact):
+                self.fact(part.name, part.value, STYLES[part.tone])
+            elif isinstance(part, Table):
+                self.show_table(part)
+            elif isinstance(part, Sentences):
+                self._show_sentences(part)
+            elif isinstance(part, Findings):
+                self._show_findings(part)
+            elif isinstance(part, Others):
+                self.more_rows(part.number)
+            elif isinstance(part, NextStep):
+                self.next_step(part.sentence, *part.command_lines)
+            else:
+                self.line()
+
+    def show_table(self, part: Table) -> int:
+        """Print a table for a person, and how many rows are left out. Returns the number of those that are printed."""
+        limit = None if self.settings.verbose else part.shown
+        rows = iter(part.rows)
+        grid = self.grid(part.columns, indent=part.indent)
+        grid.add(distinct(part.columns, islice(rows, limit)))
+        grid.close()
+        self.more_rows(sum(1 for _ in rows))
+        return grid.rows
+
+    def _show_sentences(self, part: Sentences) -> None:
+        shown = part.texts if part.shown is None else self.first(part.texts, part.shown)
+        for text in shown:
+            self.line(f"  {text}")
+        others = len(part.texts) - len(shown)
+        if others and part.indented:
+            self.line(f"  … {others:,} more; -v lists all", "dim")
+        else:
+            self.more_rows(others)
+
+    def _show_findings(self, part: Findings) -> None:
+        """Print damage by kind, then the first findings of each kind and file, with the number of the others; with -v all of them."""
+        self.show_table(part.kinds)
+        self.line()
+        groups = [[item] for item in part.damage] if self.settings.verbose else part.groups
+        shown = self.first(groups, SHOWN)
+        for group in shown:
+            listed, others = part.of_group(group)
+            for item in listed:
+                self.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", "bold")
+                self.line(f"    {item.detail}.")
+            if others:
+                self.line(f"    {others}", "dim")
+        self.more_rows(len(groups) - len(shown))
+
     def next_step(self, sentence: str, *command_lines: str) -> None:
         """Print what to do next, with command lines that can be copied."""
         self.line(f"Next: {sentence}")
@@ -270,10 +345,7 @@ class Output:
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]], *, indent: int = 0) -> int:
         """Print a whole table for a person. Returns the number of rows."""
-        grid = self.grid(columns, indent=indent)
-        grid.add(rows)
-        grid.close()
-        return grid.rows
+        return self.show_table(Table(columns, rows, indent=indent))
 
     def first(self, rows: Sequence[T], limit: int) -> Sequence[T]:
         """Return the first rows for a person; all of them with -v."""
@@ -292,6 +364,14 @@ class Output:
             return
         if sys.stderr.isatty() or self.settings.verbose or (self.is_text and not hint):
             self.errors.print(printable(sentence), markup=False, style="yellow")
+
+    def notes(self, sentences: Iterable[str]) -> None:
+        """Print findings as notes: the first of them, and the number of the others."""
+        rest = iter(sentences)
+        for sentence in islice(rest, SHOWN):
+            self.note(sentence)
+        if others := sum(1 for _ in rest):
+            self.note(f"and {others} further findings; `mqstore verify` lists them all")
 
     def log(self, sentence: str) -> None:
         """Print a detail that only `-v` shows."""

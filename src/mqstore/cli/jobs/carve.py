@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.cli.common.grid import Column
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotAStoreError, TargetError, UsageError
 from mqstore.findings import Verdict
+from mqstore.report.parts import Column
 from mqstore.table.formatting import clock, command, count, pace, size
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Columns, Config, Store, column_names, option, verb
+from mqstore.cli.common.arguments import Columns, Config, Store, column_names, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
-from mqstore.table.formatting import clock, count, size
+from mqstore.report.written import followed_parts
+from mqstore.table.formatting import clock, count
 
 if TYPE_CHECKING:
-    from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport
+    from mqstore.pipeline.tail.follow import FollowedBatch
 
 INTERRUPTED = 130
 
@@ -78,7 +79,7 @@ def follow(
     for note in report.notes:
         out.note(f"opening {to}: {note}")
     if out.is_text:
-        _print(out, report, to)
+        out.show(followed_parts(report, to))
     else:
         out.report(report.as_dict() | {"store": str(store), "to": str(to)})
     return INTERRUPTED if report.stopped == "interrupt" else 0 if report.ok else 1
@@ -88,17 +89,6 @@ def _print_batch(batch: FollowedBatch) -> None:
     again = ", already present" if batch.repeated else ""
     line = f"batch {batch.number}: {count(batch.messages, 'message')} up to {batch.stop:,}{again}, {clock(batch.seconds)}"
     print(line, file=sys.stderr, flush=True)
-
-
-def _print(out: Output, report: FollowReport, to: Path) -> None:
-    out.line(f"Followed into {to}", style="bold green" if report.ok else "bold yellow")
-    upto = f", up to physical offset {report.end:,}" if report.end >= 0 else ": nothing new"
-    batches = f"{report.batches:,} batch" if report.batches == 1 else f"{report.batches:,} batches"
-    out.line(f"{count(report.messages, 'message')} in {batches} from {size(report.log_bytes)} of log{upto}; {clock(report.seconds)}.")
-    if not report.ok:
-        out.line()
-        out.line("Skipped:", style="bold")
-        print_damage(out, report.damage)
 
 
 def register(app: typer.Typer) -> None:

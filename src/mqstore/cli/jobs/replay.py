@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import QueueNames, ViewName, option, path, verb
-from mqstore.cli.common.filters import MessageFilters
+from mqstore.cli.common.arguments import QueueNames, ViewName, option, path
+from mqstore.cli.common.command import verb
+from mqstore.cli.common.options import MessageFilters
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.findings import Verdict
@@ -147,6 +148,7 @@ def _send(
 
 def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Iterator[ReplayMessage]:
     """Return the chosen messages of a source. Raises UsageError, CannotOpenError, NotFoundError."""
+    from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.replay import sources
     from mqstore.stores import open_store
@@ -157,7 +159,7 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
         from mqstore.cli.jobs.replay_rows import rows_of_file
 
         return rows_of_file(store)
-    opened = open_store(store)
+    opened = open_store(store, names=() if options.names is None else read_queue_names(options.names))
     verdicts = frozenset(options.filters.verdict or ())
     unknown = verdicts - {str(verdict) for verdict in Verdict}
     if unknown:
@@ -169,10 +171,6 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
     if isinstance(opened, RabbitMQStore):
         if options.not_consumed_by:
             raise UsageError("--not-consumed-by names a group of RocketMQ; a RabbitMQ store has messages that wait, which is the default")
-        if options.names is not None:
-            from mqstore.cli.rabbitmq.store import open_rabbitmq
-
-            opened = open_rabbitmq(store, names=options.names)
         chosen = options.filters.queue_selection(ViewName.DISK)
         if sentence := opened.unknown_name(chosen.vhosts, chosen.queues):
             raise NotFoundError(sentence)

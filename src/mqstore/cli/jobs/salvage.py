@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Master, QueueNames, Store, option, verb
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import Master, QueueNames, Store, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
 from mqstore.cli.jobs.carve import carve
-from mqstore.cli.rabbitmq.store import read_names
 from mqstore.errors import NotAStoreError, UnsupportedError, UsageError
 from mqstore.findings import Kind, Verdict
+from mqstore.report.parts import Column, Findings
+from mqstore.report.written import converted_parts
 from mqstore.table.formatting import clock, command, count, size
 
 if TYPE_CHECKING:
@@ -148,10 +148,11 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
     """Open a RabbitMQ store or what is left of one; return None for a RocketMQ store. Raises NotAStoreError, CannotOpenError."""
     from mqstore.cli.common.store_kind import StoreKind, kind_of
+    from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.rabbitmq.salvage import open_wreck
 
     try:
-        return open_wreck(store, names=() if names is None else read_names(names))
+        return open_wreck(store, names=() if names is None else list(read_queue_names(names)))
     except NotAStoreError:
         if kind_of(store) is StoreKind.ROCKETMQ and store.exists():
             return None
@@ -193,14 +194,14 @@ def _print_salvaged(out: Output, document: dict[str, Any], verdicts: Mapping[str
     out.table(columns, ((str(each), f"{verdicts.get(each, 0):,}", VERDICT_MEANINGS[each]) for each in Verdict if verdicts.get(each, 0)))
     if findings:
         out.line()
-        print_damage(out, findings)
+        out.show((Findings(findings),))
     return 0 if ok else 1
 
 
 def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
     import time
 
-    from mqstore.cli.common.arguments import open_store
+    from mqstore.cli.common.command import open_store
     from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
     from mqstore.table.row_files import format_of, write_rows
     from mqstore.table.text import columns_for
@@ -234,7 +235,7 @@ def _rocketmq_to_file(out: Output, store: Path, options: SalvageOptions) -> int:
 
 def _is_in_place(store: Path) -> bool:
     """Return whether a RocketMQ log is where a broker expects it, so that its queues say what became of a message."""
-    from mqstore.cli.common.arguments import open_store
+    from mqstore.cli.common.command import open_store
     from mqstore.files.archive import is_archive
 
     if not store.is_dir() and not (store.is_file() and is_archive(store)):
@@ -248,7 +249,6 @@ def _is_in_place(store: Path) -> bool:
 
 
 def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) -> int:
-    from mqstore.cli.rabbitmq.convert import print_converted
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
     from mqstore.rabbitmq.salvage import salvage_store
 
@@ -270,7 +270,7 @@ def _to_new_store(out: Output, wreck: RabbitMQStore, options: SalvageOptions) ->
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(wreck.path)})
         return 0 if report.ok else 1
-    print_converted(out, report, "Salvaged into a new store")
+    out.show(converted_parts(report, "Salvaged into a new store", everything=out.settings.verbose))
     out.line()
     out.next_step(
         "check it, then replace the msg_stores of a node that has these queues with it, while the node is stopped.",

@@ -1,29 +1,24 @@
-"""`inspect`: what a directory holds, from names, sizes, headers and the end of the log.
-
-The table of several stores in `cli.read.fleet`.
-"""
+"""`inspect`: what a directory holds, from names, sizes, headers and the end of the log; of several stores, one row each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from mqstore.cli.common.arguments import Store, open_store, verb
-from mqstore.cli.common.diagnoses import show_advice
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import Store
+from mqstore.cli.common.command import open_either, verb
+from mqstore.cli.common.options import InspectOptions
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.read_options import InspectOptions
-from mqstore.cli.common.store_parts import print_parts
-from mqstore.cli.rabbitmq import inspect as rabbitmq_inspect
-from mqstore.cli.read import fleet
-from mqstore.table.formatting import count, moment, size
+from mqstore.errors import CannotOpenError
+from mqstore.report.parts import Gap, Headline, NextStep, Parts, Sentence, Sentences
+from mqstore.table.formatting import command, count, size
 
 if TYPE_CHECKING:
-    from mqstore.rocketmq.summary import RocketMQSummary
-
-SHOWN = 12
+    from mqstore.stores.fleet import StoreRow
 
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
@@ -31,124 +26,79 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
-    from mqstore.rocketmq.summary import summarize
+    from mqstore.report.summary import summary_parts
 
-    summary = summarize(open_store(store, options.config))
+    summary = open_either(store, options).summary()
     if out.is_text:
-        print_summary(out, summary)
-        out.line()
-        show_advice(out, summary.advice)
+        out.show(summary_parts(summary))
     else:
         out.report(summary.as_dict())
     return 0 if summary.ok else 1
 
 
-# for a person
+def _inspect_several(out: Output, store: Sequence[Path], options: InspectOptions) -> int:
+    """Show one row for each store: broker and version, shutdown, counts, and the number of findings."""
+    from mqstore.rabbitmq.definitions.document import read_queue_names
+    from mqstore.stores.fleet import StoreRow, fleet_rows, matches
 
-
-def print_summary(out: Output, summary: RocketMQSummary) -> None:
-    """Print the summary: what the store is, what is in it, how it was shut down, and what is wrong."""
-    if summary.log_only:
-        out.line(f"One file of a RocketMQ commit log, {summary.store}", style="bold")
-        out.line("Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended.")
+    names = () if options.names is None else tuple(read_queue_names(options.names))
+    rows = _Tally(fleet_rows(matches(store), config=options.config, names=names))
+    if out.is_text:
+        out.show(_fleet_parts(rows))
     else:
-        fits, also = summary.fits
-        out.line(f"RocketMQ store {summary.store}", style="bold")
-        out.line(f"Files of RocketMQ {fits}; {also}.")
-        out.line(f"Known from: {summary.version_known_from}.")
-        out.line(_state(summary), style="yellow" if summary.unclean else None)
-    out.line()
-    for name, value in _facts(summary):
-        out.fact(name, value)
-    if summary.parts:
-        out.line()
-        print_parts(out, summary.parts)
-    if summary.settings:
-        out.line()
-        out.table(
-            (Column("setting"), Column("value", right=True), Column("known from", flexible=True)),
-            ([setting.name, str(setting.value), setting.how] for setting in summary.settings),
-        )
-    _print_problems(out, summary)
+        out.records([field.name for field in fields(StoreRow)], map(asdict, rows))
+    if len(rows.unreadable) == rows.total:
+        several = f"none of the {rows.total} paths can be read as a store; of the first: " if rows.total > 1 else ""
+        raise CannotOpenError(f"{several}{rows.unreadable[0].error}")
+    return 1 if rows.unreadable or rows.suspicious else 0
 
 
-def _state(summary: RocketMQSummary) -> str:
-    if summary.unclean:
-        return "Unclean shutdown: the file `abort` exists, so the broker was killed or is still running; it recovers the log at startup."
-    return "Clean shutdown: there is no file `abort`."
+def _is_pattern(place: Path) -> bool:
+    from mqstore.stores.fleet import is_pattern
+
+    return is_pattern(place)
 
 
-def _facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
-    end = summary.end
-    length = size(end.offset - summary.log_start)
-    torn = "; the last record is torn" if end.torn else ""
-    yield "log", f"physical offsets {summary.log_start} to {end.offset}, {length} in {count(summary.log_files, 'file')}{torn}"
-    if summary.dledger is not None:
-        yield "", f"kept by DLedger in {summary.dledger}; what a broker of the group recovers depends on the other members"
-    if summary.first_store_timestamp is not None:
-        yield "time", f"{moment(summary.first_store_timestamp)} to {moment(end.last_store_timestamp)} (UTC)"
-    if summary.queues:
-        place = "" if summary.queues_in == "files" else f", in {summary.queues_in}"
-        listed = "messages" if summary.listed is None else count(summary.listed, "message")
-        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}{place}"
-    elif summary.log_only:
-        yield "messages", f"{end.unqueued:,}" if end.walked else "not counted; `mqstore verify` reads all of it"
-        return
-    elif not summary.queues_unread:
-        yield "queues", "none; `mqstore rebuild` builds them from the log"
-    else:
-        yield "queues", "not read"
-    if not end.walked:
-        yield "", f"{'further ' if summary.queues else ''}messages in the log were not counted; `mqstore verify` reads all of it"
-    elif end.unqueued:
-        yield "", f"{count(end.unqueued, 'further message')} at the end of the log, not yet in a queue"
-    if summary.index_files:
-        behind = "" if summary.index_end is None else f", up to physical offset {summary.index_end}"
-        yield "index", f"{count(summary.index_entries, 'key')} in {count(summary.index_files, 'file')}{behind}"
-    else:
-        yield "index", "none; key queries find nothing until `mqstore rebuild` builds it"
-    if summary.checkpoint is None:
-        yield "checkpoint", "none"
-    else:
-        names = (("log", "physicMsgTimestamp"), ("queues", "logicsMsgTimestamp"), ("index", "indexMsgTimestamp"))
-        yield (
-            "checkpoint",
-            ", ".join(f"{what} {moment(summary.checkpoint[name]) if summary.checkpoint[name] else 'never'}" for what, name in names),
-        )
-    yield (
-        "groups",
-        f"{count(summary.groups, 'consumer group')} with {count(summary.committed, 'committed offset')}"
-        if summary.groups
-        else "no committed offsets",
-    )
+class _Tally:
+    """Rows that are counted while they are printed. suspicious: stores with findings or refusals."""
+
+    def __init__(self, rows: Iterator[StoreRow]) -> None:
+        self._rows = rows
+        self.total = self.messages = self.files = self.bytes = self.unclean = 0
+        self.suspicious: list[StoreRow] = []
+        self.unreadable: list[StoreRow] = []
+
+    def __iter__(self) -> Iterator[StoreRow]:
+        for row in self._rows:
+            self.total += 1
+            self.messages += (row.messages or 0) + (row.messages_not_listed or 0)
+            self.files += row.files or 0
+            self.bytes += row.bytes or 0
+            self.unclean += row.shutdown == "unclean"
+            if row.error is not None:
+                self.unreadable.append(row)
+            elif not row.clean:
+                self.suspicious.append(row)
+            yield row
 
 
-def _print_problems(out: Output, summary: RocketMQSummary) -> None:
-    for version, sentence in summary.refusals.items():
-        out.line()
-        out.line(f"A RocketMQ {version} broker would not start here: {sentence.partition(': ')[2] or sentence}.", style="bold red")
-    if summary.unsupported:
-        out.line()
-        out.line("Not read by mqstore:", style="bold")
-        for name in summary.unsupported:
-            out.line(f"  {name}")
-    if summary.findings:
-        out.line()
-        out.line(f"{count(len(summary.findings), 'finding')} from names, sizes and small files alone:", style="bold")
-        shown = out.first(summary.findings, SHOWN)
-        for item in shown:
-            out.line(f"  {item.file}: {item.kind}, {item.detail}")
-        if len(shown) < len(summary.findings):
-            out.line(f"  … {len(summary.findings) - len(shown)} more; -v lists all", style="dim")
+def _fleet_parts(rows: _Tally) -> Parts:
+    from mqstore.report.summary import SHOWN, fleet_table
+
+    yield fleet_table(rows)
+    yield Gap()
+    readable = rows.total - len(rows.unreadable)
+    what = f"{count(readable, 'store')}: {count(rows.messages, 'message')}, {size(rows.bytes)} in {count(rows.files, 'file')}"
+    yield Sentence(f"{what}; unclean shutdown: {rows.unclean}; with findings: {len(rows.suspicious)}.")
+    if rows.unreadable:
+        yield Gap()
+        yield Headline(f"{count(len(rows.unreadable), 'path')} cannot be read as a store:")
+        yield Sentences([str(row.error) for row in rows.unreadable], SHOWN)
+    if rows.suspicious:
+        yield Gap()
+        yield NextStep("look at a store with findings.", (command("mqstore", "inspect", rows.suspicious[0].store),))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(
-        app,
-        example="inspect /backup/store",
-        panel="Read",
-        rabbitmq=rabbitmq_inspect.inspect,
-        several=fleet.inspect,
-        is_pattern=fleet.is_pattern,
-    )(inspect)
+    verb(app, example="inspect /backup/store", panel="Read", several=_inspect_several, is_pattern=_is_pattern)(inspect)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import Columns, Config, DamageMode, Master, Splits, Store, column_names, open_store, option, verb
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import Columns, Config, DamageMode, Master, Splits, Store, column_names, option
+from mqstore.cli.common.command import open_store, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
-from mqstore.table.formatting import clock, count, size
-
-if TYPE_CHECKING:
-    from mqstore.rocketmq.lookup.answer import LookupReport
+from mqstore.report.written import looked_up_parts
 
 _NO_KEYS = "it has no keys to look up; `mqstore messages --grep` searches payloads, `mqstore get --id` finds a message by its id"
 
@@ -62,7 +58,7 @@ def lookup(
     from mqstore.table.columns import check_columns
 
     names = column_names(columns, "--columns")
-    opened = open_store(store, config)
+    opened = open_store(store, config, _NO_KEYS)
     with out.progress("looking up") as progress:
         report = run(
             opened,
@@ -78,36 +74,12 @@ def lookup(
             progress=progress,
         )
     if out.is_text:
-        _print(out, report)
+        out.show(looked_up_parts(report))
     else:
         out.report(report.as_dict() | {"store": str(store), "to": str(to)})
     return 0 if report.ok else 1
 
 
-def _print(out: Output, report: LookupReport) -> None:
-    """Print what was found, what was not and why, and how it was looked up."""
-    out.line(f"Written to {report.to}", style="bold green" if report.ok else "bold yellow")
-    again = f" ({count(report.repeated, 'repetition')} left out)" if report.repeated else ""
-    cut = f"; {report.cut:,} older ones left out by --max-per-key" if report.cut else ""
-    out.line(f"{count(report.keys, 'key')}{again}: {count(report.hits, 'message')} of {count(report.found, 'key')}{cut}.")
-    if report.misses:
-        out.line()
-        out.table((Column("reason"), Column("keys without a message", right=True)), ([why, f"{n:,}"] for why, n in report.misses.items()))
-        out.line()
-    out.line(f"By {report.plan}: {report.why}.")
-    out.line(
-        f"Read {size(report.index_bytes)} of index and {size(report.log_bytes)} of log in {clock(report.seconds)}, "
-        f"with {report.runs_on}: {report.because}."
-    )
-    for note in report.notes:
-        out.line(f"Note: {note}.")
-    if not report.ok:
-        out.line()
-        lost = sum(skip.length for skip in report.coverage.skipped)
-        out.line(f"Not read: {count(len(report.coverage.skipped), 'range')} of the log, {size(lost)}.", style="bold")
-        print_damage(out, report.damage)
-
-
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark", rabbitmq=_NO_KEYS)(lookup)
+    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark")(lookup)

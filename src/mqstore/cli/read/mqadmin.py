@@ -25,10 +25,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AsVersion, BodyDisplay, Config, Store, ViewName, ViewOption, open_store, open_view, option, verb
-from mqstore.cli.common.filters import MessageFilters
+from mqstore.cli.common.arguments import AsVersion, BodyDisplay, Config, Store, ViewName, ViewOption, option
+from mqstore.cli.common.command import open_store, open_view, verb
+from mqstore.cli.common.options import GetOptions, MessageFilters, MessagesOptions, QueueOptions, TopicsOptions
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.read_options import GetOptions, MessagesOptions, QueueOptions, TopicsOptions
 from mqstore.cli.read.messages import get, messages
 from mqstore.cli.read.query import END_OF_TIME, ask
 from mqstore.cli.read.queues import groups, queue, topics

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Columns, Config, Store, column_names, open_store, option, verb
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import Columns, Config, Store, column_names, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
+from mqstore.report.parts import Column
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -39,20 +40,13 @@ def sql(
     files), refusals. `messages` has the columns of the message table without the body; --columns topic,body,… chooses others. Times are
     UTC.
     """
-    names = column_names(columns, "--columns")
-    _run(out, open_store(store, config), query, names, config, master)
-    return 0
+    from mqstore.places import find_store
+    from mqstore.stores import open_at
 
-
-def sql_of_rabbitmq(
-    out: Output, store: Store, query: str, columns: Columns = None, master: str | None = None, config: Config = None
-) -> int:
-    """Run a SQL query over the tables of a RabbitMQ store."""
-    from mqstore.cli.rabbitmq.store import open_rabbitmq
-
-    if config is not None:
+    place = find_store(store)
+    if place.family == "rabbitmq" and config is not None:
         raise UsageError("--config is for RocketMQ stores; a RabbitMQ store needs none")
-    _run(out, open_rabbitmq(store), query, column_names(columns, "--columns"), None, master)
+    _run(out, open_at(place, config=config), query, column_names(columns, "--columns"), config, master)
     return 0
 
 
@@ -153,5 +147,4 @@ def register(app: typer.Typer) -> None:
         app,
         example='sql /backup/store "SELECT topic, count(*) AS messages FROM messages WHERE queue_id = 1 GROUP BY topic"',
         panel="Read",
-        rabbitmq=sql_of_rabbitmq,
     )(sql)

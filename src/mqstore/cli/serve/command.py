@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import BrokerVersion, Config, Tls, ViewName, option, verb
+from mqstore.cli.common.arguments import BrokerVersion, Config, Tls, ViewName, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.serve.fast_start import ServeOptions, run
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import STORE_HELP, AtTime, Tls, at_microseconds, option, path, verb
+from mqstore.cli.common.arguments import STORE_HELP, AtTime, Tls, at_microseconds, option, path
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.tls import tls_mode

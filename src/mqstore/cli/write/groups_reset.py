@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mqstore.cli.common.arguments import open_store
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.command import open_store
 from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, TargetError, UnsupportedError, UsageError
+from mqstore.report.parts import Column, Tone
 from mqstore.table.formatting import count, moment, parse_time
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _print_changes(
     if out.is_text:
         titles = {"queue_id": "queue", "min_offset": "min", "max_offset": "max"}
         names = RESET_NAMES[2:]
-        columns = [Column(titles.get(name, name), right=name != "state", style=_style if name == "state" else None) for name in names]
+        columns = [Column(titles.get(name, name), right=name != "state", tone=_tone if name == "state" else None) for name in names]
         out.table(columns, (["-" if row[name] is None else str(row[name]) for name in names] for row in rows))
         moved = sum(row["state"] == "moved" for row in rows)
         done = f"group {group}, topic {topic}: {count(moved, 'queue')} moved to {to}"
@@ -196,5 +196,5 @@ def _print_changes(
     return 1 if kept else 0
 
 
-def _style(state: str) -> str:
-    return "33" if state == "kept" else ""
+def _tone(state: str) -> Tone:
+    return Tone.CAUTION if state == "kept" else Tone.PLAIN

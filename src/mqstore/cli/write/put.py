@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, option, verb
+from mqstore.cli.common.arguments import Config, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoreTarget, Sync, WritableStore, open_target, refusal
 from mqstore.errors import CannotOpenError, UsageError

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, Store, open_either, option, verb
+from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, Store, option
+from mqstore.cli.common.command import FamilyOptions, family_options, open_either, verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.store_kind import RabbitMQOnly, RocketMQOnly
 from mqstore.errors import UsageError
 from mqstore.table.formatting import command, count
 
@@ -24,6 +24,8 @@ NAMES = ("number", "step", "file", "offset", "length", "why", "otherwise", "loss
 class RepairOptions:
     """Options of `repair`."""
 
+    family_options: ClassVar[FamilyOptions] = family_options(rocketmq=("threads", "config"), rabbitmq=("names",))
+
     plan: Annotated[bool, typer.Option("--plan", help="List the changes and make none; the default.")] = False
     apply: Annotated[bool, typer.Option("--apply", help="Make the changes, after the undo journal is on disk.")] = False
     undo: Annotated[bool, typer.Option("--undo", help="Give back every byte and name, from the journal.")] = False
@@ -31,9 +33,9 @@ class RepairOptions:
         Path | None, option("--journal", metavar="DIR", help="The undo journal, a directory outside the store; default: STORE.undo.")
     ] = None
     only: Annotated[str | None, option("--only", metavar="N,…", help="Only these steps of the plan.")] = None
-    threads: RocketMQOnly[ReaderThreads] = None
-    config: RocketMQOnly[Config] = None
-    names: RabbitMQOnly[QueueNames] = None
+    threads: ReaderThreads = None
+    config: Config = None
+    names: QueueNames = None
 
     def numbers(self) -> frozenset[int] | None:
         """Return the numbers of the steps asked for. Raises UsageError, also for options that contradict each other."""
@@ -54,7 +56,7 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
     Exit status 1 if something cannot be repaired; with --plan also if there is anything to repair.
     """
     only = options.numbers()
-    opened = open_either(store, config=options.config, names=options.names, careful=True)
+    opened = open_either(store, options, careful=True)
     found = opened.repair(journal=options.journal, threads=options.threads, observer=out)
     if options.undo:
         undone = found.undo()
@@ -113,4 +115,4 @@ def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="repair /data/store --plan", panel="Write", rabbitmq=True)(repair)
+    verb(app, example="repair /data/store --plan", panel="Write")(repair)

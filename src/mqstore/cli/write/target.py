@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from mqstore.cli.common.arguments import open_store, option
+from mqstore.cli.common.arguments import option
+from mqstore.cli.common.command import open_store
 from mqstore.cli.common.output import Output
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.table.formatting import command

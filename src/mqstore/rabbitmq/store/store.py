@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class RabbitMQStore(Shown):
     name; a broker would not find them.
     """
 
-    family = "rabbitmq"
+    family: ClassVar[Literal["rabbitmq"]] = "rabbitmq"
 
     def __init__(
         self,

@@ -8,9 +8,11 @@ fixed list (`lookup.reason`).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +26,11 @@ from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexAnswer, IndexFileLike, query_offsets, search, time_matches
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
+from mqstore.table.columns import Selection
+from mqstore.table.formatting import did_you_mean
 
 DATABASE = "rocksdbstore"  # in place of the name of an index file
+KEYS_READ = 16 << 20  # bytes at the end of the log with whose keys a misspelt one is compared
 
 
 _ADVICE = {
@@ -70,6 +75,30 @@ class KeyAnswer:
     scanned: bool
     missing: tuple[int, ...] = ()
     steps: tuple[SearchStep, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are messages, and none that is known to be missing."""
+        return self.reason is None and bool(self.messages)
+
+    def as_dict(self, rows: Sequence[dict[str, Any]], *, explained: bool = False) -> dict[str, Any]:
+        """Return the document that `query -o json` prints. rows: of the messages; explained: with the steps of the search."""
+        document: dict[str, Any] = {
+            "topic": self.topic,
+            "key": self.key,
+            "view": self.view,
+            "index_hits": list(self.index_hits),
+            "messages": rows,
+            "complete": self.complete,
+            "reason": self.reason,
+            "detail": self.detail,
+            "advice": self.advice,
+            "missing": list(self.missing),
+            "scanned": self.scanned,
+            "index_last_update_timestamp": self.index_last_update_timestamp,
+            "index_last_update_phyoffset": self.index_last_update_phyoffset,
+        }
+        return document | ({"steps": [step.as_dict() for step in self.steps]} if explained else {})
 
 
 def has_key(message: Record, topic: str, key: str) -> bool:
@@ -319,3 +348,20 @@ def _damage_with(store: RocketMQStore, key: str, damage: Sequence[Damage]) -> Da
         if file is not None and needle and store.log.mapped(file).find(needle, item.offset, item.offset + item.length) >= 0:
             return item
     return None
+
+
+def meant(store: RocketMQStore, view: View, answer: KeyAnswer) -> str:
+    """Return what may have been meant by a key, or a topic, that was never seen; empty if nothing is alike."""
+    if answer.reason == Reason.KEY_NEVER_SEEN:
+        return did_you_mean(answer.key, _keys_like(view, answer.topic, answer.key))
+    known = {*store.topics.names, *(queue.topic for queue in store.view().queues())}
+    return did_you_mean(answer.topic, known) if answer.reason == Reason.TOPIC_NEVER_SEEN else ""
+
+
+def _keys_like(view: View, topic: str, key: str) -> set[str]:
+    """Return keys of the newest messages of a topic that may have been meant: with other digits, a key is that of another order."""
+    low, high = view.log_range()
+    newest = Selection(topics=frozenset({topic}), from_offset=max(low, high - KEYS_READ))
+    known = {each for batch in view.batches(("keys",), newest) for keys in batch.column(0).to_pylist() for each in keys or ()}
+    digits = re.sub(r"\D", "", key)
+    return {each for each in known if abs(len(each) - len(key)) <= 2 and re.sub(r"\D", "", each) == digits}

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
@@ -54,7 +54,7 @@ class StoreFiles:
     configuration and shutdown are unknown, not missing.
     """
 
-    family = "rocketmq"
+    family: ClassVar[Literal["rocketmq"]] = "rocketmq"
     config_path: Path | None = None  # of the broker's configuration file, if one was given
 
     def __init__(

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option, verb
-from mqstore.cli.common.grid import Column
+from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage, ran_on
 from mqstore.errors import UsageError
-from mqstore.table.formatting import clock, command, count, size
-
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.convert.convert_vhost import ConvertReport
-
-SHOWN = 40
+from mqstore.report.written import converted_parts
+from mqstore.table.formatting import command
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
 Version = Annotated[
@@ -84,49 +79,10 @@ def convert(
     if not out.is_text:
         out.report(report.as_dict() | {"store": str(store)})
         return 0 if report.ok else 1
-    print_converted(out, report, f"Converted to version {report.version}")
+    out.show(converted_parts(report, f"Converted to version {report.version}", everything=out.settings.verbose))
     out.line()
     out.next_step("check it, then replace the node's msg_stores with it while the node is stopped.", command("mqstore", "verify", to))
     return 0 if report.ok else 1
-
-
-def print_converted(out: Output, report: ConvertReport, title: str) -> None:
-    """Print what was converted, queue by queue, and what was left out."""
-    out.line(f"{title}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
-    files = report.store
-    kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
-    out.line(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
-    where = f", with {ran_on(report)}" if report.runs_on else ""
-    out.line(f"It took {clock(report.seconds)}{where}.")
-    out.line()
-    columns = [Column("vhost", flexible=True), Column("queue", flexible=True), Column("version")]
-    columns += [Column(title, right=True) for title in ("messages", "redelivered", "next seq")]
-    shown = out.first(sorted(report.queues, key=lambda each: -each.messages), SHOWN)
-    out.table(
-        columns,
-        (
-            (
-                each.vhost or "",
-                each.queue if each.priority_level is None else f"{each.queue} (priority {each.priority_level})",
-                f"{each.from_version} -> {each.version}",
-                f"{each.messages:,}",
-                f"{each.redelivered:,}",
-                f"{each.next_seq:,}",
-            )
-            for each in shown
-        ),
-    )
-    if len(shown) < len(report.queues):
-        out.line(f"… and {count(len(report.queues) - len(shown), 'queue')} more; -v shows all")
-    for why, number in report.left_out.items():
-        out.line(f"Left out: {count(number, 'message')} ({why}).")
-    if report.rewritten:
-        out.line(f"Rewritten as messages of AMQP 0-9-1: {count(report.rewritten, 'message')}.")
-    for note in report.notes:
-        out.line(f"Note: {note}.")
-    if report.findings:
-        out.line()
-        print_damage(out, report.findings)
 
 
 def register(app: typer.Typer) -> None:

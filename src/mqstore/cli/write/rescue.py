@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import option, verb
+from mqstore.cli.common.arguments import option
+from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.common.reports import print_damage
 from mqstore.errors import UsageError
+from mqstore.report.parts import Findings
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _print_unknown(out: Output, queues: Sequence[QueueReport], why: str) -> None
 def _print_end(out: Output, report: RescueReport | InPlaceReport, found: Sequence[Damage]) -> None:
     if found:
         out.line()
-        print_damage(out, found)
+        out.show((Findings(found),))
     for note in report.notes:
         out.note(note)
     out.line()

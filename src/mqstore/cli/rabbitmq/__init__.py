@@ -1,1 +1,0 @@
-"""The RabbitMQ side of the commands."""

@@ -1,0 +1,162 @@
+"""Queues with their bounds, entries with their state, consumer groups and timers, as tables, for both families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mqstore.rabbitmq.store import listing as rabbitmq_listing
+from mqstore.report.parts import Column, Field, Sentence, Table, Tone
+from mqstore.rocketmq import listing as rocketmq_listing
+from mqstore.table.formatting import count, moment, size
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.queue import Queue
+
+Row = Mapping[str, Any]
+
+
+def _dash(name: str) -> Callable[[Row], str]:
+    return lambda row: "-" if row[name] is None else str(row[name])
+
+
+# topics
+
+
+def topics_table(family: str, rows: Iterable[Row]) -> Table:
+    """Return a table of the queues of a store: topics, or vhosts, with their queues."""
+    return Table.of(_TOPICS if family == "rocketmq" else _QUEUES, rows, title="Queues")
+
+
+_TOPICS = (
+    Field(Column("topic", flexible=True, once=True, leads_to="topic"), lambda row: row["topic"]),
+    Field(Column("queue", right=True), lambda row: str(row["queue_id"])),
+    Field(Column("min", right=True, drop=3), lambda row: str(row["min_offset"])),
+    Field(Column("max", right=True, drop=2), lambda row: str(row["max_offset"])),
+    Field(Column("messages", right=True), lambda row: f"{row['messages']:,}"),
+    Field(Column("bytes", right=True), lambda row: size(row["bytes"])),
+    Field(Column("newest message (UTC)", drop=1), lambda row: moment(row["last_store_timestamp"])),
+)
+
+
+def _counted(cell: Callable[[Row], str], name: str | None = None) -> Callable[[Row], str]:
+    """Return a cell that a queue without counts leaves out. name: of what such a queue has there."""
+    return lambda row: cell(row) if row["start"] != rabbitmq_listing.NOT_READ else "-" if name is None else row[name]
+
+
+def _queue_name(row: Row) -> str:
+    levels = row["priority_levels"]
+    return str(row["queue"] if levels is None else f"{row['queue']} ({count(levels, 'priority level')})")
+
+
+def _not_recovered(row: Row) -> str:
+    other = [f"{row[name]:,} {title}" for name, title in rabbitmq_listing.NOT_RECOVERED.items() if row[name]]
+    other += [f"{row[name]:,} {name}" for name in ("acknowledged", "expired") if row[name]]
+    return ", ".join(other) or "-"
+
+
+_QUEUES = (
+    Field(Column("vhost", flexible=True, once=True), lambda row: row["vhost"] or "?"),
+    Field(Column("queue", flexible=True, leads_to="queue"), _counted(_queue_name, "queue")),
+    Field(Column("version", right=True, drop=3), _counted(lambda row: str(row["queue_version"]), "type")),
+    Field(Column("messages", right=True), _counted(lambda row: f"{row['messages']:,}")),
+    Field(Column("bytes", right=True, drop=1), _counted(lambda row: size(row["bytes"]))),
+    Field(
+        Column("seq ids", drop=2),
+        _counted(lambda row: "-" if row["min_seq_id"] is None else f"{row['min_seq_id']} to {row['max_seq_id']}"),
+    ),
+    Field(Column("not recovered", flexible=True), _counted(_not_recovered)),
+    Field(
+        Column("start", tone=lambda text: Tone.BAD if text == "refused" else Tone.PLAIN),
+        lambda row: "refused" if row["refused"] else row["start"],
+    ),
+)
+
+
+# entries
+
+
+def entries_table(names: Sequence[str], rows: Iterable[Row]) -> Table:
+    """Return a table of the entries of a consume queue. names: of the values of a row."""
+    titles = {"queue_offset": "offset", "physical_offset": "physical offset", "tags_code": "tags code"}
+    columns = [
+        Column(titles.get(name, name), right=name != "state", tone=_entry_tone if name == "state" else None, leads_to=name)
+        for name in names
+    ]
+    return Table(columns, ([str(row[name]) for name in names] for row in rows), title="Entries")
+
+
+def _entry_tone(state: str) -> Tone:
+    return Tone.BAD if state in rocketmq_listing.BAD_STATES else Tone.PLAIN if state == "ok" else Tone.FAINT
+
+
+def index_entries_title(directories: Sequence[Queue]) -> Sentence:
+    """Return what a queue is whose entries follow. directories: one a priority level."""
+    first = directories[0]
+    start = {"clean": "as a clean shutdown left it", "terms": "cleanly shut down, in a store that was not", "dirty": "as a crash left it"}
+    more = "" if first.priority_level is None else f", {count(len(directories), 'priority level')}"
+    return Sentence(f"vhost {first.vhost}, queue {first.name}: version {first.version}{more}, {start[first.start.name]}")
+
+
+def index_entries_table(rows: Iterable[Row], *, priorities: bool) -> Table:
+    """Return a table of the index entries of a RabbitMQ queue. priorities: whether it has levels."""
+    level = (Field(Column("priority", right=True), lambda row: str(row["priority_level"])),) if priorities else ()
+    return Table.of((*level, *_INDEX_ENTRIES), rows, title="Index entries")
+
+
+def _index_entry_tone(state: str) -> Tone:
+    return Tone.FAINT if state == "acknowledged" else Tone.BAD if state in rabbitmq_listing.BAD_STATES else Tone.PLAIN
+
+
+_INDEX_ENTRIES = (
+    Field(Column("seq id", right=True), lambda row: str(row["seq_id"])),
+    Field(Column("state", tone=_index_entry_tone), lambda row: row["state"]),
+    Field(Column("pos", right=True, drop=4), _dash("pos")),
+    Field(Column("size", right=True), lambda row: str(row["size"])),
+    Field(Column("message id", drop=1), lambda row: row["msg_id"] or "-"),
+    Field(
+        Column("message is in", flexible=True, path=True, drop=2),
+        lambda row: "-" if row["state"] == "missing" else row["store_file"].rpartition("queues/")[2],
+    ),
+    Field(Column("at", right=True, drop=3), lambda row: str(row["position"])),
+)
+
+
+# groups and timers
+
+
+def groups_table(rows: Iterable[Row]) -> Table:
+    """Return a table of committed offsets."""
+    return Table.of(_GROUPS, rows, title="Consumer groups")
+
+
+_GROUPS = (
+    Field(Column("group", flexible=True), _dash("group")),
+    Field(Column("topic", flexible=True, leads_to="topic"), _dash("topic")),
+    Field(Column("queue", right=True), _dash("queue_id")),
+    Field(Column("offset", right=True), _dash("offset")),
+    Field(Column("min", right=True, drop=2), _dash("min_offset")),
+    Field(Column("max", right=True, drop=1), _dash("max_offset")),
+    Field(Column("lag", right=True), _dash("lag")),
+    Field(Column("state", tone=lambda state: Tone.PLAIN if state == "ok" else Tone.CAUTION), _dash("state")),
+)
+
+
+def timers_table(rows: Iterable[Row]) -> Table:
+    """Return a table of messages with an arbitrary delay."""
+    return Table.of(_TIMERS, rows, title="Timers")
+
+
+def _timer_tone(state: str) -> Tone:
+    return Tone.CAUTION if state == "unknown" else Tone.FAINT if state in ("delivered", "recalled") else Tone.PLAIN
+
+
+_TIMERS = (
+    Field(Column("due (UTC)"), lambda row: moment(row["due_time"])),
+    Field(Column("topic", flexible=True), lambda row: row["topic"]),
+    Field(Column("queue", right=True), _dash("queue_id")),
+    Field(Column("physical offset", right=True), lambda row: str(row["physical_offset"])),
+    Field(Column("size", right=True, drop=2), lambda row: size(row["size"])),
+    Field(Column("unique key", flexible=True, drop=1), lambda row: row["uniq_key"] or "-"),
+    Field(Column("state", tone=_timer_tone), lambda row: row["state"]),
+)

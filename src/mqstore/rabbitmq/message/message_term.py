@@ -152,12 +152,19 @@ class MessageTerm:
 
 def read_message(buf: Buffer, pos: int = 0, limits: Limits = LIMITS) -> MessageTerm:
     """Return the message whose term begins at pos; bytes after it are ignored. Raises EtfError or its subclass NotAMessageError."""
-    term, _ = decode(buf, pos, limits)
+    return message_from(decode(buf, pos, limits)[0], pos)
+
+
+def message_from(term: Term, pos: int = 0, *, with_id: bool = True) -> MessageTerm:
+    """Return the message that a decoded term is. with_id: messages in the log of a quorum queue have none; theirs is empty.
+
+    Raises NotAMessageError.
+    """
     if type(term) is tuple and term:
         if term[0] == "basic_message" and len(term) == 6:
-            return _read_basic_message(term, pos)
+            return _read_basic_message(term, pos, with_id)
         if term[0] == "mc" and len(term) == 4:
-            return _read_container(term, pos)
+            return _read_container(term, pos, with_id)
     raise NotAMessageError(pos, f"a message is a term {{basic_message, …}} or {{mc, …}}, not {_describe(term)}")
 
 
@@ -168,7 +175,7 @@ def _describe(term: Term) -> str:
     return f"a term of kind {type(term).__name__}"
 
 
-def _read_basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
+def _read_basic_message(term: tuple[Term, ...], pos: int, with_id: bool) -> MessageTerm:
     _, name, keys, content, message_id, persistent = term
     if type(name) is not tuple or len(name) != 4 or name[0] != "resource" or name[2] != "exchange":
         raise NotAMessageError(pos, f"the exchange of a message is {{resource, VHost, exchange, Name}}, not {_describe(name)}")
@@ -178,11 +185,13 @@ def _read_basic_message(term: tuple[Term, ...], pos: int) -> MessageTerm:
         raise NotAMessageError(pos, f"the persistent flag of a message is true or false, not {_describe(persistent)}")
     block, record, protocol, fragments = _content(content, pos)
     return MessageTerm(
-        _id(message_id, pos), name[1], name[3], _routing_keys(keys, pos), persistent == "true", fragments, block, record, protocol
+        _id(message_id, pos, with_id), name[1], name[3], _routing_keys(keys, pos), persistent == "true", fragments, block, record, protocol
     )
 
 
-def _id(message_id: Term, pos: int) -> bytes:
+def _id(message_id: Term, pos: int, with_id: bool) -> bytes:
+    if not with_id and (message_id is None or message_id == b""):
+        return b""
     if type(message_id) is not bytes or len(message_id) != ID_SIZE:
         raise NotAMessageError(pos, f"the id of a message is a binary of {ID_SIZE} bytes, not {_describe(message_id)}")
     return message_id
@@ -228,12 +237,12 @@ def _annotations_by_name(annotations: dict[Term, Term] | Pairs) -> dict[str, Ter
     }
 
 
-def _read_container(term: tuple[Term, ...], pos: int) -> MessageTerm:
+def _read_container(term: tuple[Term, ...], pos: int, with_id: bool) -> MessageTerm:
     _, form, data, annotations = term
     if not isinstance(annotations, dict | Pairs):
         raise NotAMessageError(pos, f"the annotations of a message are a map, not {_describe(annotations)}")
     named = _annotations_by_name(annotations)
-    message_id = _id(named.get("id"), pos)
+    message_id = _id(named.get("id"), pos, with_id)
     exchange, keys = named.get("x"), _routing_keys(named.get("rk"), pos)
     if type(exchange) is not bytes:
         raise NotAMessageError(pos, f"the exchange of a message is a binary, not {_describe(exchange)}")

@@ -81,6 +81,15 @@ class StoredTerms:
                 copy_spans(data, np.ascontiguousarray(at[run]), np.ascontiguousarray(length[run]), offsets, buffer[low:high])
         return cls(buffer, start, length, queue_addresses=queue_addresses)
 
+    @classmethod
+    def decoded(cls, rows: Sequence[tuple[MessageTerm, dict[str, Any] | None] | None]) -> StoredTerms:
+        """Return messages that are decoded already, with their properties in JSON form (None: unreadable). A row may have none."""
+        none = np.zeros(len(rows), np.int64)
+        terms = cls(np.zeros(0, np.uint8), none, none)
+        terms.present = np.array([row is not None for row in rows], np.bool_)
+        terms.slow = {number: _SlowMessage(*row) for number, row in enumerate(rows) if row is not None}
+        return terms
+
     def __len__(self) -> int:
         return len(self.start)
 

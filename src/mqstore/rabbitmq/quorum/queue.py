@@ -198,7 +198,8 @@ class QuorumQueue:
         limit = self._committed()
 
         def add(message: Message, state: str, pos: int | None, reason: str | None = None) -> None:
-            redelivered = bool(message.acquired_count) if machine.version >= 4 else message.delivery_count is not None
+            count = message.delivery_count if message.acquired_count is None else message.acquired_count
+            redelivered = bool(count) if machine.version >= 4 else count is not None
             messages.append(
                 QuorumMessage(
                     message.index,

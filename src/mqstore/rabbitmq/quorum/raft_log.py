@@ -247,9 +247,9 @@ class MemberLog:
         data = mapped.bytes(position, position + length) if inside else b""
         return LogEntry(int(self.index[row]), int(self.term[row]), bool(self.valid[row]), path, int(self._start[row]), data)
 
-    def span(self, row: int) -> tuple[str, int, int]:
-        """Return file, position and length of the entry of a row."""
-        return self.files[self._file[row]], int(self._position[row]), int(self._length[row])
+    def source(self, row: int) -> tuple[str, int]:
+        """Return the file of the entry of a row, and the position of its record or place there."""
+        return self.files[self._file[row]], int(self._start[row])
 
     def entries(self) -> Iterator[LogEntry]:
         """Yield the entries to replay, in order, past gaps."""

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.streams.segment import Chunks
+from mqstore.rabbitmq.streams.segment import MESSAGES, Chunks
 
 HEADER = struct.Struct(">4sI").pack(b"OSII", 1)
 RECORD = np.dtype([("id", ">i8"), ("timestamp", ">i8"), ("epoch", ">i8"), ("position", ">u4"), ("kind", "u1")])
@@ -93,45 +93,69 @@ def header_damage(index: Index, file: str, size: int) -> list[Damage]:
     return found
 
 
-def differences(index: Index, chunks: Chunks, file: str, *, start: int = 0, last: bool = True) -> list[Damage]:
-    """Return the findings of an index beside chunks of its segment. start: position up to which chunks were compared before.
+class IndexComparison:
+    """An index beside the chunks of its segment, which are given block by block. Records are matched by position.
 
-    last: no chunks follow in this segment. Records are found by position; one finding for each run of chunks that are not in the index,
-    and for each record that contradicts its chunk or that leads to none.
+    One finding for each run of chunks that are not in the index, of records that contradict their chunks, or that lead to none.
     """
-    position = index.records["position"].astype(np.int64)
-    if len(position) > 1 and (np.diff(position) <= 0).any():
-        return [_finding(file, 0, len(index), "the positions in the index do not ascend")] if last else []
-    low = int(np.searchsorted(position, start))
-    high = len(position) if last else int(np.searchsorted(position, int(chunks.end[-1]))) if len(chunks) else low
-    row = np.searchsorted(position, chunks.at)
-    there = np.zeros(len(chunks), np.bool_)
-    inside = row < len(position)
-    there[inside] = position[row[inside]] == chunks.at[inside]
-    found: list[Damage] = []
-    for begin, end in _runs(~there):
-        records = int(chunks.records[begin:end].sum())
-        first = int(chunks.id[begin])
-        detail = f"the index lacks {end - begin} chunks from position {int(chunks.at[begin])} on, offsets {first} to {first + records - 1}"
-        found.append(_finding(file, int(row[begin]), 0, detail, records))
-    known, rows = row[there], np.flatnonzero(there)
-    wrong = np.zeros(len(rows), np.bool_)
-    for name in _COMPARED:
-        wrong |= index.records[name][known].astype(np.int64) != getattr(chunks, name)[rows]
-    for begin, end in _runs(wrong):
-        number = int(known[begin])
-        detail = f"{end - begin} records from number {number} on contradict the headers of their chunks"
-        found.append(_finding(file, number, end - begin, detail))
-    stray = np.ones(high - low, np.bool_)
-    stray[known - low] = False
-    for begin, end in _runs(stray):
-        detail = f"{end - begin} records from number {low + begin} on lead to no valid chunk"
-        found.append(_finding(file, low + begin, end - begin, detail))
-    return found
+
+    def __init__(self, index: Index, file: str) -> None:
+        self.file = file
+        self._records = index.records
+        self._position = index.records["position"].astype(np.int64)
+        self._ordered = bool((np.diff(self._position) > 0).all())
+        self._next = 0  # the first record that no chunk was compared with
+
+    def add(self, chunks: Chunks) -> list[Damage]:
+        """Compare the next chunks."""
+        if not self._ordered or not len(chunks):
+            return []
+        row = np.searchsorted(self._position, chunks.at)
+        there = np.zeros(len(chunks), np.bool_)
+        inside = row < len(self._position)
+        there[inside] = self._position[row[inside]] == chunks.at[inside]
+        found = []
+        for begin, end in _runs(~there):
+            records = int(chunks.records[begin:end].sum())
+            first = int(chunks.id[begin])
+            where = f"from position {int(chunks.at[begin])} on, offsets {first} to {first + records - 1}"
+            messages = int(chunks.records[begin:end][chunks.kind[begin:end] == MESSAGES].sum())
+            found.append(self._finding(int(row[begin]), 0, f"the index lacks {_count(end - begin, 'chunk')} {where}", messages))
+        known, rows = row[there], np.flatnonzero(there)
+        wrong = np.zeros(len(rows), np.bool_)
+        for name in _COMPARED:
+            wrong |= self._records[name][known].astype(np.int64) != getattr(chunks, name)[rows]
+        for begin, end in _runs(wrong):
+            number = int(known[begin])
+            detail = f"{_count(end - begin, 'record')} from number {number} on contradict the headers of their chunks"
+            found.append(self._finding(number, end - begin, detail))
+        until = int(np.searchsorted(self._position, int(chunks.at[-1]), "right"))
+        return found + self._strays(until, known)
+
+    def finish(self) -> list[Damage]:
+        """Return what is left to say after the last chunk."""
+        if not self._ordered:
+            return [self._finding(0, len(self._records), "the positions in the index do not ascend")]
+        return self._strays(len(self._position), np.empty(0, np.intp))
+
+    def _strays(self, until: int, known: NDArray[np.intp]) -> list[Damage]:
+        stray = np.ones(until - self._next, np.bool_)
+        stray[known - self._next] = False
+        found = []
+        for begin, end in _runs(stray):
+            number = self._next + begin
+            detail = f"{_count(end - begin, 'record')} from number {number} on lead to no valid chunk"
+            found.append(self._finding(number, end - begin, detail))
+        self._next = until
+        return found
+
+    def _finding(self, number: int, count: int, detail: str, messages: int = 0) -> Damage:
+        at = len(HEADER) + number * RECORD.itemsize
+        return Damage(self.file, at, count * RECORD.itemsize, Kind.BAD_STREAM_INDEX, detail, messages)
 
 
-def _finding(file: str, number: int, count: int, detail: str, messages: int = 0) -> Damage:
-    return Damage(file, len(HEADER) + number * RECORD.itemsize, count * RECORD.itemsize, Kind.BAD_STREAM_INDEX, detail, messages)
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -1,0 +1,258 @@
+"""A stream examined: every chunk proved, indexes compared, and what a node would make of it at its start.
+
+What a node does, by the rules of osiris: it looks at the last index and segment only, and deletes segments without an index.
+
+    index of a segment gone             deletes the segment, with all its messages
+    last index short, or its end wrong  cuts the last segment after the last chunk that the index knows and that is valid
+    last segment without a chunk        deletes it with its index; the one before is the last then
+    chunk damaged elsewhere             serves it as it is: readers stop there
+    offsets missing between segments    readers stop there
+
+Segments are read one at a time, block by block.
+
+Format: docs/formats/rabbitmq-streams.md, sections 8 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from mqstore.findings import CheckCounts, Damage, Kind
+from mqstore.rabbitmq.streams.entries import walk_records
+from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
+from mqstore.rabbitmq.streams.index import IndexComparison, header_damage
+from mqstore.rabbitmq.streams.segment import BAD_DATA, BAD_HEADER, MESSAGES, Chunks, Longs
+from mqstore.rabbitmq.streams.stream import Stream
+
+_NO_CHUNK = 48  # bytes of a last segment that a node deletes
+_NOTHING: Longs = np.empty(0, np.int64)
+
+
+class Change(StrEnum):
+    """What a node does to a file at its start."""
+
+    DELETES_SEGMENT = "deletes-segment"  # it has no index
+    CUTS_SEGMENT = "cuts-segment"  # the index does not know the chunks at its end, or they are not valid
+    DELETES_INDEX = "deletes-index"  # it has no segment
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """One change. kept: bytes of the file that are left. messages: that are on disk, intact, and then gone; from the offset first on."""
+
+    change: Change
+    file: str
+    kept: int
+    messages: int
+    first: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStart:
+    """A stream after the start of a node. ends: up to which byte each segment is kept, 0 for a deleted one.
+
+    kept: messages that are intact and kept. delivered: those that a reader gets who starts at the beginning. stops_at: the offset where
+    that one stops, None if it gets all; stops_why says what is there. lost: messages that are on disk, intact, and not kept.
+    """
+
+    changes: tuple[NodeChange, ...]
+    ends: Longs
+    kept: int
+    delivered: int
+    lost: int
+    stops_at: int | None = None
+    stops_why: str = ""
+
+
+@dataclass(slots=True)
+class _Segment:
+    """One segment, examined. bad_at: position and offset of its first chunk that is not intact, in the order of the file."""
+
+    end: int  # offset after its last record
+    messages: int = 0
+    bad: tuple[int, int, str] | None = None
+    # of the messages of each chunk, kept for the last segments only
+    at: Longs = field(default_factory=lambda: _NOTHING)
+    stop: Longs = field(default_factory=lambda: _NOTHING)
+    id: Longs = field(default_factory=lambda: _NOTHING)
+    count: Longs = field(default_factory=lambda: _NOTHING)
+
+
+class Examination:
+    """A stream read as a whole. damage: findings in the order of the files; counts: what was read."""
+
+    def __init__(self, stream: Stream, *, expand: bool = True) -> None:
+        """Read every segment. expand: also look into sub-batches."""
+        self.stream = stream
+        self.counts = CheckCounts()
+        self.damage: list[Damage] = stream.stray_findings()
+        self._expand = expand
+        self._last = self._last_segment()
+        self._epoch = 0
+        self.segments = [self._examine(number) for number in range(len(stream))]
+        for first in stream.lone.tolist():
+            detail = "the index has no segment; a node deletes it if it is the last"
+            self.damage.append(Damage(stream.lone_index_file(first), 0, 0, Kind.BAD_STREAM_INDEX, detail))
+        self._find_gaps()
+
+    def _last_segment(self) -> int:
+        """Return the number of the segment that a node takes for the last one, -1 for none."""
+        stream = self.stream
+        indexed = np.flatnonzero(stream.index_size >= 0)
+        for place, number in enumerate(indexed[::-1].tolist()):
+            if stream.size[number] > _NO_CHUNK or place == len(indexed) - 1:
+                return int(number)
+        return -1
+
+    def _examine(self, number: int) -> _Segment:
+        stream, name = self.stream, self.stream.segment_file(number)
+        data, unreadable = stream.open(number)
+        self.damage += unreadable
+        self.counts.files += 1
+        self.counts.bytes += len(data)
+        comparison = self._comparison(number)
+        found = _Segment(int(stream.first[number]))
+        kept: list[Chunks] = []
+        for chunks, damage in stream.walk(number, data):
+            self.damage += damage
+            if found.bad is None:
+                found.bad = self._first_bad(chunks, damage, found.end)
+            if len(chunks):
+                self.counts.records += len(chunks)
+                found.end = int(chunks.id[-1] + chunks.records[-1])
+                found.messages += _messages(chunks)
+                self._check_epochs(chunks, name)
+                if comparison is not None:
+                    self.damage += comparison.add(chunks)
+                if number == self._last:
+                    kept.append(Chunks(chunks.columns.copy()))
+                if self._expand:
+                    for _, wrong in walk_records(data, chunks.take(chunks.state != BAD_DATA), file=name):
+                        self.damage += wrong
+        if comparison is not None:
+            self.damage += comparison.finish()
+        self.counts.messages += found.messages
+        if kept:
+            whole = Chunks(np.concatenate([chunks.columns for chunks in kept], axis=1))
+            whole = whole.take(whole.readable)
+            found.at, found.stop, found.id = whole.at, whole.end, whole.id
+            found.count = np.where(whole.kind == MESSAGES, whole.records, 0)
+        return found
+
+    def _comparison(self, number: int) -> IndexComparison | None:
+        stream, name = self.stream, self.stream.index_file(number)
+        if stream.index_size[number] < 0:
+            detail = "the segment has no index: a node deletes the segment at its start"
+            self.damage.append(Damage(stream.segment_file(number), 0, int(stream.size[number]), Kind.BAD_STREAM_INDEX, detail))
+            return None
+        index, unreadable = stream.index(number)
+        self.damage += unreadable
+        self.damage += header_damage(index, name, int(stream.index_size[number]))
+        self.counts.files += 1
+        self.counts.bytes += int(stream.index_size[number])
+        self.counts.index_entries += len(index)
+        return IndexComparison(index, name)
+
+    def _first_bad(self, chunks: Chunks, damage: list[Damage], expected: int) -> tuple[int, int, str] | None:
+        """Return position, offset and reason of the first place where readers stop."""
+        places = [(item.offset, expected, item.detail) for item in damage if item.kind is Kind.BAD_CHUNK and item.offset >= 8]
+        bad = np.flatnonzero(chunks.state == BAD_DATA)[:1].tolist()
+        places += [(int(chunks.at[row]), int(chunks.id[row]), "the checksum of the chunk does not fit") for row in bad]
+        if not places:
+            return None
+        position, offset, why = min(places)
+        before = np.flatnonzero(chunks.at < position)
+        if len(before):
+            offset = int(chunks.id[before[-1]] + chunks.records[before[-1]])
+        return position, offset, why
+
+    def _check_epochs(self, chunks: Chunks, name: str) -> None:
+        before = np.concatenate([[self._epoch], chunks.epoch[:-1]])
+        for row in np.flatnonzero((chunks.epoch < before) & (chunks.state != BAD_HEADER))[:10].tolist():
+            detail = f"the epoch goes back from {int(before[row])} to {int(chunks.epoch[row])}: a header here or before is damaged"
+            self.damage.append(Damage(name, int(chunks.at[row]), 48, Kind.BAD_CHUNK, detail))
+        self._epoch = int(chunks.epoch[-1])
+
+    def _find_gaps(self) -> None:
+        for number, before in enumerate(self.segments[:-1], start=1):
+            first = int(self.stream.first[number])
+            if before.bad is None and first > before.end:
+                detail = f"offsets {before.end} to {first - 1} are in no segment"
+                self.damage.append(Damage(self.stream.segment_file(number), 0, 0, Kind.MISSING_SEGMENT, detail, first - before.end))
+
+    # what a node makes of it
+
+    def node_start(self) -> NodeStart:
+        """Return the stream after the start of a node."""
+        stream = self.stream
+        ends = stream.size.copy()
+        changes = [
+            NodeChange(Change.DELETES_INDEX, stream.lone_index_file(first), 0, 0, first, "the index has no segment")
+            for first in stream.lone.tolist()
+            if not len(stream) or first > int(stream.first[-1])
+        ]
+        for number, segment in enumerate(self.segments):
+            deleted = ""
+            if stream.index_size[number] < 0:
+                deleted = "the segment has no index"
+            elif number > self._last:
+                deleted = "the last segment holds no chunk"
+            if deleted:
+                ends[number] = 0
+                name = stream.segment_file(number)
+                changes.append(NodeChange(Change.DELETES_SEGMENT, name, 0, segment.messages, int(stream.first[number]), deleted))
+        if self._last >= 0:
+            changes += self._cut(ends)
+        kept = [number for number in range(len(stream)) if ends[number]]
+        messages = sum(self.segments[number].messages for number in kept) - sum(
+            change.messages for change in changes if change.change is Change.CUTS_SEGMENT
+        )
+        delivered, stops_at, why = self._delivered(kept, ends)
+        lost = sum(change.messages for change in changes)
+        return NodeStart(tuple(changes), ends, messages, messages if stops_at is None else delivered, lost, stops_at, why)
+
+    def _cut(self, ends: Longs) -> Iterator[NodeChange]:
+        number, segment = self._last, self.segments[self._last]
+        index, _ = self.stream.index(number)
+        position = index.records["position"].astype(np.int64)
+        valid = np.flatnonzero(np.isin(position, segment.at))
+        end = len(INDEX_HEADER)
+        if len(valid):
+            row = int(np.searchsorted(segment.at, position[valid[-1]]))
+            end = min(int(self.stream.size[number]), int(segment.stop[row]))
+        ends[number] = end
+        gone = segment.at >= end
+        if end < self.stream.size[number]:
+            messages = int(segment.count[gone].sum())
+            first = int(segment.id[gone][0]) if gone.any() else segment.end
+            detail = f"the index knows no valid chunk after position {end}" if messages else f"nothing valid follows position {end}"
+            yield NodeChange(Change.CUTS_SEGMENT, self.stream.segment_file(number), end, messages, first, detail)
+
+    def _delivered(self, kept: list[int], ends: Longs) -> tuple[int, int | None, str]:
+        """Return how many messages a reader gets from the beginning on, and where it stops."""
+        total, before = 0, None
+        for number in kept:
+            segment = self.segments[number]
+            first = int(self.stream.first[number])
+            if before is not None and first > before:
+                return total, before, f"offsets {before} to {first - 1} are in no segment"
+            if segment.bad is not None and segment.bad[0] < ends[number]:
+                position, offset, why = segment.bad
+                return total + self._messages_before(number, position), offset, why
+            total += segment.messages
+            before = segment.end
+        return total, None, ""
+
+    def _messages_before(self, number: int, position: int) -> int:
+        """Return the messages of a segment before a position; it is read again."""
+        data, _ = self.stream.open(number)
+        return sum(_messages(chunks.take(chunks.at < position)) for chunks, _ in self.stream.walk(number, data))
+
+
+def _messages(chunks: Chunks) -> int:
+    return int(chunks.records[(chunks.kind == MESSAGES) & chunks.readable].sum())

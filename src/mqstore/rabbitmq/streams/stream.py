@@ -1,0 +1,166 @@
+r"""Streams of a node: one directory is one replica, its segments in the order of their names.
+
+    stream/<vhost>_<queue>_<created, ns>/     characters outside A-Z a-z 0-9 - _ = are _
+        <first offset, 20 digits>.segment
+        <first offset, 20 digits>.index
+
+    >>> split_name("__s_plain_1795603199726029326")
+    ('__s_plain', 1795603199726029326)
+
+The listing is all that is kept of a stream: numbers, as arrays. A segment is opened when it is read, one at a time.
+
+Format: docs/formats/rabbitmq-streams.md, section 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+from mqstore.rabbitmq.streams.index import Index, read_index
+from mqstore.rabbitmq.streams.segment import Chunks, Longs, walk_segment
+from mqstore.rabbitmq.streams.tracking import Tracking, track
+
+ROOT = "stream"
+_FILE = re.compile(r"([0-9]{20})\.(segment|index)")
+_STEM = re.compile(r"(.*)_([0-9]{1,20})", re.DOTALL)
+_LAST_OFFSET = (1 << 63) - 1
+MOST_STRAYS = 100  # names that are kept of files that are not a stream's
+
+
+def split_name(directory: str) -> tuple[str, int | None]:
+    """Return the name of a stream's directory without the time of its creation, and that, in nanoseconds since 1970, if it is there."""
+    found = _STEM.fullmatch(directory)
+    return (found[1], int(found[2])) if found else (directory, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a stream. next_offset: after its last record; epoch, timestamp: of its last chunk, None without one."""
+
+    next_offset: int
+    epoch: int | None
+    timestamp: int | None
+    tracking: Tracking
+
+
+class Stream:
+    """One replica of a stream, read-only. place: its directory, relative to the root.
+
+    first, size, index_size: of each segment: first offset, bytes, bytes of its index (-1: there is none). lone: first offsets of indexes
+    without a segment. strays: names of what is not a stream's file.
+    """
+
+    def __init__(self, directory: ReadOnlyDirectory, place: str) -> None:
+        self.directory = directory
+        self.place = place
+        self.name = place.rpartition("/")[2] or directory.root.name
+        segments: dict[int, int] = {}
+        indexes: dict[int, int] = {}
+        strays: list[str] = []
+        for entry in own_entries(directory, place):
+            parsed = _FILE.fullmatch(entry.name)
+            if parsed is None or not entry.is_file or int(parsed[1]) > _LAST_OFFSET:
+                strays.append(entry.name)
+            else:
+                (segments if parsed[2] == "segment" else indexes)[int(parsed[1])] = entry.size
+        self.strays = tuple(sorted(strays)[:MOST_STRAYS])
+        self.first: Longs = np.array(sorted(segments), np.int64)
+        self.size: Longs = np.array([segments[first] for first in self.first.tolist()], np.int64)
+        self.index_size: Longs = np.array([indexes.get(first, -1) for first in self.first.tolist()], np.int64)
+        self.lone: Longs = np.array(sorted(indexes.keys() - segments.keys()), np.int64)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that is held: the name of the first segment."""
+        return int(self.first[0]) if len(self) else 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all segments and their indexes."""
+        return int(self.size.sum() + np.maximum(self.index_size, 0).sum())
+
+    def _file(self, first: int, ending: str) -> str:
+        return f"{self.place}/{first:020}.{ending}" if self.place else f"{first:020}.{ending}"
+
+    def segment_file(self, number: int) -> str:
+        """Return the path of a segment, relative to the root."""
+        return self._file(int(self.first[number]), "segment")
+
+    def index_file(self, number: int) -> str:
+        """Return the path of the index of a segment."""
+        return self._file(int(self.first[number]), "index")
+
+    def lone_index_file(self, first: int) -> str:
+        """Return the path of an index without a segment."""
+        return self._file(first, "index")
+
+    def open(self, number: int) -> tuple[Bytes, tuple[Damage, ...]]:
+        """Return the bytes of a segment; none, and the finding, if it cannot be read."""
+        return bytes_of(self.directory, self.segment_file(number))
+
+    def index(self, number: int) -> tuple[Index, tuple[Damage, ...]]:
+        """Return the index of a segment; an empty one if there is none."""
+        if self.index_size[number] < 0:
+            return read_index(np.empty(0, np.uint8)), ()
+        data, findings = bytes_of(self.directory, self.index_file(number))
+        return read_index(data), findings
+
+    def after(self, number: int) -> int | None:
+        """Return the first offset of the segment after this one; None for the last."""
+        return int(self.first[number + 1]) if number + 1 < len(self) else None
+
+    def walk(self, number: int, data: Bytes, *, check: bool = True) -> Iterator[tuple[Chunks, list[Damage]]]:
+        """Yield the chunks of a segment. data: its bytes, from `open`."""
+        yield from walk_segment(data, int(self.first[number]), self.after(number), file=self.segment_file(number), check=check)
+
+    def segment_of(self, offset: int) -> int:
+        """Return the number of the segment that holds an offset, if any does; -1 for one before the first."""
+        return int(np.searchsorted(self.first, offset, "right")) - 1
+
+    def tail(self) -> Tail:
+        """Return what the last segment says: a node has all its tracking from there."""
+        state = Tracking()
+        if not len(self):
+            return Tail(0, None, None, state)
+        number = len(self) - 1
+        data, _ = self.open(number)
+        following, epoch, timestamp = int(self.first[number]), None, None
+        for chunks, _ in self.walk(number, data):
+            if len(chunks):
+                track(state, data, chunks)
+                following = int(chunks.id[-1] + chunks.records[-1])
+                epoch, timestamp = int(chunks.epoch[-1]), int(chunks.timestamp[-1])
+        return Tail(following, epoch, timestamp, state)
+
+    def stray_findings(self) -> list[Damage]:
+        """Return a finding for each file that is not a stream's."""
+        prefix = f"{self.place}/" if self.place else ""
+        return [Damage(prefix + name, 0, 0, Kind.STRAY_FILE, "this is not a file of a stream; it is not read") for name in self.strays]
+
+
+def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:
+    """Return the streams of a node's data directory, by the name of their directories, or that of a directory that is one."""
+    if directory.is_directory(ROOT):
+        return [Stream(directory, f"{ROOT}/{entry.name}") for entry in own_entries(directory, ROOT) if entry.is_directory]
+    try:
+        names = [entry.name for entry in directory.entries() if entry.is_file]
+    except CannotOpenError:
+        return []
+    return [Stream(directory, "")] if any(_FILE.fullmatch(name) for name in names) else []
+
+
+def offsets_between(first: Longs, ends: Longs) -> NDArray[np.intp]:
+    """Return the numbers of the segments before which offsets are missing. first, ends: offsets of each segment, ends exclusive."""
+    return np.flatnonzero(first[1:] > ends[:-1]) + 1

@@ -1,0 +1,215 @@
+"""Whole streams, intact and damaged: what is found, and what a node makes of them, as a real node of 4.3.6 did."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import streams
+from support.streams import CASES
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Kind
+from mqstore.rabbitmq.streams.examination import Change, Examination
+from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
+from mqstore.rabbitmq.streams.stream import Stream, find_streams, split_name
+
+CASE, QUEUE = "4.3.6-killed", "s.small"
+
+
+def examine(directory: Path) -> Examination:
+    return Examination(Stream(ReadOnlyDirectory(directory), ""))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    target = tmp_path / "s"
+    shutil.copytree(streams.directories(CASE)[QUEUE], target)
+    return target
+
+
+def of(directory: Path, number: int, ending: str = "segment") -> Path:
+    return sorted(directory.glob(f"*.{ending}"))[number]
+
+
+def cut(path: Path, count: int) -> None:
+    path.write_bytes(path.read_bytes()[:-count])
+
+
+def flip(path: Path, at: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+# the rows of the table in docs/formats/rabbitmq-streams.md, section 9
+
+
+def nothing(directory: Path) -> None:
+    pass
+
+
+def cut_trailer(directory: Path) -> None:
+    cut(of(directory, -1), 5)
+
+
+def damaged_last_chunk(directory: Path) -> None:
+    flip(of(directory, -1), of(directory, -1).stat().st_size - 100)
+
+
+def cut_last_chunk(directory: Path) -> None:
+    cut(of(directory, -1), 200)
+
+
+def damaged_first_chunk(directory: Path) -> None:
+    flip(of(directory, 0), 60)
+
+
+def last_index_gone(directory: Path) -> None:
+    of(directory, -1, "index").unlink()
+
+
+def first_index_gone(directory: Path) -> None:
+    of(directory, 0, "index").unlink()
+
+
+def last_index_short(directory: Path) -> None:
+    cut(of(directory, -1, "index"), 2 * 29 + 7)
+
+
+def last_index_empty(directory: Path) -> None:
+    of(directory, -1, "index").write_bytes(b"OSII\0\0\0\1")
+
+
+def middle_segment_gone(directory: Path) -> None:
+    of(directory, 1).unlink()
+
+
+def bytes_after(directory: Path) -> None:
+    with of(directory, -1).open("ab") as file:
+        file.write(b"what a disk left here" * 3)
+
+
+# delivered by the node; intact for this reader; kinds of findings
+SEEN: dict[Callable[[Path], None], tuple[int, int, set[Kind]]] = {
+    nothing: (300, 300, set()),
+    cut_trailer: (300, 300, {Kind.TORN_RECORD}),
+    damaged_last_chunk: (269, 269, {Kind.BAD_CHUNK}),
+    cut_last_chunk: (269, 269, {Kind.TORN_RECORD, Kind.BAD_STREAM_INDEX}),
+    damaged_first_chunk: (0, 297, {Kind.BAD_CHUNK}),
+    last_index_gone: (255, 300, {Kind.BAD_STREAM_INDEX}),
+    first_index_gone: (230, 300, {Kind.BAD_STREAM_INDEX}),
+    last_index_short: (267, 300, {Kind.BAD_STREAM_INDEX, Kind.TORN_RECORD}),
+    last_index_empty: (255, 300, {Kind.BAD_STREAM_INDEX}),
+    middle_segment_gone: (70, 232, {Kind.MISSING_SEGMENT, Kind.BAD_STREAM_INDEX}),
+    bytes_after: (300, 300, {Kind.BAD_CHUNK}),
+}
+
+
+@pytest.mark.parametrize("damage", SEEN, ids=lambda damage: damage.__name__)
+def test_a_node_delivers_what_was_seen_and_this_reader_reads_all_that_is_intact(damage: Callable[[Path], None], small: Path) -> None:
+    damage(small)
+    delivered, intact, kinds = SEEN[damage]
+    examined = examine(small)
+    start = examined.node_start()
+    assert {item.kind for item in examined.damage} == kinds
+    assert (start.delivered, examined.counts.messages) == (delivered, intact)
+    assert start.kept + start.lost == intact
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_golden_stream_has_no_findings_and_a_node_keeps_it_whole(case: str) -> None:
+    for queue, directory in streams.directories(case).items():
+        examined = examine(directory)
+        start = examined.node_start()
+        assert (examined.damage, start.changes, start.stops_at, start.lost) == ([], (), None, 0)
+        assert start.delivered == start.kept == len(streams.delivered(case, "stream").get(queue, []))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_offsets_give_the_count_that_list_queues_gave(case: str) -> None:
+    counts = {name: int(total) for name, kind, *_, total in streams.counts(case)["queues"] if kind == "stream"}
+    for queue, directory in streams.directories(case).items():
+        stream = Stream(ReadOnlyDirectory(directory), "")
+        assert stream.tail().next_offset - stream.first_offset == counts[queue]
+
+
+def test_the_streams_of_a_node_are_found_by_their_directories() -> None:
+    found = find_streams(ReadOnlyDirectory(streams.node(CASE)))
+    assert [split_name(stream.name)[0] for stream in found] == [
+        f"__{queue.replace('.', '_')}" for queue in sorted(streams.directories(CASE))
+    ]
+    assert {stream.place for stream in found} == {f"stream/{stream.name}" for stream in found}
+    [alone] = find_streams(ReadOnlyDirectory(streams.directories(CASE)[QUEUE]))
+    assert (alone.place, len(alone), alone.first_offset) == ("", 5, 0)
+    assert [alone.segment_of(offset) for offset in (0, 69, 70, 299, 10**9)] == [0, 0, 1, 4, 4]
+
+
+def test_what_a_node_changes_is_said_file_by_file(small: Path) -> None:
+    first_index_gone(small)
+    last_index_short(small)
+    deleted, shortened = examine(small).node_start().changes
+    assert (deleted.change, deleted.file, deleted.kept, deleted.messages, deleted.first) == (
+        Change.DELETES_SEGMENT,
+        of(small, 0).name,
+        0,
+        70,
+        0,
+    )
+    assert (shortened.change, shortened.file, shortened.messages) == (Change.CUTS_SEGMENT, of(small, -1).name, 33)
+    assert 0 < shortened.kept < of(small, -1).stat().st_size
+
+
+def test_a_last_segment_without_a_chunk_goes_with_its_index_and_the_one_before_is_the_last(small: Path) -> None:
+    (small / "00000000000000000304.segment").write_bytes(HEADER)
+    (small / "00000000000000000304.index").write_bytes(b"OSII\0\0\0\1")
+    cut(of(small, 4, "index"), 29)
+    start = examine(small).node_start()
+    assert [(change.change, change.file) for change in start.changes] == [
+        (Change.DELETES_SEGMENT, "00000000000000000304.segment"),
+        (Change.CUTS_SEGMENT, of(small, 4).name),
+    ]
+    assert start.delivered == 269
+
+
+def test_an_index_without_a_segment_is_no_stream_by_itself(small: Path) -> None:
+    for path in small.glob("*.segment"):
+        path.unlink()
+    examined = examine(small)
+    assert {item.kind for item in examined.damage} == {Kind.BAD_STREAM_INDEX}
+    assert {change.change for change in examined.node_start().changes} == {Change.DELETES_INDEX}
+    assert examined.node_start().delivered == 0
+
+
+def test_what_is_not_a_file_of_a_stream_is_named(small: Path) -> None:
+    (small / "notes.txt").write_text("x")
+    (small / "00000000000000000001.segment").mkdir()
+    (small / f"{'9' * 20}.segment").write_bytes(HEADER)
+    examined = examine(small)
+    assert [item.file for item in examined.damage] == ["00000000000000000001.segment", f"{'9' * 20}.segment", "notes.txt"]
+    assert {item.kind for item in examined.damage} == {Kind.STRAY_FILE}
+    assert examined.counts.messages == 300
+
+
+def test_an_epoch_that_goes_back_is_a_finding(tmp_path: Path) -> None:
+    raw = HEADER + b"".join(chunk(k, [entry(b"x")], epoch=epoch) for k, epoch in enumerate([1, 7, 2, 2]))
+    (tmp_path / f"{0:020}.segment").write_bytes(raw)
+    kinds = [(item.kind, item.detail[:40]) for item in examine(tmp_path).damage]
+    assert (Kind.BAD_CHUNK, "the epoch goes back from 7 to 2: a heade") in kinds
+
+
+def test_a_listing_of_many_segments_opens_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3000):
+        (tmp_path / f"{number * 10:020}.segment").touch()
+        (tmp_path / f"{number * 10:020}.index").touch()
+    directory = ReadOnlyDirectory(tmp_path)
+    opened: list[str] = []
+    mapped = directory.map
+    monkeypatch.setattr(directory, "map", lambda name: opened.append(name) or mapped(name))
+    stream = Stream(directory, "")
+    assert (len(stream), stream.first_offset, stream.segment_of(25_005)) == (3000, 0, 2500)
+    assert opened == []
+    assert stream.tail().next_offset == 29_990
+    assert opened == ["00000000000000029990.segment"]

@@ -142,6 +142,22 @@ _GROUPS = (
 )
 
 
+def reset_table(rows: Iterable[Row]) -> Table:
+    """Return a table of the offsets of a group before and after it was moved."""
+    return Table.of(_RESET, rows, title="Moved offsets")
+
+
+_RESET = (
+    *(
+        Field(Column(title, right=True), _dash(name))
+        for title, name in (
+            ("queue", "queue_id"), ("before", "before"), ("after", "after"), ("min", "min_offset"), ("max", "max_offset"), ("lag", "lag"),
+        )
+    ),
+    Field(Column("state", tone=lambda state: Tone.CAUTION if state == "kept" else Tone.PLAIN), _dash("state")),
+)  # fmt: skip
+
+
 def timers_table(rows: Iterable[Row]) -> Table:
     """Return a table of messages with an arbitrary delay."""
     return Table.of(_TIMERS, rows, title="Timers")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.store import NOBODY
+from mqstore.store import NOBODY, StorePlace
 from mqstore.stores.common import Names, counted, least, names_of, result
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.table.rows import Rows
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mqstore.repair.repair import Repair
     from mqstore.rocketmq.find import FindReport
     from mqstore.rocketmq.get import Message
+    from mqstore.rocketmq.live.group_reset import GroupReset
     from mqstore.rocketmq.summary import RocketMQSummary
     from mqstore.rocketmq.usage import UsageReport
     from mqstore.store import Observer, Progress, Store
@@ -199,6 +200,25 @@ class RocketMQ(RocketMQStore):
         self.require_directory_for("repair")
         root = Path(str(self.directory.root))
         return Repair(self.path, root, "broker", LOCKING, steps, completed, None if journal is None else Path(journal))
+
+    def reset_group(
+        self,
+        group: str,
+        topic: str,
+        to: str,
+        *,
+        queue: int | None = None,
+        force: bool = False,
+        version: str | None = None,
+        observer: Observer = NOBODY,
+    ) -> GroupReset:
+        """Move a consumer group, and write its offsets; arguments and errors as for `mqstore.rocketmq.live.group_reset.reset_group`."""
+        from mqstore.rocketmq.live.group_reset import reset_group
+
+        def reopen() -> RocketMQ:
+            return type(self).at(StorePlace("rocketmq", self.path, self.directory.root), config=self.config_path)
+
+        return reset_group(self, reopen, group, topic, to, queue_id=queue, force=force, as_version=version, observer=observer)
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export`."""

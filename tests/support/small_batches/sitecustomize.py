@@ -24,10 +24,10 @@ from typing import Any, SupportsIndex
 # module without `mqstore.`: value of each constant. Mostly odd numbers, so that cuts fall anywhere among records and groups.
 LOWERED = {
     "broker.runtime.acceptor": {"ACCEPTED_AT_ONCE": 1},
-    "cli.jobs.replay_rows": {"CHUNK": 61},
+    "replay.file_rows": {"CHUNK": 61},
     "rocketmq.listing": {"CHUNK": 3},
     "cli.write.load": {"FLUSH_EVERY": 4099},
-    "cli.write.load_rows": {"ROWS": 3, "BYTES": 1001},
+    "jobs.load_rows": {"ROWS": 3, "BYTES": 1001},
     "console.listing": {"WINDOW": 1009, "TOGETHER": 3},
     "files.durable_file": {"COPY_CHUNK": 1009},
     "files.image": {"LARGEST_READ": 1009},

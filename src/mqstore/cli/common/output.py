@@ -20,9 +20,9 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mqstore.cli.common.chosen_columns import ChosenColumns
 from mqstore.cli.common.grid import Grid
 from mqstore.cli.common.progress import BYTES, Report, progress_bar
+from mqstore.errors import UsageError
 from mqstore.report.parts import (
     SHOWN,
     Column,
@@ -100,6 +100,39 @@ class CommonOptions:
             columns=columns or self.columns,
             escape_formulas=self.escape_formulas or escape_formulas,
         )
+
+
+def _plain(title: str) -> str:
+    return " ".join(title.lower().replace("(utc)", "").replace("_", " ").split())
+
+
+class ChosenColumns:
+    """The columns of `--columns`, by the titles of a table or the names of its fields, in any case. A table without any is left out.
+
+    >>> chosen = ChosenColumns(("topic", "stored", "queue_id"))
+    >>> chosen.of(["topic", "queue id", "size", "stored (UTC)"])
+    [0, 3, 1]
+    """
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self.wanted = tuple(wanted)
+        self._found: set[str] = set()
+        self._offered: dict[str, None] = {}
+
+    def of(self, titles: Sequence[str]) -> list[int]:
+        """Return the positions of the wanted columns in a table with these titles, in the order in which they are wanted."""
+        self._offered |= dict.fromkeys(title for title in titles if title)
+        places = {_plain(title): k for k, title in enumerate(titles)}
+        found = [name for name in self.wanted if _plain(name) in places]
+        self._found |= set(found)
+        return list(dict.fromkeys(places[_plain(name)] for name in found))
+
+    def check(self) -> None:
+        """Raise UsageError if a wanted column was in none of the tables so far."""
+        unknown = [name for name in self.wanted if name not in self._found]
+        if unknown and self._offered:
+            names = ", ".join(printable(name) for name in unknown)
+            raise UsageError(f"--columns: there is no column {names}; the columns are {', '.join(self._offered)}")
 
 
 class Output:

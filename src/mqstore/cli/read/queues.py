@@ -1,7 +1,4 @@
-"""`topics`, `queue`, `groups` and `timers`: queues with their bounds, entries with their state, groups with their lag, delayed messages.
-
-`groups --reset` is in `groups_reset`.
-"""
+"""`topics`, `queue`, `groups` and `timers`: queues with their bounds, entries with their state, groups with their lag, delayed messages."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, Vie
 from mqstore.cli.common.command import open_either, open_store, open_view, verb
 from mqstore.cli.common.options import OnlyTopic, QueueOptions, TopicsOptions, queue_number
 from mqstore.cli.common.output import Output
-from mqstore.cli.write.groups_reset import reset_group
 from mqstore.errors import RefusedError, UnsupportedError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
@@ -227,7 +223,9 @@ def groups(
     if reset is not None:
         if group is not None and group != reset:
             raise UsageError("--reset already names the group; leave --group out")
-        return reset_group(out, store, reset, topic, queue_id, to, force=force, as_version=as_version, config=config)
+        if topic is None or to is None:
+            raise UsageError("--reset needs --topic, and --to with earliest, latest, a time or a queue offset")
+        return _reset(out, opened, (reset, topic, to), queue_id, force=force, as_version=as_version)
     if to is not None or queue_id is not None or force:
         raise UsageError("--to, --queue and --force need --reset GROUP")
     refused: RefusedError | None = None
@@ -255,6 +253,24 @@ def groups(
     else:
         out.records(GROUP_NAMES, rows)
     return 1 if findings or refused else 0
+
+
+def _reset(out: Output, opened: RocketMQ, move: tuple[str, str, str], queue_id: int | None, *, force: bool, as_version: str | None) -> int:
+    """Move a group, and print the changes. move: the group, the topic, and where to. Returns status 1 if a queue needs --force."""
+    from mqstore.report.queues import reset_table
+    from mqstore.rocketmq.live.group_reset import RESET_NAMES
+
+    report = opened.reset_group(*move, queue=queue_id, force=force, version=as_version, observer=out)
+    if out.is_text:
+        out.show((reset_table(report.rows),))
+        done = f"group {report.group}, topic {report.topic}: {count(report.moved, 'queue')} moved to {move[2]}"
+        written = f"{report.file} is written, the previous one is its .bak" if report.file else "nothing is written"
+        out.line(f"{done}; {written}", style="bold")
+    else:
+        out.records(RESET_NAMES, report.rows)
+    if report.kept:
+        out.note(f"{count(report.kept, 'queue')} not moved: the group would skip messages there, or has no offset yet; --force moves it")
+    return 1 if report.kept else 0
 
 
 # timers

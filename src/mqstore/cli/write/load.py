@@ -15,9 +15,9 @@ import typer
 from mqstore.cli.common.arguments import Config, option
 from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Source, SourceRows, open_source
 from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, StoreTarget, Sync, WritableStore, open_target, refusal
 from mqstore.errors import MqstoreError, TargetError, UsageError
+from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, SourceRows, open_source
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqstore.cli.write.load_rows import BadPlaceError, BodyForm, Source, open_source
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.regular_file import open_regular_file
+from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, open_source
 from mqstore.replay.outgoing import ReplayMessage
 from mqstore.replay.queue_rows import BadRowError, holds_queue_rows, queue_rows
 

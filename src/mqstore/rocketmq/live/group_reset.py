@@ -1,20 +1,18 @@
-"""`groups --reset`: move a consumer group within the queues of a topic, in a store that no broker is using.
+"""Moving a consumer group within the queues of a topic, in a store that no broker is using.
 
 The queues are those that a broker would have after loading the store (the recovered view), because such a broker reads the offsets
-next. The command holds the broker's own lock on the store while it runs.
+next. The broker's own lock on the store is held meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from mqstore.cli.common.command import open_store
-from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError, TargetError, UnsupportedError, UsageError
-from mqstore.report.parts import Column, Tone
-from mqstore.table.formatting import count, moment, parse_time
+from mqstore.store import NOBODY, Observer
+from mqstore.table.formatting import moment, parse_time
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.config.consumer_offsets import OffsetChange
@@ -28,42 +26,65 @@ RESET_NAMES = ("group", "topic", "queue_id", "before", "after", "min_offset", "m
 FIRST_TIME = 1_000_000_000_000  # ms, the year 2001: smaller numbers are queue offsets
 
 
+@dataclass(frozen=True, slots=True)
+class GroupReset:
+    """A group that was moved. rows: one a queue, with RESET_NAMES; its state is moved, same, or kept. file: that was written, or None."""
+
+    group: str
+    topic: str
+    rows: tuple[dict[str, Any], ...]
+    file: str | None
+
+    @property
+    def moved(self) -> int:
+        """The number of queues in which the group was moved."""
+        return sum(row["state"] == "moved" for row in self.rows)
+
+    @property
+    def kept(self) -> int:
+        """The number of queues in which only force would move it."""
+        return sum(row["state"] == "kept" for row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the group, the queues and the file."""
+        return {"group": self.group, "topic": self.topic, "queues": list(self.rows), "file": self.file}
+
+
 def reset_group(
-    out: Output,
-    path: Path,
+    found: RocketMQStore,
+    reopen: Callable[[], RocketMQStore],
     group: str,
-    topic: str | None,
-    queue_id: int | None,
-    to: str | None,
+    topic: str,
+    to: str,
     *,
-    force: bool,
-    as_version: str | None,
-    config: Path | None,
-) -> int:
-    """Move the group, write the offsets, print the changes. Returns status 1 if a queue was not moved without --force."""
+    queue_id: int | None = None,
+    force: bool = False,
+    as_version: str | None = None,
+    observer: Observer = NOBODY,
+) -> GroupReset:
+    """Move the group and write the offsets.
+
+    reopen: opens the store again, because a broker may have been writing before the lock was taken. to: earliest, latest, a time or a queue
+    offset. force: also forward, past unread messages, and where the group has no offset. Raises UsageError, NotFoundError, TargetError.
+    """
     from mqstore.files.durable import DurableDirectory
     from mqstore.rocketmq.live.store_lock import StoreLock
 
-    if topic is None or to is None:
-        raise UsageError("--reset needs --topic, and --to with earliest, latest, a time or a queue offset")
     _parse_target(to)
-    found = open_store(path, config)
     found.require_directory_for("moving a group")
     if found.path != found.directory.root:
-        raise TargetError(f"{path} is an archive, which cannot be changed; unpack it first")
+        raise TargetError(f"{found.path} is an archive, which cannot be changed; unpack it first")
     with DurableDirectory(found.directory.root) as directory, StoreLock(directory):
-        # reopened: a broker may have been writing before the lock was taken
-        store = open_store(path, config)
+        store = reopen()
         _refuse_database(store)
         view = cast("RecoveredView", store.view("recovered", as_=as_version))
         version = view.version
         for note in view.notes:
-            out.note(f"recovery as {view.profile.version}: {note}")
+            observer.note(f"recovery as {view.profile.version}: {note}")
         queues = _queues_to_move(view, topic, queue_id)
-        changes, file = _write_offsets(
-            out, store, directory, group, topic, _target_offsets(view, queues, to, version, force), version, force
-        )
-    return _print_changes(out, group, topic, to, queues, changes, file)
+        targets = _target_offsets(view, queues, to, version, force)
+        changes, file = _write_offsets(observer, store, directory, group, topic, targets, version, force)
+    return GroupReset(group, topic, tuple(_row(group, topic, queues[change.queue_id], change) for change in changes), file)
 
 
 def _refuse_database(store: RocketMQStore) -> None:
@@ -129,7 +150,7 @@ def _offsets_at(view: RecoveredView, queues: Mapping[int, QueueView], timestamp:
 
 
 def _write_offsets(
-    out: Output,
+    observer: Observer,
     store: RocketMQStore,
     directory: Any,
     group: str,
@@ -147,7 +168,7 @@ def _write_offsets(
     relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
     offsets = ConsumerOffsets.load(store.directory, version, lmq)
     for finding in offsets.findings:
-        out.note(f"{finding.file}: {finding.detail}")
+        observer.note(f"{finding.file}: {finding.detail}")
     if offsets.findings and fastjson.load(store.directory, relative).used is None and not force:
         raise TargetError(f"{relative} cannot be read, nor can its .bak; --force writes a new one, without offsets of other groups")
     if not force and not any(queue_id in offsets.by_queue(group, topic) for queue_id in targets):
@@ -163,38 +184,15 @@ def _state(change: OffsetChange) -> str:
     return "moved" if change.after != change.before else "same" if change.after == change.target else "kept"
 
 
-def _print_changes(
-    out: Output, group: str, topic: str, to: str, queues: Mapping[int, QueueView], changes: tuple[OffsetChange, ...], file: str | None
-) -> int:
-    rows = [
-        {
-            "group": group,
-            "topic": topic,
-            "queue_id": change.queue_id,
-            "before": None if change.before < 0 else change.before,
-            "after": None if change.after < 0 else change.after,
-            "min_offset": queues[change.queue_id].min_offset,
-            "max_offset": queues[change.queue_id].max_offset,
-            "lag": None if change.after < 0 else queues[change.queue_id].max_offset - change.after,
-            "state": _state(change),
-        }
-        for change in changes
-    ]
-    kept = sum(row["state"] == "kept" for row in rows)
-    if out.is_text:
-        titles = {"queue_id": "queue", "min_offset": "min", "max_offset": "max"}
-        names = RESET_NAMES[2:]
-        columns = [Column(titles.get(name, name), right=name != "state", tone=_tone if name == "state" else None) for name in names]
-        out.table(columns, (["-" if row[name] is None else str(row[name]) for name in names] for row in rows))
-        moved = sum(row["state"] == "moved" for row in rows)
-        done = f"group {group}, topic {topic}: {count(moved, 'queue')} moved to {to}"
-        out.line(f"{done}; {file} is written, the previous one is its .bak" if file else f"{done}; nothing is written", style="bold")
-    else:
-        out.records(RESET_NAMES, rows)
-    if kept:
-        out.note(f"{count(kept, 'queue')} not moved: the group would skip messages there, or has no offset yet; --force moves it")
-    return 1 if kept else 0
-
-
-def _tone(state: str) -> Tone:
-    return Tone.CAUTION if state == "kept" else Tone.PLAIN
+def _row(group: str, topic: str, queue: QueueView, change: OffsetChange) -> dict[str, Any]:
+    return {
+        "group": group,
+        "topic": topic,
+        "queue_id": change.queue_id,
+        "before": None if change.before < 0 else change.before,
+        "after": None if change.after < 0 else change.after,
+        "min_offset": queue.min_offset,
+        "max_offset": queue.max_offset,
+        "lag": None if change.after < 0 else queue.max_offset - change.after,
+        "state": _state(change),
+    }

@@ -178,7 +178,7 @@ def test_an_index_without_a_segment_is_no_stream_by_itself(small: Path) -> None:
     for path in small.glob("*.segment"):
         path.unlink()
     examined = examine(small)
-    assert {item.kind for item in examined.damage} == {Kind.BAD_STREAM_INDEX}
+    assert {item.kind for item in examined.damage} == {Kind.BAD_STREAM_INDEX, Kind.MISSING_SEGMENT}
     assert {change.change for change in examined.node_start().changes} == {Change.DELETES_INDEX}
     assert examined.node_start().delivered == 0
 

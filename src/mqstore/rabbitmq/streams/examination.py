@@ -92,22 +92,13 @@ class Examination:
         self.counts = CheckCounts()
         self.damage: list[Damage] = stream.stray_findings()
         self._expand = expand
-        self._last = self._last_segment()
+        self._last = last_segment(stream)
         self._epoch = 0
         self.segments = [self._examine(number) for number in range(len(stream))]
         for first in stream.lone.tolist():
             detail = "the index has no segment; a node deletes it if it is the last"
             self.damage.append(Damage(stream.lone_index_file(first), 0, 0, Kind.BAD_STREAM_INDEX, detail))
         self._find_gaps()
-
-    def _last_segment(self) -> int:
-        """Return the number of the segment that a node takes for the last one, -1 for none."""
-        stream = self.stream
-        indexed = np.flatnonzero(stream.index_size >= 0)
-        for place, number in enumerate(indexed[::-1].tolist()):
-            if stream.size[number] > _NO_CHUNK or place == len(indexed) - 1:
-                return int(number)
-        return -1
 
     def _examine(self, number: int) -> _Segment:
         stream, name = self.stream, self.stream.segment_file(number)
@@ -179,6 +170,9 @@ class Examination:
         self._epoch = int(chunks.epoch[-1])
 
     def _find_gaps(self) -> None:
+        if not self.segments:
+            detail = "the stream has no segment, and even an empty one has; a node starts it as empty, at offset 0"
+            self.damage.append(Damage(self.stream.place or ".", 0, 0, Kind.MISSING_SEGMENT, detail))
         for number, before in enumerate(self.segments[:-1], start=1):
             first = int(self.stream.first[number])
             if before.bad is None and first > before.end:
@@ -218,13 +212,7 @@ class Examination:
 
     def _cut(self, ends: Longs) -> Iterator[NodeChange]:
         number, segment = self._last, self.segments[self._last]
-        index, _ = self.stream.index(number)
-        position = index.records["position"].astype(np.int64)
-        valid = np.flatnonzero(np.isin(position, segment.at))
-        end = len(INDEX_HEADER)
-        if len(valid):
-            row = int(np.searchsorted(segment.at, position[valid[-1]]))
-            end = min(int(self.stream.size[number]), int(segment.stop[row]))
+        end = _cut_at(self.stream, number, segment.at, segment.stop)
         ends[number] = end
         gone = segment.at >= end
         if end < self.stream.size[number]:
@@ -252,6 +240,39 @@ class Examination:
         """Return the messages of a segment before a position; it is read again."""
         data, _ = self.stream.open(number)
         return sum(_messages(chunks.take(chunks.at < position)) for chunks, _ in self.stream.walk(number, data))
+
+
+def last_segment(stream: Stream) -> int:
+    """Return the number of the segment that a node takes for the last one, -1 for none."""
+    indexed = np.flatnonzero(stream.index_size >= 0)
+    for place, number in enumerate(indexed[::-1].tolist()):
+        if stream.size[number] > _NO_CHUNK or place == len(indexed) - 1:
+            return int(number)
+    return -1
+
+
+def kept_ends(stream: Stream) -> Longs:
+    """Return up to which byte a node keeps each segment, 0 for one that it deletes. Only the last one is read."""
+    last = last_segment(stream)
+    ends = np.where(stream.index_size >= 0, stream.size, 0)
+    ends[last + 1 :] = 0
+    if last >= 0:
+        data, _ = stream.open(last)
+        parts = [chunks.take(chunks.readable) for chunks, _ in stream.walk(last, data)]
+        at = np.concatenate([_NOTHING, *(part.at for part in parts)])
+        stop = np.concatenate([_NOTHING, *(part.end for part in parts)])
+        ends[last] = _cut_at(stream, last, at, stop)
+    return ends
+
+
+def _cut_at(stream: Stream, number: int, at: Longs, stop: Longs) -> int:
+    """Return the end of the last chunk of a segment that its index knows. at, stop: where its valid chunks begin and end."""
+    index, _ = stream.index(number)
+    position = index.records["position"].astype(np.int64)
+    valid = np.flatnonzero(np.isin(position, at))
+    if not len(valid):
+        return len(INDEX_HEADER)
+    return min(int(stream.size[number]), int(stop[np.searchsorted(at, position[valid[-1]])]))
 
 
 def _messages(chunks: Chunks) -> int:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from mqstore.testing.crashes import CrashCheckError, CrashRun, CrashState, CrashStates, run_states, scratch_directory
     from mqstore.testing.faults import FailingDisk, Fault, FaultCheckError, FaultRun, every_fault
     from mqstore.testing.losses import LossKind
-    from mqstore.testing.running_broker import RunningBroker
-    from mqstore.testing.unittest_case import RocketMQTestCase
+    from mqstore.testing.running_broker import RocketMQTestCase, RunningBroker
 
 __all__ = [
     "Client",
@@ -63,7 +62,7 @@ _MODULES = {
     "Mark": "mqstore.files.recorder",
     "ReceivedMessage": "mqstore.testing.client",
     "RecordedWrites": "mqstore.files.recorder",
-    "RocketMQTestCase": "mqstore.testing.unittest_case",
+    "RocketMQTestCase": "mqstore.testing.running_broker",
     "RunningBroker": "mqstore.testing.running_broker",
     "SendReceipt": "mqstore.testing.client",
     "every_fault": "mqstore.testing.faults",

@@ -36,8 +36,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mqstore.files.recorder import Create, Mark, Operation, Rename, Truncate, Write
-from mqstore.testing.disk_model import Disk, NameChange, Node, Tree, directory_part, file_part
-from mqstore.testing.images import PAGE, FileLayout, Inode, Page
+from mqstore.testing.disk_model import PAGE, Disk, FileLayout, Inode, NameChange, Node, Page, Tree, directory_part, file_part
 
 SECTOR = 512
 

@@ -8,6 +8,15 @@
     ('paid', 'o-17')
 
 Clients in any language use `address` as their name server. The pytest fixture `rocketmq` is such a broker.
+
+A test case of `unittest` has one, too:
+
+    class OrderTest(RocketMQTestCase):
+        def test_an_order_is_billed(self):
+            self.rocketmq.produce("orders", "paid", keys="o-17")
+            self.assertEqual(self.rocketmq.consume("orders", group="billing")[0].text, "paid")
+
+It can be combined with other test cases, asynchronous ones among them: `class OrderTest(RocketMQTestCase, IsolatedAsyncioTestCase)`.
 """
 
 from __future__ import annotations
@@ -15,10 +24,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping
+import unittest
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from mqstore.broker.runtime.served_store import ServedStore
 from mqstore.broker.runtime.settings import Settings
@@ -181,3 +193,40 @@ def _sizes(path: Path) -> StoreConfig:
     except OSError:
         sizes = set()
     return SMALL if sizes <= {SMALL.commit_log_file_size} else StoreConfig()
+
+
+# a test case of unittest
+
+
+class RocketMQTestCase(unittest.TestCase):
+    """A test case whose tests have `self.rocketmq`, a RocketMQ name server and broker over an empty store.
+
+    rocketmq_scope: `function` gives each test a new broker; `class` gives the tests of a class one, which `setUpClass` has as
+    `cls.rocketmq`. rocketmq_options: those of `RunningBroker`, such as `{"version": "5.3.3"}`. A subclass that has `setUp` or `setUpClass`
+    calls that of this class first.
+    """
+
+    rocketmq: RunningBroker
+    rocketmq_scope: ClassVar[Literal["function", "class"]] = "function"
+    rocketmq_options: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Start the broker that the tests of the class share, if they share one."""
+        super().setUpClass()
+        if cls.rocketmq_scope not in ("function", "class"):
+            raise ValueError(f"rocketmq_scope is {cls.rocketmq_scope!r}; it must be function or class")
+        if cls.rocketmq_scope == "class":
+            cls.rocketmq = cls.enterClassContext(_over_an_empty_store(cls.rocketmq_options))
+
+    def setUp(self) -> None:
+        """Start the broker of this test, unless the class shares one."""
+        super().setUp()
+        if self.rocketmq_scope == "function":
+            self.rocketmq = self.enterContext(_over_an_empty_store(self.rocketmq_options))
+
+
+@contextmanager
+def _over_an_empty_store(options: Mapping[str, Any]) -> Iterator[RunningBroker]:
+    with TemporaryDirectory(prefix="rocketmq-") as place, RunningBroker(Path(place, "store"), **options) as broker:
+        yield broker

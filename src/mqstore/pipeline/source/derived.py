@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +31,10 @@ from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.location import is_url
 from mqstore.findings import Damage, Kind
 from mqstore.pipeline.source.options import TABLE, checked
-from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.pushdown import filters_from, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
+    StoreReader,
     TableFormat,
     as_utf8,
     canonical,
@@ -46,8 +46,7 @@ from mqstore.pipeline.source.stores import (
     store_paths,
     with_store,
 )
-from mqstore.pipeline.spark.runner import freeze_gc_once
-from mqstore.pipeline.spark.source_api import DataSourceReader, Filter, InputPartition
+from mqstore.pipeline.spark.source_api import Filter, InputPartition
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.scan.splits import written
@@ -194,8 +193,8 @@ class QueueFilter:
         return (self.topics is None or topic in self.topics) and (self.queue_ids is None or queue_id in self.queue_ids)
 
 
-class TableReader(DataSourceReader):
-    """Reads one kind of table. Small and picklable: it is sent to every task."""
+class TableReader(StoreReader):
+    """Reads one kind of table."""
 
     def __init__(
         self,
@@ -209,14 +208,10 @@ class TableReader(DataSourceReader):
         fail_fast: bool = False,
         reported: int = 0,
     ) -> None:
-        self.fail_fast = fail_fast
-        self.reported = reported
-        self.names = names
+        super().__init__(paths, columns, names, fail_fast=fail_fast, reported=reported)
         self.fs_options = fs_options
         self.source = source
-        self.paths = paths
         self.config = config
-        self.columns = columns
         self.queue_filter = QueueFilter()
         self.base = os.getcwd()
 
@@ -228,25 +223,18 @@ class TableReader(DataSourceReader):
         self.queue_filter = QueueFilter(values_of("topic", filters), values_of("queue_id", filters))
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = plan_stores(self.paths, self._sized_parts, fail_fast=self.fail_fast)
-        report_skipped(found.skipped, len(self.paths), self.reported)
-        if self.source.shows_skipped and found.skipped:
-            rows = tuple(TablePart(each.path, None, why=each.why) for each in found.skipped)
-            found = replace(found, parts=(*found.parts, *rows), costs=(*(found.costs or ()), *([0] * len(rows))))
-        return found.partitions() or [TablePart("", None)]
+        planned = self.planned()
+        if self.source.shows_skipped and planned.skipped:
+            rows = tuple(TablePart(each.path, None, why=each.why) for each in planned.skipped)
+            planned = replace(planned, parts=(*planned.parts, *rows), costs=(*(planned.costs or ()), *([0] * len(rows))))
+        return planned.partitions() or [TablePart("", None)]
 
-    def _sized_parts(self, path: str) -> Iterator[tuple[TablePart, int]]:
+    def sized_parts(self, path: str) -> Iterator[tuple[InputPartition, int]]:
         store = open_for_tasks(path, self.config, self.fs_options)
         for part in self.source.parts(path, self.config, store, self.queue_filter):
             yield part, part.bytes
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        freeze_gc_once()
-        if isinstance(partition, PartGroup):
-            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
-        return self._read_part(partition)
-
-    def _read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, TablePart)
         if not part.path:
             return iter(())
@@ -262,8 +250,7 @@ class TableReader(DataSourceReader):
     def _batches(self, rows: Iterator[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        wanted = [name for name in self.columns if name != STORE] or list(self.source.table)[:1]
-        kinds = _arrow_fields(self.source.table, wanted)
+        kinds = _arrow_fields(self.source.table, self.own_columns(next(iter(self.source.table))))
         for row in rows:
             arrays = [_array(row[field.name], field.type, row) for field in kinds]
             if len(arrays[0]):

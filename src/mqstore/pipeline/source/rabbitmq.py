@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +36,9 @@ from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.options import RABBITMQ, checked
-from mqstore.pipeline.source.planning import PartGroup, combined, plan_stores, report_skipped
 from mqstore.pipeline.source.stores import (
     STORE,
+    StoreReader,
     TableFormat,
     boolean,
     canonical,
@@ -49,8 +48,7 @@ from mqstore.pipeline.source.stores import (
     store_paths,
     with_store,
 )
-from mqstore.pipeline.spark.runner import freeze_gc_once
-from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
+from mqstore.pipeline.spark.source_api import InputPartition
 from mqstore.places import find_store
 from mqstore.rabbitmq.definitions.document import read_queue_names
 from mqstore.rabbitmq.store import task_groups
@@ -219,21 +217,18 @@ class RabbitMQDataSource(TableFormat):
         return RabbitMQReader(options, _spelt(options.view, names), tuple(names))
 
 
-class RabbitMQReader(DataSourceReader):
-    """Plans and reads the parts of stores. Small and picklable, because it is sent to every task."""
+class RabbitMQReader(StoreReader):
+    """Plans the parts of stores and reads them."""
 
     def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...], names: tuple[str, ...] | None = None) -> None:
+        super().__init__(options.paths, columns, names, fail_fast=options.fail_fast, reported=options.reported)
         self.options = options
-        self.columns = columns
-        self.names = names
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = plan_stores(self.options.paths, self._sized_parts, fail_fast=self.options.fail_fast)
-        report_skipped(found.skipped, len(self.options.paths), self.options.reported)
         # Spark needs a partition even if there is nothing to read
-        return found.partitions() or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
+        return self.planned().partitions() or [StorePartition("", "", "", QueueGroup(0, (), (), 0))]
 
-    def _sized_parts(self, path: str) -> Iterator[tuple[StorePartition, int]]:
+    def sized_parts(self, path: str) -> Iterator[tuple[InputPartition, int]]:
         store = open_rabbitmq(path, self.options.names)
         token = task_groups.files_token(store)
         planned: Sequence[QueueGroup | FileGroup]
@@ -247,18 +242,11 @@ class RabbitMQReader(DataSourceReader):
             scanned = files if self.options.view == "messages" and not group.number else 0
             yield StorePartition(path, str(store.directory.root), token, group), group.bytes + scanned
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        freeze_gc_once()
-        if isinstance(partition, PartGroup):
-            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
-        return self._read_part(partition)
-
-    def _read_part(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read_part(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)
         if not partition.path:
             return iter(())
         store = task_groups.open_cached(partition.root, partition.token, self.options.now, self.options.names)
-        own = tuple(name for name in self.columns if name != STORE)
         selection = replace(self.options.selection, limit=None)
         batches: Iterator[pa.RecordBatch]
         if isinstance(partition.group, FileGroup):
@@ -268,5 +256,5 @@ class RabbitMQReader(DataSourceReader):
         elif self.options.view == "refusals":
             batches = task_groups.refusal_batches(store, partition.group)
         else:
-            batches = task_groups.read_group(store, partition.group, own or ("seq_id",), selection)
+            batches = task_groups.read_group(store, partition.group, self.own_columns("seq_id"), selection)
         return with_store(batches, self.columns, partition.path, self.names)

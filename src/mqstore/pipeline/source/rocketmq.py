@@ -45,17 +45,17 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError, UnsupportedError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
-from mqstore.pipeline.source.planning import PartGroup, SkippedStore, combined, parts_in, plan_stores, report_skipped
+from mqstore.pipeline.source.planning import PartGroup, SkippedStore, parts_in, plan_stores, report_skipped
 from mqstore.pipeline.source.pushdown import apply_filters, columns_in, filters_of, keeps_filters_apart, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
+    StoreReader,
     TableFormat,
     check_types,
     ddl_schema,
@@ -66,11 +66,9 @@ from mqstore.pipeline.source.stores import (
     with_store,
 )
 from mqstore.pipeline.spark.connect import is_connect
-from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.session import failures
 from mqstore.pipeline.spark.source_api import (
     CaseInsensitiveDict,
-    DataSourceReader,
     Filter,
     InputPartition,
     require_stream_sink,
@@ -263,16 +261,14 @@ class RocketMQDataSource(TableFormat):
         return sink.stream_writer(self.options, schema, overwrite)
 
 
-class RocketMQReader(DataSourceReader):
-    """Plans the parts of stores and reads them. Small and picklable: it is sent to every task."""
+class RocketMQReader(StoreReader):
+    """Plans the parts of stores and reads them."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...], names: tuple[str, ...] | None = None) -> None:
+        super().__init__(options.paths, columns, names, fail_fast=options.fail_fast, reported=options.reported)
         self.options = options
-        self.columns = columns
-        self.names = names
         self.selection = options.selection
         self.read_keys: frozenset[str] | None = None
-        self.paths = options.paths
         self.confine(options.filters)
 
     def confine(self, filters: Sequence[Filter]) -> None:
@@ -293,23 +289,19 @@ class RocketMQReader(DataSourceReader):
         return replace(self.selection, keys=self.read_keys) if unset else self.selection
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = plan_stores(self.paths, self._sized_parts, fail_fast=self.options.fail_fast)
-        report_skipped(found.skipped, len(self.paths), self.options.reported)
-        return found.partitions(self.options.pieces)
+        return self.planned().partitions(self.options.pieces)
 
-    def _sized_parts(self, path: str) -> Iterator[tuple[LogPart, int]]:
+    def sized_parts(self, path: str) -> Iterator[tuple[InputPartition, int]]:
         for part in self._parts(path):
-            yield (
-                part,
-                part.task.split.stop - part.task.split.start if isinstance(part.task, ReadTask) else RECORD * _record_count(part.task),
-            )
+            task = part.task
+            yield part, task.split.stop - task.split.start if isinstance(task, ReadTask) else RECORD * _record_count(task)
 
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
         # a URL without its options: see _with_fs_options
         place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
-        columns = tuple(name for name in self.columns if name != STORE) or ("physical_offset",)
+        columns = self.own_columns("physical_offset")
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
         splits = overlapping(self._plan(store), self.selection)
@@ -351,13 +343,7 @@ class RocketMQReader(DataSourceReader):
         """Return the task with the options that reach its store; partitions never contain them, for they may be credentials."""
         return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        freeze_gc_once()
-        if isinstance(partition, PartGroup):
-            return combined(chain.from_iterable(map(self._read_part, partition.parts)))
-        return self._read_part(partition)
-
-    def _read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, LogPart):
             return iter(())  # the partition that Spark makes up when a plan has none
         try:

@@ -16,13 +16,16 @@ import glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
-from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader
+from mqstore.pipeline.source.planning import PartGroup, Planned, combined, plan_stores, report_skipped
+from mqstore.pipeline.spark.runner import freeze_gc_once
+from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader, InputPartition
 from mqstore.places import open_rocketmq
 
 if TYPE_CHECKING:
@@ -73,6 +76,46 @@ class TableFormat(DataSource):
                 "(path '…'), or CREATE TABLE with columns, and SELECT … FROM … WITH (path = '…')"
             )
         return ddl_schema(self.returned_fields())
+
+
+class StoreReader(DataSourceReader):
+    """Reads the parts of stores. Small and picklable: it is sent to every task. A subclass plans the parts of one store, and reads one.
+
+    columns: that are returned, and names: how the schema spells them. fail_fast, reported: see `plan_stores` and `report_skipped`.
+    """
+
+    def __init__(
+        self, paths: tuple[str, ...], columns: tuple[str, ...], names: tuple[str, ...] | None, *, fail_fast: bool, reported: int
+    ) -> None:
+        self.paths = paths
+        self.columns = columns
+        self.names = names
+        self.fail_fast = fail_fast
+        self.reported = reported
+
+    def sized_parts(self, path: str) -> Iterator[tuple[InputPartition, int]]:
+        """Open the store at a path, and yield its parts, each with the bytes that reading it takes."""
+        raise NotImplementedError
+
+    def read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part in a task."""
+        raise NotImplementedError
+
+    def planned(self) -> Planned[InputPartition]:
+        """Plan all stores, and warn of those that are skipped."""
+        planned = plan_stores(self.paths, self.sized_parts, fail_fast=self.fail_fast)
+        report_skipped(planned.skipped, len(self.paths), self.reported, stacklevel=4)
+        return planned
+
+    def own_columns(self, default: str) -> tuple[str, ...]:
+        """Return the columns that are read from a store: without `store`, and at least one, which tells how many rows there are."""
+        return tuple(name for name in self.columns if name != STORE) or (default,)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        freeze_gc_once()
+        if isinstance(partition, PartGroup):
+            return combined(chain.from_iterable(map(self.read_part, partition.parts)))
+        return self.read_part(partition)
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:

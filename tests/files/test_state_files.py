@@ -66,14 +66,14 @@ WANTED = {"store": "/store", "columns": ["topic"], "log": "0:1"}
 
 
 def _plan(place: Path) -> Path:
-    with work_at(place / "work", resume=True, wanted=WANTED) as work:
+    with work_at(place / "work", resume=True, identity=WANTED) as work:
         work.write_plan({**WANTED, "run_id": "0123456789abcdef", "asked_splits": None, "splits": [[0, 0, 10], [1, 10, 20]]})
         work.keep = True
     return place / "work/plan.json"
 
 
 def _read_plan(path: Path) -> Any:
-    with work_at(path.parent, resume=True, wanted=WANTED) as work:
+    with work_at(path.parent, resume=True, identity=WANTED) as work:
         work.keep = True
         return work.resumed_plan
 
@@ -155,7 +155,7 @@ def _follow(place: Path) -> Path:
 def _read_follow(path: Path) -> Any:
     output = object.__new__(sinks.FollowOutput)
     output.path, output.state = path.parent.parent, path.parent
-    return output._found()
+    return output._recorded()
 
 
 def _batch(place: Path) -> Path:
@@ -307,7 +307,10 @@ def test_a_directory_that_is_not_the_work_of_a_salvage_is_kept(tmp_path: Path) -
     work.mkdir()
     (work / "plan.json").write_text("our plan: ship it")
     (work / "precious").write_text("x")
-    with pytest.raises(MqstoreError, match=r"is not the plan of an earlier salvage"), work_at(work, resume=True, wanted={}, what="salvage"):
+    with (
+        pytest.raises(MqstoreError, match=r"is not the plan of an earlier salvage"),
+        work_at(work, resume=True, identity={}, what="salvage"),
+    ):
         pass
     assert sorted(os.listdir(work)) == ["plan.json", "precious"]
 

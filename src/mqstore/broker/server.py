@@ -348,13 +348,13 @@ def _tls_files(settings: Settings) -> TlsFiles:
 
 def handler_table() -> dict[int, Handler]:
     """Return the handlers of all modules by request code."""
-    found: dict[int, Handler] = {}
+    handlers: dict[int, Handler] = {}
     for module in HANDLER_MODULES:
         for code, handler in getattr(module, "HANDLERS", {}).items():
-            if code in found:
+            if code in handlers:
                 raise RuntimeError(f"two modules handle request {code}; the second is {module.__name__}")
-            found[int(code)] = handler
-    return found
+            handlers[int(code)] = handler
+    return handlers
 
 
 def error_response(connection: Connection, request: Frame, error: Exception) -> Frame:
@@ -410,8 +410,8 @@ def store_root(path: Path) -> Path:
 
 def is_writable(root: Path) -> bool:
     """Return whether this process may write to a store's directories."""
-    places = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
-    return all(os.access(place, os.W_OK) for place in places if place.exists())
+    paths = [root, *(root / name for name in ("commitlog", "consumequeue", "index", "config"))]
+    return all(os.access(path, os.W_OK) for path in paths if path.exists())
 
 
 def add_broker_topics_and_groups(store: ServedStore, settings: Settings) -> None:

@@ -124,7 +124,7 @@ def _new_export(
     local_target(to)
     check_outside(to, path)
     new = NewDirectory(to)
-    with work_directory(new.target, resume=resume, wanted=identity) as work, new as target:
+    with work_directory(new.target, resume=resume, identity=identity) as work, new as target:
         yield target, work
 
 
@@ -206,12 +206,12 @@ class _ExportRun(Generic[T]):
 
     def resumed_splits(self) -> Any:
         """Return the splits of the plan that is resumed; None for a new one. Raises UsageError if others are asked for."""
-        found = self.work.resumed_plan
-        if found is None:
+        known = self.work.resumed_plan
+        if known is None:
             return None
-        if self.splits is not None and self.splits != found["asked_splits"]:
+        if self.splits is not None and self.splits != known["asked_splits"]:
             raise UsageError(f"the work to resume has other splits; omit --splits, or omit --resume to start over at {self.target.target}")
-        return found["splits"]
+        return known["splits"]
 
     def write_plan(self, splits: Any) -> None:
         """Record what is exported, before the first part is written."""
@@ -415,8 +415,8 @@ def _batches(task: QueueExportTask) -> Iterator[pa.RecordBatch]:
     if task.since is None and task.until is None:
         return task_groups.read_group(store, task.group, task.columns, task.selection)
     asked = tuple(dict.fromkeys((*task.columns, "properties")))
-    found = task_groups.read_group(store, task.group, asked, replace(task.selection, limit=None))
-    within = task_groups.filter_by_time(found, task.since, task.until, task.selection.limit)
+    batches = task_groups.read_group(store, task.group, asked, replace(task.selection, limit=None))
+    within = task_groups.filter_by_time(batches, task.since, task.until, task.selection.limit)
     return (batch.select(list(task.columns)) for batch in within)
 
 

@@ -63,8 +63,8 @@ def table_errors(table_format: str, path: Path, doing: str, after: str = "") -> 
     except MqstoreError:
         raise
     except Exception as error:
-        told = "; ".join(filter(None, (_library_error_text(error), after)))
-        raise TargetError(f"{path}: {TABLE_FORMATS[table_format]} could not {doing}: {told}") from error
+        reason = "; ".join(filter(None, (_library_error_text(error), after)))
+        raise TargetError(f"{path}: {TABLE_FORMATS[table_format]} could not {doing}: {reason}") from error
 
 
 def _library_error_text(error: Exception) -> str:

@@ -116,16 +116,16 @@ def lookup(
     local_target(to)
     target = _answer_target(to)
     begun = time.perf_counter()
-    wanted = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
+    asked_keys = read_keys(keys) if isinstance(keys, str | os.PathLike) else KeySet.of(keys)
     store = open_for(store, config, spark=spark, master=master)
     check_outside(to, store.path)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with target, NewDirectory(target.target.with_name(f"{target.target.name[:80]}.mqstore-work")) as scratch:
         stage = scratch.directory
-        context = _stage_keys(store, wanted, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
+        context = _stage_keys(store, asked_keys, target, stage, chosen, max_per_key, failfast=mode.upper() == "FAILFAST")
         # from here on this process, too, reads the file: the keys are in memory once
         key_set = keys_of(context)
-        del wanted
+        del asked_keys
         _release_unused()
         chosen_plan = survey(store, len(key_set), by, splits)
         job = _Lookup(store, key_set, context, chosen_plan, stage, splits, progress)
@@ -242,15 +242,15 @@ class _IndexReading:
     def _candidates(self, runner: Runner) -> NDArray[np.void]:
         """Return what probing or sweeping finds inside the log; what points before it goes to `removed`."""
         tasks = [SearchTask(self._context, number, self._plan) for number in self.files]
-        here = runner if runner.shares_memory or self._plan is Plan.SWEEP else ThreadRunner(1)
-        found: list[NDArray[np.void]] = []
-        for task, searched in zip(tasks, here.each(tasks, search_index), strict=True):
+        candidate_runner = runner if runner.shares_memory or self._plan is Plan.SWEEP else ThreadRunner(1)
+        candidates: list[NDArray[np.void]] = []
+        for task, searched in zip(tasks, candidate_runner.each(tasks, search_index), strict=True):
             self.index_bytes += self._bytes_read(task.number, searched)
             if searched.fault:
                 self._drop(task.number, searched.fault)
             elif searched.staged is not None:
-                found.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
-        every = found[0] if len(found) == 1 else np.concatenate([np.empty(0, CANDIDATE), *found])
+                candidates.append(MappedFile(self._stage.path(searched.staged)).data.view(CANDIDATE))
+        every = candidates[0] if len(candidates) == 1 else np.concatenate([np.empty(0, CANDIDATE), *candidates])
         before_log = every["physical_offset"] < self._store.log.start
         if not before_log.any():
             return every
@@ -327,16 +327,16 @@ class _Lookup:
         findings = self._find(runner)
         by_part = [_places(self._stage, each, HIT) for each in findings.results]
         counts = [len(each) for each in by_part]
-        places = np.concatenate([np.zeros(0, np.int32), *by_part])
+        key_numbers = np.concatenate([np.zeros(0, np.int32), *by_part])
         del by_part
         limit = self._context.max_per_key
-        kept = np.ones(len(places), np.bool_) if limit is None else last_per_key_mask(places, limit)
-        found = np.zeros(len(self._keys), np.bool_)
-        found[places] = True
+        selected = np.ones(len(key_numbers), np.bool_) if limit is None else last_per_key_mask(key_numbers, limit)
+        hits = np.zeros(len(self._keys), np.bool_)
+        hits[key_numbers] = True
         damage = merge_adjacent([*self._store.log.findings, *(item for each in findings.results for item in each.damage)])
-        misses = self._misses(findings, found, bool(damage))
-        report = self._report(findings, target, runner, found, kept, misses, damage)
-        parts = _kept_parts(findings.results, counts, kept)
+        misses = self._misses(findings, hits, bool(damage))
+        report = self._report(findings, target, runner, hits, selected, misses, damage)
+        parts = _kept_parts(findings.results, counts, selected)
         answer = Answer(self._keys, self._context.columns, self._context.lines, parts, misses)
         report = replace(report, because=because, seconds=time.perf_counter() - begun)
         files = answer.write(target, self._stage, report)
@@ -366,18 +366,18 @@ class _Lookup:
         ]
         total = sum(piece.stop - piece.start for piece in pieces)
         small = total <= IN_DRIVER and self._survey.plan is not Plan.SCAN
-        here = ThreadRunner(1) if not runner.shares_memory and small else runner
+        scan_runner = ThreadRunner(1) if not runner.shares_memory and small else runner
         tasks = [ScanTask(self._context, replace(piece, number=number)) for number, piece in enumerate(pieces)]
         done = self._advance.part(sum(each.stop - each.start for each in covered), total, len(pieces))
-        return list(here.each(tasks, scan_range, done))
+        return list(scan_runner.each(tasks, scan_range, done))
 
     def _report(
         self,
         findings: _TaskResults,
         target: NewDirectory | NewFile,
         runner: Runner,
-        found: Mask,
-        kept: Mask,
+        hits: Mask,
+        selected: Mask,
         misses: Sequence[tuple[Reason, Longs]],
         damage: Sequence[Damage],
     ) -> LookupReport:
@@ -389,9 +389,9 @@ class _Lookup:
             runs_on=runner.name,
             keys=len(self._keys),
             repeated=self._keys.repeated,
-            found=int(found.sum()),
-            hits=int(kept.sum()),
-            cut=int((~kept).sum()),
+            found=int(hits.sum()),
+            hits=int(selected.sum()),
+            cut=int((~selected).sum()),
             misses={str(reason): count for reason in Reason if (count := sum(len(rows) for why, rows in misses if why is reason))},
             log_bytes=sum(each.bytes for each in findings.results),
             index_bytes=findings.index_bytes,
@@ -402,7 +402,7 @@ class _Lookup:
             notes=tuple(findings.notes),
         )
 
-    def _misses(self, findings: _TaskResults, found: Mask, damage: bool) -> list[tuple[Reason, Longs]]:
+    def _misses(self, findings: _TaskResults, hits: Mask, damage: bool) -> list[tuple[Reason, Longs]]:
         """Return the pairs without a message by reason, in the order of the file. The last reason assigned here counts."""
         reason = np.full(len(self._keys), -1, np.int8)
         order = list(Reason)
@@ -417,7 +417,7 @@ class _Lookup:
         reason[findings.damaged] = order.index(Reason.RECORD_DAMAGED)
         for result in findings.results:
             reason[_places(self._stage, result, DAMAGED)] = order.index(Reason.RECORD_DAMAGED)
-        missed = self._keys.in_order[~found[self._keys.in_order]]
+        missed = self._keys.in_order[~hits[self._keys.in_order]]
         return [(order[code], missed[reason[missed] == code]) for code in np.unique(reason[missed]).tolist()]
 
     def _of_unknown_topics(self, results: Sequence[LookupResult]) -> Mask:
@@ -433,8 +433,8 @@ def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints
     if result.outcomes is None:
         return np.zeros(0, np.int32)
     rows = MappedFile(stage.path(result.outcomes)).data.view(OUTCOME)
-    places: Ints = rows["place"][rows["outcome"] == outcome].astype(np.int32)
-    return places
+    numbers: Ints = rows["place"][rows["outcome"] == outcome].astype(np.int32)
+    return numbers
 
 
 def _descends(offsets: Longs) -> bool:
@@ -442,15 +442,15 @@ def _descends(offsets: Longs) -> bool:
     return any((np.diff(offsets[low : low + OFFSETS_AT_ONCE + 1]) < 0).any() for low in range(0, len(offsets), OFFSETS_AT_ONCE))
 
 
-def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], kept: Mask) -> list[tuple[PartFile, Mask | None]]:
+def _kept_parts(results: Sequence[LookupResult], counts: Sequence[int], selected: Mask) -> list[tuple[PartFile, Mask | None]]:
     """Return the parts that have rows to keep, each with the mask of these rows, or None for all.
 
-    counts: of the rows of each part; kept: over the rows of all parts.
+    counts: of the rows of each part; selected: over the rows of all parts.
     """
     parts: list[tuple[PartFile, Mask | None]] = []
     at = 0
     for result, count in zip(results, counts, strict=True):
-        mask = kept[at : at + count]
+        mask = selected[at : at + count]
         at += count
         if result.part is not None and mask.any():
             parts.append((result.part, None if mask.all() else mask))

@@ -374,10 +374,10 @@ class _RebuildRun:
 
     def _keep_numbering(self, scratch: DurableDirectory) -> None:
         """Keep the last file of queues without messages in the log, as retention does, so that their numbering continues."""
-        found = list(queues_without_messages(self.store, set(self.queues), set(self.batch_queues)))
+        empty = list(queues_without_messages(self.store, set(self.queues), set(self.batch_queues)))
         if self.in_database:
-            refuse_batch_queues((queue.topic, queue.queue_id) for queue in found if queue.batch)
-        for queue in found:
+            refuse_batch_queues((queue.topic, queue.queue_id) for queue in empty if queue.batch)
+        for queue in empty:
             if queue.rows is None:
                 continue
             if self.database is not None:
@@ -385,13 +385,13 @@ class _RebuildRun:
                 self.database.keep_numbering((queue.topic, queue.queue_id), queue.end, int(last["physical_offset"]))
                 self.queues[queue.topic, queue.queue_id] = _QueueState(queue.end, queue.end, False)
                 continue
-            place = f"{'batchconsumequeue' if queue.batch else 'consumequeue'}/{queue.topic}/{queue.queue_id}"
+            path = f"{'batchconsumequeue' if queue.batch else 'consumequeue'}/{queue.topic}/{queue.queue_id}"
             size = self.settings.batch_file_size if queue.batch else self.settings.queue_file_size
-            rebuild_steps.write_entries(scratch, f"{EXACT}/{place}", size, queue.position, queue.rows)
+            rebuild_steps.write_entries(scratch, f"{EXACT}/{path}", size, queue.position, queue.rows)
             if not queue.batch:
-                rebuild_steps.write_blanks(scratch, f"{EXACT}/{place}", size, queue.position // ENTRY_SIZE)
+                rebuild_steps.write_blanks(scratch, f"{EXACT}/{path}", size, queue.position // ENTRY_SIZE)
             (self.batch_queues if queue.batch else self.queues)[queue.topic, queue.queue_id] = _QueueState(queue.end, queue.end, False)
-        for queue in found[:MAX_NOTED]:
+        for queue in empty[:MAX_NOTED]:
             gone = f"the log no longer holds any message of topic {queue.topic!r}, queue {queue.queue_id}: "
             if queue.rows is not None:
                 self.notes.append(
@@ -399,9 +399,9 @@ class _RebuildRun:
                 )
             else:
                 self.notes.append(f"{gone}the new store has no such queue, and its offsets, which had reached {queue.end}, will start at 0")
-        if len(found) > MAX_NOTED:
-            kept = sum(queue.rows is not None for queue in found[MAX_NOTED:])
-            self.notes.append(f"nor of {len(found) - MAX_NOTED} further queues, of which {kept} continue their offsets")
+        if len(empty) > MAX_NOTED:
+            continued = sum(queue.rows is not None for queue in empty[MAX_NOTED:])
+            self.notes.append(f"nor of {len(empty) - MAX_NOTED} further queues, of which {continued} continue their offsets")
         if self.store.directory.is_directory("consumequeue_ext"):
             self.notes.append("the extended consume queue is not rebuilt: entries hold the tags code itself, which brokers accept")
 
@@ -411,13 +411,13 @@ class _RebuildRun:
 
     def _segments_of(self, exact: frozenset[Queue]) -> dict[Queue, list[StagedRows]]:
         """Scan the log again for the queues that are not plain: their entries in log order."""
-        found: dict[Queue, list[StagedRows]] = {queue: [] for queue in exact}
+        segments: dict[Queue, list[StagedRows]] = {queue: [] for queue in exact}
         tasks = [self._task(split, self.begins[split.number], exact) for split in self.splits]
         for outcome in self.runner.each(tasks, scan_split):
             for part in outcome.parts:
                 if not part.batch:
-                    found[part.topic, part.queue_id].extend(part.segments)
-        return found
+                    segments[part.topic, part.queue_id].extend(part.segments)
+        return segments
 
     # index
 
@@ -499,9 +499,9 @@ class _RebuildRun:
         for states, name in ((self.queues, "consumequeue"), (self.batch_queues, "batchconsumequeue")):
             for topic, queue_id in states:
                 new.make_directory(f"{name}/{topic}")
-                place = f"{name}/{topic}/{queue_id}"
-                built = EXACT if scratch.exists(f"{EXACT}/{place}") else PLAIN
-                parent.rename(f"{scratch.root.name}/{built}/{place}", f"{new.root.name}/{place}")
+                path = f"{name}/{topic}/{queue_id}"
+                built = EXACT if scratch.exists(f"{EXACT}/{path}") else PLAIN
+                parent.rename(f"{scratch.root.name}/{built}/{path}", f"{new.root.name}/{path}")
 
     def _write_checkpoint(self, ends: Sequence[IndexEnd]) -> None:
         point = Checkpoint(
@@ -555,17 +555,17 @@ def _plain(queue: ConsumeQueueReader, log_min: int) -> KeptQueue:
     rows = queue.entries(first, end)
     size, start = rows["size"].astype(np.int64), rows["physical_offset"].astype(np.int64)
     before = bool(len(rows)) and bool(((size > 0) & (size < BLANK_SIZE) & (start >= 0) & (start + size <= log_min)).all())
-    kept = rows.view(np.uint8) if before and _is_named(queue) else None
-    return KeptQueue(queue.topic, queue.queue_id, False, end, first * ENTRY_SIZE, kept)
+    last_rows = rows.view(np.uint8) if before and _is_named(queue) else None
+    return KeptQueue(queue.topic, queue.queue_id, False, end, first * ENTRY_SIZE, last_rows)
 
 
 def _from_database(queue: RocksQueueReader, end: int, log_min: int) -> KeptQueue:
     """Keep the last entry. Its record is gone, and so is its size, for which the smallest that a record can have is written."""
     last = queue.stored_last
-    kept = None
+    last_rows = None
     if last is not None and last[1] == end - 1 and 0 <= last[0] <= log_min - MIN_RECORD_SIZE and usable_topic(queue.topic):
-        kept = np.array([(last[0], MIN_RECORD_SIZE, 0)], ENTRY).view(np.uint8)
-    return KeptQueue(queue.topic, queue.queue_id, False, end, (end - 1) * ENTRY_SIZE, kept)
+        last_rows = np.array([(last[0], MIN_RECORD_SIZE, 0)], ENTRY).view(np.uint8)
+    return KeptQueue(queue.topic, queue.queue_id, False, end, (end - 1) * ENTRY_SIZE, last_rows)
 
 
 def _batch(queue: BatchQueueReader, log_min: int) -> KeptQueue:
@@ -574,8 +574,8 @@ def _batch(queue: BatchQueueReader, log_min: int) -> KeptQueue:
         return KeptQueue(queue.topic, queue.queue_id, True, queue.max_offset, 0, None)
     start = units["physical_offset"].astype(np.int64)
     before = bool(((start >= 0) & (start < log_min) & (units["size"] > 0)).all())
-    kept = np.ascontiguousarray(units).view(np.uint8) if before and _is_named(queue) and file.start % UNIT_SIZE == 0 else None
-    return KeptQueue(queue.topic, queue.queue_id, True, queue.max_offset, file.start, kept)
+    last_rows = np.ascontiguousarray(units).view(np.uint8) if before and _is_named(queue) and file.start % UNIT_SIZE == 0 else None
+    return KeptQueue(queue.topic, queue.queue_id, True, queue.max_offset, file.start, last_rows)
 
 
 def _is_named(queue: ConsumeQueueReader | BatchQueueReader) -> bool:
@@ -623,13 +623,13 @@ class LastFileCopy:
 
     def finish(self, end: int) -> None:
         """Wait for the copy, and let it end there. end: physical offset after the last record."""
-        wanted = max(0, end - self._file.start)
+        size = max(0, end - self._file.start)
         copied = self._copied.result()
-        if copied > wanted:
-            self._target.truncate(wanted)
+        if copied > size:
+            self._target.truncate(size)
             self._target.truncate(self._size)
-        elif copied < wanted:
-            self._target.pwrite(copied, self._source.data[copied:wanted])
+        elif copied < size:
+            self._target.pwrite(copied, self._source.data[copied:size])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stopped.set()

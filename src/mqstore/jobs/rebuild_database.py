@@ -47,10 +47,10 @@ def check_request(queues: str, version: str | None, suggested: Profile) -> str |
     """
     if queues not in _KINDS:
         raise UsageError(f"there are no consume queues of kind {queues!r}; they are kept in {' or '.join(_KINDS)}")
-    wanted = None if version is None else profile(version)
+    asked = None if version is None else profile(version)
     if queues == "files":
         return version
-    if wanted is not None and not wanted.has_databases:
+    if asked is not None and not asked.has_databases:
         raise UsageError(
             f"consume queues in RocksDB are written for {OLDEST_WITH_DATABASES} and later, not for {version}: use --queues files, "
             "or --for with the version of the broker that will open the new store"
@@ -73,11 +73,11 @@ def refuse_batch_queues(queues: Iterable[Queue]) -> None:
 
 def configuration_notes(store: RocketMQStore) -> Iterator[str]:
     """Yield what a broker that keeps its queues in files misses in the configuration: it reads none of its databases."""
-    places = [place for place in _CONFIGURATION if store.databases.exists(place)]
-    if places:
+    databases = [path for path in _CONFIGURATION if store.databases.exists(path)]
+    if databases:
         yield (
-            f"the configuration in RocksDB ({', '.join(places)}) is carried over as it is: a broker that keeps its consume queues in files "
-            "does not read it; --queues rocksdb makes a store whose broker does"
+            f"the configuration in RocksDB ({', '.join(databases)}) is carried over as it is: a broker that keeps its consume queues in "
+            "files does not read it; --queues rocksdb makes a store whose broker does"
         )
 
 
@@ -190,14 +190,14 @@ class QueueDatabaseWriter:
 
     def _store_times(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the store times of records."""
-        found = np.zeros(len(physical), np.int64)
+        times = np.zeros(len(physical), np.int64)
         starts = np.array([file.start for file in self._log.files], np.int64)
         numbers = np.searchsorted(starts, physical, side="right") - 1
         for number in np.unique(numbers).tolist():
-            here = np.flatnonzero(numbers == number)
+            rows = np.flatnonzero(numbers == number)
             file = self._log.files[number]
-            positions = np.ascontiguousarray(physical[here] - file.start)
-            fields = np.empty((frames.FIELD_COUNT, len(here)), np.int64)
+            positions = np.ascontiguousarray(physical[rows] - file.start)
+            fields = np.empty((frames.FIELD_COUNT, len(rows)), np.int64)
             frames.fields(self._log.mapped(file).data, positions, fields)
-            found[here] = fields[frames.STORE_TIMESTAMP]
-        return found
+            times[rows] = fields[frames.STORE_TIMESTAMP]
+        return times

@@ -118,14 +118,14 @@ def export_and_record(export_split: Callable[[T], TaskOutput], task: T) -> TaskO
     return outcome
 
 
-def work_directory(target: Path, *, resume: bool, wanted: Mapping[str, Any]) -> contextlib.AbstractContextManager[ExportWork]:
-    """Return the directory to work in, as a context. wanted: what must be equal for earlier work to be resumed.
+def work_directory(target: Path, *, resume: bool, identity: Mapping[str, Any]) -> contextlib.AbstractContextManager[ExportWork]:
+    """Return the directory to work in, as a context. identity: what must be equal for earlier work to be resumed.
 
     Raises UsageError if `resume` finds work of another export, and TargetError if another process is using it.
     With resume the work is kept if the block ends with an error; setting `keep` keeps it in any case.
     """
     check_parent(target)
-    return work_at(target.parent / f".{target.name[:100]}{STAGED}export", resume=resume, wanted=wanted)
+    return work_at(target.parent / f".{target.name[:100]}{STAGED}export", resume=resume, identity=identity)
 
 
 def is_work(path: Path) -> bool:
@@ -134,7 +134,7 @@ def is_work(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = "export") -> Iterator[ExportWork]:
+def work_at(path: Path, *, resume: bool, identity: Mapping[str, Any], what: str = "export") -> Iterator[ExportWork]:
     """Yield a directory to work in, as `work_directory` does. what: name of the work in error messages."""
     with DurableDirectory(path.parent) as parent:
         remove_left_behind(path)
@@ -142,9 +142,9 @@ def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = 
             require_own_directory(path)
         lock = _lock(path, what) if path.is_dir() else -1
         try:
-            found = _plan(path, wanted, what) if lock >= 0 and resume else None
-            if found is not None:
-                _check_same(path, found, wanted, what)
+            plan = _plan(path, identity, what) if lock >= 0 and resume else None
+            if plan is not None:
+                _check_same(path, plan, identity, what)
             elif lock >= 0:
                 _discard(parent, path)
                 os.close(lock)
@@ -152,7 +152,7 @@ def work_at(path: Path, *, resume: bool, wanted: Mapping[str, Any], what: str = 
             if lock < 0:
                 parent.make_directory(path.name)
                 lock = _lock(path, what)
-            work = ExportWork(path, found)
+            work = ExportWork(path, plan)
             try:
                 yield work
             except BaseException:
@@ -195,18 +195,18 @@ def _lock(path: Path, what: str) -> int:
     return descriptor
 
 
-def _plan(path: Path, wanted: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+def _plan(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
     """Return the plan of an earlier run; None if it was killed before it wrote one. Raises UsageError for a file that is not a plan."""
     raw = read_state(path / PLAN)
     if raw is None:
         return None
     try:
-        found = parse(raw, fields=(*wanted, "run_id", "asked_splits", "splits"))
-        if "run_id" in found:
-            _check_splits(found)
+        plan = parse(raw, fields=(*identity, "run_id", "asked_splits", "splits"))
+        if "run_id" in plan:
+            _check_splits(plan)
     except ValueError as error:
         raise UsageError(f"{path / PLAN} is not the plan of an earlier {what}: {error}; {_again(what)}") from None
-    return found
+    return plan
 
 
 def _check_splits(plan: Mapping[str, Any]) -> None:
@@ -228,14 +228,14 @@ def _again(what: str) -> str:
     return "export without --resume, which removes it and starts over" if what == "export" else "remove it, or choose another name"
 
 
-def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any], what: str) -> None:
-    for name, value in wanted.items():
-        if found.get(name) == value:
+def _check_same(path: Path, plan: Mapping[str, Any], identity: Mapping[str, Any], what: str) -> None:
+    for name, value in identity.items():
+        if plan.get(name) == value:
             continue
         if name == "log":
             reason = "the log has changed since"
         else:
-            reason = f"its {name} was {json.dumps(found.get(name))}, not {json.dumps(value)}"
+            reason = f"its {name} was {json.dumps(plan.get(name))}, not {json.dumps(value)}"
         raise UsageError(f"the {what} in {path} cannot be resumed: {reason}; {_again(what)}")
 
 

@@ -102,8 +102,8 @@ class Client(RemotingConnection):
         answered = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answered.code == ResponseCode.TOPIC_NOT_EXIST:
             return 0
-        found: Any = bodies.parse(successful(answered).body)
-        return sum(queue["readQueueNums"] for queue in found["queueDatas"])
+        route: Any = bodies.parse(successful(answered).body)
+        return sum(queue["readQueueNums"] for queue in route["queueDatas"])
 
     # messages
 
@@ -148,25 +148,25 @@ class Client(RemotingConnection):
         A new group starts at the first message. Raises ClientError, leaving the group's position unchanged, if fewer arrive in time.
         """
         who = group or self.group
-        found: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage] = []
         ahead: dict[tuple[str, str, int], int] = {}
         end = time.monotonic() + timeout
         while True:
             for queue_id in range(self.queues(topic)):
-                if len(found) == count:
+                if len(messages) == count:
                     break
-                found += self._pull(who, topic, queue_id, count - len(found), tags, ahead)
-            if len(found) == count:
+                messages += self._pull(who, topic, queue_id, count - len(messages), tags, ahead)
+            if len(messages) == count:
                 break
             if time.monotonic() > end:
-                raise ClientError(f"{len(found)} of {count} messages of {topic} arrived within {timeout:g} s")
+                raise ClientError(f"{len(messages)} of {count} messages of {topic} arrived within {timeout:g} s")
             time.sleep(PAUSE)
         self._next |= ahead
         if commit:
             for (_, _, queue_id), offset in ahead.items():
-                place = {"consumerGroup": who, "topic": topic, "queueId": queue_id}
-                self.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": offset})
-        return found
+                fields = {"consumerGroup": who, "topic": topic, "queueId": queue_id}
+                self.call(RequestCode.UPDATE_CONSUMER_OFFSET, {**fields, "commitOffset": offset})
+        return messages
 
     def _pull(
         self, group: str, topic: str, queue_id: int, limit: int, tags: str, ahead: dict[tuple[str, str, int], int]
@@ -181,25 +181,25 @@ class Client(RemotingConnection):
         if answered.code not in (0, 19, 20, 21):
             raise ClientError(f"CODE: {answered.code}  DESC: {answered.remark}", answered.code)
         ahead[key] = int((answered.ext or {})["nextBeginOffset"])
-        wanted = None if tags.strip() in ("", "*") else {tag.strip() for tag in tags.split("||")}
+        asked_tags = None if tags.strip() in ("", "*") else {tag.strip() for tag in tags.split("||")}
         messages = [_received_message(record) for record in _parse_records(answered.body)]
-        return [message for message in messages if wanted is None or message.tags in wanted]
+        return [message for message in messages if asked_tags is None or message.tags in asked_tags]
 
     def _start_offset(self, group: str, topic: str, queue_id: int) -> int:
-        place = {"topic": topic, "queueId": queue_id}
-        known = self.request(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, **place})
+        fields = {"topic": topic, "queueId": queue_id}
+        known = self.request(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": group, **fields})
         if known.code == ResponseCode.SUCCESS:
             return int((known.ext or {})["offset"])
-        return int((self.call(RequestCode.GET_MIN_OFFSET, place).ext or {})["offset"])
+        return int((self.call(RequestCode.GET_MIN_OFFSET, fields).ext or {})["offset"])
 
 
 def _parse_records(body: bytes | memoryview) -> list[Record]:
-    view, at, found = memoryview(body), 0, []
+    view, at, messages = memoryview(body), 0, []
     while at < len(view):
         size = int.from_bytes(view[at : at + 4], "big")
-        found.append(decode_record(bytes(view[at : at + size])))
+        messages.append(decode_record(bytes(view[at : at + size])))
         at += size
-    return found
+    return messages
 
 
 def _received_message(record: Record) -> ReceivedMessage:

@@ -113,8 +113,8 @@ def _clear(root: str, kept: set[str]) -> set[str]:
     while left:
         above = left.pop()
         with os.scandir(f"{root}/{above}") as entries:
-            found = list(entries)
-        for entry in found:
+            names = list(entries)
+        for entry in names:
             path = f"{above}/{entry.name}" if above else entry.name
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
@@ -180,11 +180,11 @@ class CrashStates:
 
     def state(self, name: str) -> CrashState:
         """Return the state with a name, even if the limit excludes it."""
-        done, _, place = name.partition(".")
-        return next(self.lay(iter([(int(done), int(place))])))
+        done, _, number = name.partition(".")
+        return next(self.lay(iter([(int(done), int(number))])))
 
     def names(self) -> list[str]:
-        return [f"{done}.{place}" for done, place in self.chosen]
+        return [f"{done}.{number}" for done, number in self.chosen]
 
     def _points(self) -> Iterator[tuple[int, Disk, int]]:
         """Yield (operations done, the disk then, marks so far)."""
@@ -199,7 +199,7 @@ class CrashStates:
     def _find(self) -> dict[LossKind, list[tuple[int, int]]]:
         """Find the distinct states: (operations done, number among the losses there), by kind."""
         seen: set[tuple[int, int]] = set()
-        found: dict[LossKind, list[tuple[int, int]]] = {kind: [] for kind in LossKind}
+        numbered: dict[LossKind, list[tuple[int, int]]] = {kind: [] for kind in LossKind}
         acknowledged = 0
         for done, disk, _ in self._points():
             if done and isinstance(last := self.operations[done - 1], Mark):
@@ -208,43 +208,43 @@ class CrashStates:
                 acknowledged += 1
             if done < len(self.operations) and _acknowledges(self.operations[done]):
                 continue
-            for place, loss in enumerate(losses(disk, self._sample(done))):
+            for number, loss in enumerate(losses(disk, self._sample(done))):
                 self.total[loss.kind] += 1
                 key = loss.key(disk), acknowledged
                 if key not in seen:
                     seen.add(key)
-                    found[loss.kind].append((done, place))
-        self.distinct.update({kind: len(places) for kind, places in found.items()})
-        return found
+                    numbered[loss.kind].append((done, number))
+        self.distinct.update({kind: len(numbers) for kind, numbers in numbered.items()})
+        return numbered
 
     def _sample(self, done: int) -> int | None:
         return None if self._whole_sectors else random.Random(self.seed * 1_000_003 + done).getrandbits(32)
 
-    def _choose(self, found: dict[LossKind, list[tuple[int, int]]]) -> list[tuple[int, int]]:
-        shares = _shares({kind: len(places) for kind, places in found.items()}, self.limit)
+    def _choose(self, numbered: dict[LossKind, list[tuple[int, int]]]) -> list[tuple[int, int]]:
+        shares = _shares({kind: len(numbers) for kind, numbers in numbered.items()}, self.limit)
         chance = random.Random(self.seed)
         chosen = []
-        for kind, places in found.items():
-            bounds = [len(places) * turn // shares[kind] for turn in range(shares[kind])] + [len(places)]
-            chosen += [places[chance.randrange(low, high)] for low, high in pairwise(bounds)]
+        for kind, numbers in numbered.items():
+            bounds = [len(numbers) * turn // shares[kind] for turn in range(shares[kind])] + [len(numbers)]
+            chosen += [numbers[chance.randrange(low, high)] for low, high in pairwise(bounds)]
         return sorted(chosen)
 
     def lay(self, chosen: Iterator[tuple[int, int]]) -> Iterator[CrashState]:
         """Yield the states at ascending positions; the disk only moves forward."""
-        wanted = next(chosen, None)
+        selected = next(chosen, None)
         for done, disk, marks in self._points():
-            if wanted is None:
+            if selected is None:
                 return
-            if wanted[0] != done:
+            if selected[0] != done:
                 continue
             last = describe_operation(self.operations[done - 1]) if done else ""
-            for place, loss in enumerate(losses(disk, self._sample(done))):
-                if wanted != (done, place):
+            for number, loss in enumerate(losses(disk, self._sample(done))):
+                if selected != (done, number):
                     continue
-                yield CrashState(f"{done}.{place}", done, loss.kind, str(loss), last, self._marks[:marks], loss.tree(disk))
-                wanted = next(chosen, None)
-        if wanted is not None:
-            raise ValueError(f"there is no crash state {wanted[0]}.{wanted[1]} in this run")
+                yield CrashState(f"{done}.{number}", done, loss.kind, str(loss), last, self._marks[:marks], loss.tree(disk))
+                selected = next(chosen, None)
+        if selected is not None:
+            raise ValueError(f"there is no crash state {selected[0]}.{selected[1]} in this run")
 
 
 def _acknowledges(operation: Operation) -> bool:
@@ -314,8 +314,8 @@ def _check_states(states: CrashStates, check: Check, directory: Path, turns: Ite
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # test frameworks may fail with a BaseException
-            told = "".join(traceback.format_exception_only(error)).rstrip()
-            raise CrashCheckError(_failure(states, state, told)) from error
+            reason = "".join(traceback.format_exception_only(error)).rstrip()
+            raise CrashCheckError(_failure(states, state, reason)) from error
         checked[state.kind] += 1
     return checked
 

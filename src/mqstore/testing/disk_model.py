@@ -86,8 +86,8 @@ class Page:
 
     def cut(self, size: int) -> Page:
         """Return the page of a file of size bytes, with zeros after its end."""
-        kept = min(max(0, size - self.index * PAGE), PAGE)
-        return Page(self.index, self.octets[:kept].ljust(PAGE, b"\0")) if self.octets[kept:].strip(b"\0") else self
+        length = min(max(0, size - self.index * PAGE), PAGE)
+        return Page(self.index, self.octets[:length].ljust(PAGE, b"\0")) if self.octets[length:].strip(b"\0") else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,7 +375,7 @@ class Disk:
     def _sync_names(self, directory: Directory) -> None:
         directory.lasting = dict(directory.names)
         for change in self.name_changes:
-            change.synced.update(place for place, entry in enumerate(change.entries) if entry.directory is directory)
+            change.synced.update(number for number, entry in enumerate(change.entries) if entry.directory is directory)
         self.name_changes = [change for change in self.name_changes if len(change.synced) < len(change.entries)]
         self._losses = None
         self._lasting = None
@@ -433,16 +433,16 @@ class Disk:
         for part, entry in enumerate(change.entries):
             put(part, change, entry.before)
         for later in self.name_changes[self.name_changes.index(change) + 1 :]:
-            found = [names.get((id(entry.directory), entry.name), (entry.directory, entry.before)) for entry in later.entries]
+            nodes = [names.get((id(entry.directory), entry.name), (entry.directory, entry.before)) for entry in later.entries]
             if all((id(entry.directory), entry.name) not in names for entry in later.entries):
                 continue
             if not isinstance(later.operation, Rename):
                 put(0, later, later.entries[0].after)
-            elif (moved := found[0][1]) is not None:
+            elif (moved := nodes[0][1]) is not None:
                 put(0, later, None)
                 put(1, later, moved)
             else:
-                put(1, later, found[1][1])
+                put(1, later, nodes[1][1])
         gone: dict[str, Node] = {}
         back: dict[str, Node] = {}
         for (_, name), (directory, node) in names.items():

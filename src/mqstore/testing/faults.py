@@ -154,10 +154,10 @@ def _one_fault(run: Callable[[Path, FailingDisk], Outcome], check: Callable[[Pat
     error: MqstoreError | None = None
     result: Outcome | None = None
     n = disk.n
-    with scratch_directory() as place:
+    with scratch_directory() as directory:
         try:
             try:
-                result = run(Path(place), disk)
+                result = run(Path(directory), disk)
             except MqstoreError as raised:
                 if disk.met is None:
                     raise
@@ -165,7 +165,7 @@ def _one_fault(run: Callable[[Path, FailingDisk], Outcome], check: Callable[[Pat
             if disk.met is None:
                 return False
             fault = Fault(n, disk.code, disk.lasting, *disk.met, error, result)
-            check(Path(place), fault)
+            check(Path(directory), fault)
         except KeyboardInterrupt:
             raise
         except BaseException as raised:  # test frameworks may fail with a BaseException

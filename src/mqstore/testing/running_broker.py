@@ -228,5 +228,5 @@ class RocketMQTestCase(unittest.TestCase):
 
 @contextmanager
 def _over_an_empty_store(options: Mapping[str, Any]) -> Iterator[RunningBroker]:
-    with TemporaryDirectory(prefix="rocketmq-") as place, RunningBroker(Path(place, "store"), **options) as broker:
+    with TemporaryDirectory(prefix="rocketmq-") as directory, RunningBroker(Path(directory, "store"), **options) as broker:
         yield broker

@@ -95,18 +95,18 @@ class AccessRules:
 
     def lost(self, later: AccessRules) -> list[str]:
         """Return what later rules take away, each as a short text that names the account."""
-        found = []
+        losses = []
         for key, account in self.accounts.items():
             after = later.accounts.get(key)
             if after is None:
-                found.append(f"the account {shown(key)}")
+                losses.append(f"the account {shown(key)}")
                 continue
             if account.admin and not after.admin:
-                found.append(f"the administrator's rights of {shown(key)}")
+                losses.append(f"the administrator's rights of {shown(key)}")
             gone = account.permissions.keys() - after.permissions.keys()
             if gone:
-                found.append(f"{len(gone)} of the {len(account.permissions)} topicPerms and groupPerms of {shown(key)}")
-        return found
+                losses.append(f"{len(gone)} of the {len(account.permissions)} topicPerms and groupPerms of {shown(key)}")
+        return losses
 
     def risked(self, later: AccessRules) -> list[str]:
         """Return what later rules do to an administrator or give away because lines are missing, as a torn file would.
@@ -120,19 +120,19 @@ class AccessRules:
         >>> first.risked(AccessRules({}))
         ['the administrator operator would be missing']
         """
-        found = []
+        risks = []
         for key, account in self.accounts.items():
             after = later.accounts.get(key)
             if account.admin and (after is None or not after.admin):
-                found.append(f"the administrator {shown(key)} would be missing")
+                risks.append(f"the administrator {shown(key)} would be missing")
             if after is None:
                 continue
             gone = sorted(account.permissions.keys() - after.permissions.keys())
             more = (right for right in gone if any(after.allows(right, p) and not account.allows(right, p) for p in _ONE))
             right = next(more, None)
             if right is not None:
-                found.append(f"{shown(key)} would get rights on {shown(right)}, of which its entry is missing")
-        return found
+                risks.append(f"{shown(key)} would get rights on {shown(right)}, of which its entry is missing")
+        return risks
 
 
 def shown(text: str, limit: int = 64) -> str:

@@ -42,10 +42,10 @@ def of_topic(raw: memoryview, topic: str) -> bool:
 
     Returns whether a record is one of them.
     """
-    found = record_or_none(raw)
-    if found is None:
+    record = record_or_none(raw)
+    if record is None:
         return False
-    return found.topic == topic or topic in found.property_map().get(MULTI_DISPATCH, "").split(",")
+    return record.topic == topic or topic in record.property_map().get(MULTI_DISPATCH, "").split(",")
 
 
 def has_key(raw: memoryview, topic: str, key: str) -> bool:
@@ -53,10 +53,10 @@ def has_key(raw: memoryview, topic: str, key: str) -> bool:
 
     Returns whether a record is one of them.
     """
-    found = record_or_none(raw)
-    if found is None or found.topic != topic:
+    record = record_or_none(raw)
+    if record is None or record.topic != topic:
         return False
-    properties = found.property_map()
+    properties = record.property_map()
     return key in (properties.get("UNIQ_KEY"), TAGS_KEY + properties.get("TAGS", ""), *split_keys(properties.get("KEYS", "")))
 
 
@@ -145,5 +145,5 @@ def filtered(answer: Frame, request: Frame, account: Account | None) -> Frame:
 
 def described(code: int) -> str:
     """Return what the answer to an account may contain, in words for the documentation; empty if it is what the request names."""
-    kept = RECORDS.get(code) or LISTS.get(code)
-    return "" if kept is None else (kept.__doc__ or "").partition("\n")[0].removesuffix(".")
+    description = RECORDS.get(code) or LISTS.get(code)
+    return "" if description is None else (description.__doc__ or "").partition("\n")[0].removesuffix(".")

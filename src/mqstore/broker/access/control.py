@@ -103,18 +103,18 @@ def _record_at(context: Context, offset: int) -> Record | None:
     other topics. So its checksum and its own offset must fit, and its queue must lead to it, unless it is not dispatched yet.
     """
     store, live = context.store, context.store.writable
-    found = store.record_at(offset)
-    if found is None:
+    record = store.record_at(offset)
+    if record is None:
         return None
-    if found.physical_offset == offset and found.body_crc == body_crc(found.body):
+    if record.physical_offset == offset and record.body_crc == body_crc(record.body):
         end = store.log_max  # before the lag and the queue are looked at: dispatch goes on meanwhile
         pending = live is not None and offset >= end - live.dispatch_lag
-        queue = store.queue_or_none(found.topic, found.queue_id)
+        queue = store.queue_or_none(record.topic, record.queue_id)
         page = None
-        if queue is not None and queue.min_offset <= found.queue_offset < queue.max_offset:
-            page = page_from(queue, found.queue_offset)
+        if queue is not None and queue.min_offset <= record.queue_offset < queue.max_offset:
+            page = page_from(queue, record.queue_offset)
         if pending if page is None else int(page.rows(1)[0][0]) == offset:
-            return found
+            return record
     raise ResponseError(ResponseCode.SYSTEM_ERROR, f"no message begins at the offset {offset}")
 
 

@@ -163,10 +163,10 @@ class _Reader:
         return name, self._parse_permission(permission, value.line)
 
     def _parse_permission(self, text: str, line: int) -> Permission:
-        found = PERMISSIONS.get(text.strip())
-        if found is None:
+        permission = PERMISSIONS.get(text.strip())
+        if permission is None:
             raise invalid(self.name, line, f"{shown(text)!r} is not a permission; it must be one of {', '.join(PERMISSIONS)}")
-        return found
+        return permission
 
     def _address(self, value: Value) -> WhiteList:
         try:

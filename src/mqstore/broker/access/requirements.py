@@ -51,10 +51,10 @@ def needed(request: Frame, cluster: str, record_at: RecordAt) -> Needs:
     find = RESOURCES.get(request.code)
     if find is None:
         return Needs(admin=request.code in KNOWN and request.code not in ACCOUNT)
-    found: dict[str, Permission] = {}
+    resources: dict[str, Permission] = {}
     for name, permission in find(request, cluster, record_at):
-        found[name] = found.get(name, Permission(0)) | permission
-    return Needs(found)
+        resources[name] = resources.get(name, Permission(0)) | permission
+    return Needs(resources)
 
 
 def described(code: int) -> str:
@@ -88,11 +88,11 @@ def _message(request: Frame, name: str, record_at: RecordAt) -> Record | None:
     return None if offset is None else record_at(offset)
 
 
-def _topic_of(found: Record) -> str:
+def _topic_of(record: Record) -> str:
     """Return the topic to which a message belongs: of one that waits in a topic of the broker, the topic that it waits for."""
-    if found.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
-        return found.property_map().get("REAL_TOPIC", found.topic)
-    return found.topic
+    if record.topic in (HALF_TOPIC, SCHEDULE_TOPIC):
+        return record.property_map().get("REAL_TOPIC", record.topic)
+    return record.topic
 
 
 def _further_queues(properties: bytes) -> Iterator[Resource]:
@@ -137,11 +137,11 @@ def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator
     """
     yield from _topic(request, "originTopic", PUB)
     yield from _group(request, "group")
-    found = _message(request, "offset", record_at)
-    if found is not None:
-        yield found.topic, SUB
-        retried = found.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-        yield (found.property_map().get("RETRY_TOPIC", found.topic) if retried else _topic_of(found)), PUB | SUB
+    record = _message(request, "offset", record_at)
+    if record is not None:
+        yield record.topic, SUB
+        retried = record.topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+        yield (record.property_map().get("RETRY_TOPIC", record.topic) if retried else _topic_of(record)), PUB | SUB
 
 
 def _consuming(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
@@ -209,16 +209,16 @@ def _counting(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Res
 
 def _viewing(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`SUB` on the topic of the message."""
-    found = _message(request, "offset", record_at)
-    if found is not None:
-        yield _topic_of(found), SUB
+    record = _message(request, "offset", record_at)
+    if record is not None:
+        yield _topic_of(record), SUB
 
 
 def _ending(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`PUB` on the topic of the half message."""
-    found = _message(request, "commitLogOffset", record_at)
-    if found is not None:
-        yield _topic_of(found), PUB
+    record = _message(request, "commitLogOffset", record_at)
+    if record is not None:
+        yield _topic_of(record), PUB
 
 
 def _cloning(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:

@@ -59,9 +59,9 @@ class Configuration(Component):
         """Return all settings that have a broker name, sorted by name."""
         own = {name: getattr(self.context.settings, attribute) for name, attribute in settings.BROKER_NAMES.items()}
         store = {name: getattr(self.context.store.config, attribute) for name, attribute in store_config.BROKER_NAMES.items()}
-        found = {name: value for name, value in {**store, **own}.items() if value is not None}
-        found["brokerIP1"], _, found["listenPort"] = self.context.address.rpartition(":")
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(found.items())}
+        values = {name: value for name, value in {**store, **own}.items() if value is not None}
+        values["brokerIP1"], _, values["listenPort"] = self.context.address.rpartition(":")
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(values.items())}
 
     def change(self, named: dict[str, str]) -> list[str]:
         """Change settings and return the names of those that changed. Raises ResponseError for one that cannot change at run time."""
@@ -107,11 +107,11 @@ def _distribution(times: list[int]) -> str:
 
 def runtime_table(context: Context) -> dict[str, str]:
     """Return the table of request 28. Reads the store and the file system, so call it in a thread."""
-    found = _of_broker(context) | _of_store(context)
+    table = _of_broker(context) | _of_store(context)
     if context.profile.tells_timers:
-        found |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
-        found |= dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0") | {"brokerActive": "true"}
-    return dict(sorted(found.items()))
+        table |= dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
+        table |= dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0") | {"brokerActive": "true"}
+    return dict(sorted(table.items()))
 
 
 def _of_broker(context: Context) -> dict[str, str]:
@@ -122,7 +122,7 @@ def _of_broker(context: Context) -> dict[str, str]:
     def rates(*names: str) -> str:
         return " ".join(str(rate) for rate in counters.rates(names, now))
 
-    found = {
+    table = {
         "brokerVersion": str(context.profile.number),
         "brokerVersionDesc": context.profile.release,
         "bootTimestamp": str(context.boot),
@@ -154,14 +154,14 @@ def _of_broker(context: Context) -> dict[str, str]:
         "EndTransactionThreadPoolQueueCapacity": str(context.settings.max_in_flight),
     }
     for pool in POOLS:  # there are no request queues: each connection accepts up to max_in_flight requests
-        found[f"{pool}ThreadPoolQueueSize"] = found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-        found[f"{pool}ThreadPoolQueueCapacity"] = str(context.settings.max_in_flight)
-    return found
+        table[f"{pool}ThreadPoolQueueSize"] = table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        table[f"{pool}ThreadPoolQueueCapacity"] = str(context.settings.max_in_flight)
+    return table
 
 
 def _of_store(context: Context) -> dict[str, str]:
     store, live = context.store, context.store.writable
-    found = {
+    table = {
         "earliestMessageTimeStamp": str(store.earliest_time()),
         "commitLogMinOffset": str(store.log_min),
         "commitLogMaxOffset": str(store.log_max),
@@ -173,18 +173,18 @@ def _of_store(context: Context) -> dict[str, str]:
     if live is not None:
         root = live.directory.root
         ratio = live.config.disk_ratio or disk_ratio
-        found["commitLogDiskRatio"] = str(ratio(str(root / "commitlog")) or 0.0)
-        found["consumeQueueDiskRatio"] = str(ratio(str(root / "consumequeue")) or 0.0)
+        table["commitLogDiskRatio"] = str(ratio(str(root / "commitlog")) or 0.0)
+        table["consumeQueueDiskRatio"] = str(ratio(str(root / "consumequeue")) or 0.0)
         import shutil  # a broker starts without it
 
         room = shutil.disk_usage(root)
-        found["commitLogDirCapacity"] = f"Total : {format_size(room.total)}, Free : {format_size(room.free)}."
+        table["commitLogDirCapacity"] = f"Total : {format_size(room.total)}, Free : {format_size(room.free)}."
         reached = live.delays.offsets()
         for level in range(1, len(parse_delays(live.config.message_delay_level)) + 1):
             waiting = max(0, store.max_offset(SCHEDULE_TOPIC, level - 1))
             if level in reached or waiting:
-                found[f"scheduleMessageOffset_{level}"] = f"{reached.get(level, 0)},{waiting}"
-    return found
+                table[f"scheduleMessageOffset_{level}"] = f"{reached.get(level, 0)},{waiting}"
+    return table
 
 
 async def runtime_info(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -237,9 +237,9 @@ async def clean_expired(context: Context, connection: Connection, request: Frame
 async def clean_unused(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 316: remove the queues of topics that are not configured."""
     store = context.writable_store(ResponseCode.NO_PERMISSION)
-    kept = {*store.topics.names(), SCHEDULE_TOPIC}
+    configured = {*store.topics.names(), SCHEDULE_TOPIC}
     cluster, broker = context.settings.cluster, context.settings.broker_name
-    unused = sorted({queue.topic for queue in store.queues()} - kept)
+    unused = sorted({queue.topic for queue in store.queues()} - configured)
     gone = [topic for topic in unused if not is_system_topic(topic, cluster, broker)]
     for topic in gone:
         await context.run(store.delete_queues, topic)
@@ -252,23 +252,23 @@ async def resume_check(context: Context, connection: Connection, request: Frame)
     store = context.writable_store()
     msg_id = headers.text(request, "msgId")
     try:
-        found = store.record_by_id(msg_id)
+        half = store.record_by_id(msg_id)
     except UsageError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    if found is None or found.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
+    if half is None or half.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
         raise ResponseError(
             ResponseCode.SYSTEM_ERROR, f"there is no half message with id {msg_id}; Put message back to {HALF_TOPIC} failed."
         )
     again = Message(
         HALF_TOPIC,
-        found.body,
-        properties=reencode(found.properties, {CHECK_TIMES: "0"}, store.version),
-        flag=found.flag,
-        sys_flag=found.sys_flag,
-        born_timestamp=found.born_timestamp,
-        born_host=found.born_host,
-        store_host=found.store_host,
-        reconsume_times=found.reconsume_times,
+        half.body,
+        properties=reencode(half.properties, {CHECK_TIMES: "0"}, store.version),
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_timestamp=half.born_timestamp,
+        born_host=half.born_host,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
     )
     put = await context.run(store.put, again)
     if not put.stored:

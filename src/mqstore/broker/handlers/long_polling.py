@@ -137,10 +137,10 @@ class LongPolling(Component):
         if held.filter.everything:
             return end > held.offset
         while held.looked_at < end:
-            found = held.filter.get(store, held.group, held.topic, held.queue_id, held.looked_at, 1)
-            if found.status is not GetStatus.NO_MATCHED_MESSAGE or found.next_begin_offset <= held.looked_at:
+            result = held.filter.get(store, held.group, held.topic, held.queue_id, held.looked_at, 1)
+            if result.status is not GetStatus.NO_MATCHED_MESSAGE or result.next_begin_offset <= held.looked_at:
                 return True
-            held.looked_at = found.next_begin_offset
+            held.looked_at = result.next_begin_offset
         return False
 
     async def _check_all_periodically(self) -> None:

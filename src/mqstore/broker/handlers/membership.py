@@ -97,59 +97,59 @@ class Membership(Component):
 def heart_beat(context: Context, connection: Connection, request: Frame) -> Frame | Awaitable[Frame]:
     """Handle 34: register what a client produces and consumes."""
     try:
-        told = parse(request.body)
+        heartbeat = parse(request.body)
     except UsageError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     configured = context.component(TopicsAndGroups)
-    _check_limits(context, connection, told)
+    _check_limits(context, connection, heartbeat)
     known = len(context.store.groups.names())
     new = False
-    for group in told.consumers:
+    for group in heartbeat.consumers:
         config = configured.group(group.name)
         new |= config is not None and configured.retry_topic(config)
     new |= len(context.store.groups.names()) > known
-    return _registered_once_saved(context, connection, request, told) if new else _registered(context, connection, request, told)
+    return _registered_once_saved(context, connection, request, heartbeat) if new else _registered(context, connection, request, heartbeat)
 
 
-async def _registered_once_saved(context: Context, connection: Connection, request: Frame, told: Heartbeat) -> Frame:
+async def _registered_once_saved(context: Context, connection: Connection, request: Frame, heartbeat: Heartbeat) -> Frame:
     """Save new groups and topics, then register the client.
 
     Notifications follow the save, as in the broker: a client that is notified while its heartbeat is not answered rebalances, but cannot
     send the heartbeat with its new subscription, so its pulls are refused for a second.
     """
     await context.component(TopicsAndGroups).save()
-    _check_limits(context, connection, told)  # others may have come meanwhile
-    return make_response(request) if connection.closed else _registered(context, connection, request, told)
+    _check_limits(context, connection, heartbeat)  # others may have come meanwhile
+    return make_response(request) if connection.closed else _registered(context, connection, request, heartbeat)
 
 
-def _registered(context: Context, connection: Connection, request: Frame, told: Heartbeat) -> Frame:
+def _registered(context: Context, connection: Connection, request: Frame, heartbeat: Heartbeat) -> Frame:
     """Register a client, notify the members of its groups if they have changed, and return the response."""
     membership = context.component(Membership)
-    changed = membership.clients.heartbeat(connection, told, request.language.name, request.version, context.clock())
+    changed = membership.clients.heartbeat(connection, heartbeat, request.language.name, request.version, context.clock())
     if changed:
-        log("consumers-changed", groups=changed, client=told.client_id, peer=connection.peer)
+        log("consumers-changed", groups=changed, client=heartbeat.client_id, peer=connection.peer)
         membership.changed(changed)
     ext = None
     if context.profile.knows_fingerprints:
-        moved = bool(changed) or not told.fingerprint
+        moved = bool(changed) or not heartbeat.fingerprint
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if moved else "false"}
     return make_response(request, ext=ext)
 
 
-def _check_limits(context: Context, connection: Connection, told: Heartbeat) -> None:
+def _check_limits(context: Context, connection: Connection, heartbeat: Heartbeat) -> None:
     """Refuse a heartbeat that would make the broker hold too much, before anything of it is held. Raises ResponseError."""
     clients, limits, settings = context.component(Membership).clients, context.limits, context.settings
-    limits.heartbeat(told)
-    joined, more = clients.groups_of(connection), clients.new_groups(connection, told)
+    limits.heartbeat(heartbeat)
+    joined, more = clients.groups_of(connection), clients.new_groups(connection, heartbeat)
     if more and joined + more > settings.max_client_groups:
         remark = f"a client may be in maxClientGroups={settings.max_client_groups} groups (--config), this one would be in {joined + more}"
         raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
     limits.check("groups of clients that are connected", clients.memberships, more)
     _check_address(context, connection, more)
-    limits.check("subscriptions", clients.subscriptions, clients.new_subscriptions(told))
-    limits.check("bytes of subscriptions", clients.subscription_bytes, clients.new_subscription_bytes(told))
+    limits.check("subscriptions", clients.subscriptions, clients.new_subscriptions(heartbeat))
+    limits.check("bytes of subscriptions", clients.subscription_bytes, clients.new_subscription_bytes(heartbeat))
     if settings.auto_create_groups:
-        new = {group.name for group in told.consumers if group.name not in context.store.groups}
+        new = {group.name for group in heartbeat.consumers if group.name not in context.store.groups}
         limits.check("groups", len(context.store.groups.names()), len(new))
         limits.check("topics", len(context.store.topics.names()), len(new))
 
@@ -311,7 +311,7 @@ async def call_consumer(context: Context, request: Frame, group: str, client_id:
         )
         return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
     try:
-        told = await member.connection.call(make_request(RequestCode(request.code), ext, body), context.settings.call_timeout / 1000)
+        response = await member.connection.call(make_request(RequestCode(request.code), ext, body), context.settings.call_timeout / 1000)
     except TimeoutError:
         waited = context.settings.call_timeout
         return make_response(
@@ -319,7 +319,7 @@ async def call_consumer(context: Context, request: Frame, group: str, client_id:
         )
     except ConnectionError as error:
         return make_response(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}> Exception: {error}")
-    return make_response(request, told.code, told.remark, told.ext, told.body)
+    return make_response(request, response.code, response.remark, response.ext, response.body)
 
 
 # locks of queues

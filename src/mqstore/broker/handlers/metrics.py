@@ -196,10 +196,10 @@ def _broker(context: Context) -> dict[str, str]:
 
 def _of_counters(context: Context) -> Iterator[Sample]:
     counters, now = context.component(Statistics).counters, context.clock()
-    place = {"cluster": context.settings.cluster, "brokerIP": context.address, "broker": context.settings.broker_name}
+    broker_labels = {"cluster": context.settings.cluster, "brokerIP": context.address, "broker": context.settings.broker_name}
     for series_name, name in (("BROKER_PUT_NUMS", "rocketmq_broker_tps"), ("BROKER_GET_NUMS", "rocketmq_broker_qps")):
         whole = counters.series(series_name, context.settings.cluster)
-        yield Sample(name, 0.0 if whole is None else whole.span("minute", now).tps, place)
+        yield Sample(name, 0.0 if whole is None else whole.span("minute", now).tps, broker_labels)
     for series_name, name in _BY_SERIES.items():
         for key, series in counters.all_series(series_name):
             topic, sign, group = key.partition("@")

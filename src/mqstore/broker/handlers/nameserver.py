@@ -106,8 +106,8 @@ def topics_of_body(body: Any) -> tuple[dict[str, TopicConfig], dict[str, Any]]:
     if not isinstance(wrapper, dict):
         return {}, {}
     listed, version = wrapper.get("topicConfigTable"), wrapper.get("dataVersion")
-    found = {name: topic_of(name, bean) for name, bean in listed.items() if isinstance(bean, dict)} if isinstance(listed, dict) else {}
-    return found, version if isinstance(version, dict) else {}
+    topics = {name: topic_of(name, bean) for name, bean in listed.items() if isinstance(bean, dict)} if isinstance(listed, dict) else {}
+    return topics, version if isinstance(version, dict) else {}
 
 
 def properties_text(values: Mapping[str, str]) -> str:
@@ -230,7 +230,7 @@ class NameServer(Component):
         key = (entry.cluster, entry.name)
         known = self._others.get(key)
         if known is not None:
-            entry.addresses = {number: place for number, place in known.addresses.items() if place != address}
+            entry.addresses = {number: known_address for number, known_address in known.addresses.items() if known_address != address}
             entry.wiped = known.wiped and entry.data_version == known.data_version
             if broker_id != 0:
                 entry.topics, entry.data_version = known.topics, known.data_version
@@ -268,10 +268,10 @@ def topic_route(context: Context, connection: Connection, request: Frame) -> Fra
     topic = headers.text(request, "topic")
     server = context.component(NameServer)
     order = server.values.get(ORDER, {}).get(topic) if server.settings.get("orderMessageEnable") == "true" else None
-    found = route(topic, server.having(topic), order=order, acting_master=context.profile.tells_acting_master)
-    if found is None:
+    body = route(topic, server.having(topic), order=order, acting_master=context.profile.tells_acting_master)
+    if body is None:
         return make_response(request, ResponseCode.TOPIC_NOT_EXIST, _NOT_HERE.format(topic))
-    return make_response(request, body=bodies.encode(found, strict=bodies.takes_strict_json(request)))
+    return make_response(request, body=bodies.encode(body, strict=bodies.takes_strict_json(request)))
 
 
 def clusters(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -343,10 +343,10 @@ def put_value(context: Context, connection: Connection, request: Frame) -> Frame
 
 def get_value(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace, key = _place(request)
-    found = context.component(NameServer).values.get(namespace, {}).get(key)
-    if found is None:
+    value = context.component(NameServer).values.get(namespace, {}).get(key)
+    if value is None:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
-    return make_response(request, ext={"value": found})
+    return make_response(request, ext={"value": value})
 
 
 def delete_value(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -358,10 +358,10 @@ def delete_value(context: Context, connection: Connection, request: Frame) -> Fr
 
 def list_values(context: Context, connection: Connection, request: Frame) -> Frame:
     namespace = headers.text(request, "namespace")
-    found = context.component(NameServer).values.get(namespace)
-    if found is None:
+    values = context.component(NameServer).values.get(namespace)
+    if values is None:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-    return make_response(request, body=bodies.encode({"table": found}))
+    return make_response(request, body=bodies.encode({"table": values}))
 
 
 # its settings

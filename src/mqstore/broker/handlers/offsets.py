@@ -69,9 +69,9 @@ def query_offset(context: Context, connection: Connection, request: Frame) -> Fr
     group, topic = headers.text(request, "consumerGroup"), headers.text(request, "topic")
     queue_id = headers.int32(request, "queueId")
     store = context.store
-    found: int | None = store.offsets.query(group, topic, queue_id)
-    if found is not None and found < 0:
-        found = store.offsets.answer(
+    offset: int | None = store.offsets.query(group, topic, queue_id)
+    if offset is not None and offset < 0:
+        offset = store.offsets.answer(
             group,
             topic,
             queue_id,
@@ -79,17 +79,17 @@ def query_offset(context: Context, connection: Connection, request: Frame) -> Fr
             first_entry=_first_entry(context, topic, queue_id),
             zero_if_not_found=headers.boolean_or(request, "setZeroIfNotFound", True),
         )
-    if found is None:
+    if offset is None:
         return make_response(request, ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
-    return make_response(request, ext={"offset": str(found)})
+    return make_response(request, ext={"offset": str(offset)})
 
 
 def _first_entry(context: Context, topic: str, queue_id: int) -> Literal["none", "memory", "disk"]:
     """Return where the first message of a queue would be read from, as a pull would report it."""
-    found = context.store.get("", topic, queue_id, 0, 1)
-    if found.status is not GetStatus.FOUND:
+    result = context.store.get("", topic, queue_id, 0, 1)
+    if result.status is not GetStatus.FOUND:
         return "none"
-    return "disk" if found.suggest_pulling_from_slave else "memory"
+    return "disk" if result.suggest_pulling_from_slave else "memory"
 
 
 def update_offset(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -220,11 +220,11 @@ def _push(context: Context, request: Frame, topic: str, group: str, timestamp: i
     _check_versions(members)
     ext = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "false"}
     for member in members:
-        told: object = table
+        sent: object = table
         if member.language == "CPP":
-            told = [{**queue.bean(), "offset": offset} for queue, offset in table.items()]
+            sent = [{**queue.bean(), "offset": offset} for queue, offset in table.items()]
         member.connection.notify(
-            make_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, bodies.encode({"offsetTable": told}), oneway=True)
+            make_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, bodies.encode({"offsetTable": sent}), oneway=True)
         )
     log("offsets-reset", group=group, topic=topic, clients=len(members))
     return make_response(request, body=bodies.encode({"offsetTable": table}, strict=bodies.takes_strict_json(request)))
@@ -270,22 +270,22 @@ async def consumer_status(context: Context, connection: Connection, request: Fra
     members = [member for member in online.members.values() if not only or member.client_id == only]
     _check_versions(members)
     answers = await asyncio.gather(*(_status_of(member, topic, group) for member in members))
-    table = {member.client_id: told for member, told in zip(members, answers, strict=True) if told is not None}
+    table = {member.client_id: offsets for member, offsets in zip(members, answers, strict=True) if offsets is not None}
     return make_response(request, body=bodies.encode({"consumerTable": table}, strict=bodies.takes_strict_json(request)))
 
 
 async def _status_of(member: Member[Connection], topic: str, group: str) -> dict[Any, Any] | None:
     """Return the offsets that one client reports, or None without a usable response."""
     try:
-        told = await member.connection.call(
+        response = await member.connection.call(
             make_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}), CALL_TIMEOUT
         )
-        value = bodies.parse(told.body) if told.code == ResponseCode.SUCCESS else {}
+        value = bodies.parse(response.body) if response.code == ResponseCode.SUCCESS else {}
     except (TimeoutError, ConnectionError, bodies.BodyError) as error:
         log("consumer-status-failed", client=member.client_id, why=str(error) or type(error).__name__)
         return None
-    found = value.get("messageQueueTable") if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else None
+    offsets = value.get("messageQueueTable") if isinstance(value, dict) else None
+    return offsets if isinstance(offsets, dict) else None
 
 
 HANDLERS: dict[int, Handler] = {

@@ -96,25 +96,25 @@ def _pulled(
     """Pull and return the response, or None if the pull is held. given: the filter in the request, if it is known already."""
     began = context.clock()
     _check_pull(context, connection, header)
-    wanted = given or _filter(context, request, header)
+    pull_filter = given or _filter(context, request, header)
     reset = context.store.offsets.pop_reset(header.group, header.topic, header.queue_id) if context.profile.rules.resets_at_broker else None
     if reset is not None:
         return _moved(context, request, header, reset)
-    found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
+    result = pull_filter.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
     if may_suspend and header.sys_flag & COMMITS and not (context.settings.freeze_offsets and not context.writable):
         commit(context, header.group, header.topic, header.queue_id, header.commit_offset)
-    code = _CODES.get(found.status)
+    code = _CODES.get(result.status)
     if code is None:
         code = ResponseCode.PULL_NOT_FOUND if header.offset == 0 else ResponseCode.PULL_OFFSET_MOVED
     if code == ResponseCode.PULL_NOT_FOUND and may_suspend and header.sys_flag & MAY_SUSPEND:
-        if _held(context, connection, request, header, wanted):
+        if _held(context, connection, request, header, pull_filter):
             return None
-        found = wanted.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
-        code = _CODES.get(found.status, code)
-    return _pull_response(context, request, header, found, code, began)
+        result = pull_filter.get(context.store, header.group, header.topic, header.queue_id, header.offset, header.max_count)
+        code = _CODES.get(result.status, code)
+    return _pull_response(context, request, header, result, code, began)
 
 
-def _held(context: Context, connection: Connection, request: Frame, header: PullHeader, wanted: PullFilter) -> bool:
+def _held(context: Context, connection: Connection, request: Frame, header: PullHeader, pull_filter: PullFilter) -> bool:
     """Hold a pull, which keeps nothing of its frame but what the response needs. Returns False if there is a message already."""
     with_filter = bool(header.sys_flag & HAS_SUBSCRIPTION)  # else the next pull takes what the group subscribes to then
     if with_filter:
@@ -123,8 +123,8 @@ def _held(context: Context, connection: Connection, request: Frame, header: Pull
         subscription = context.component(Membership).clients.subscription(header.group, header.topic)
         expression = "" if subscription is None else subscription.expression
     size = held_size(expression)
-    again = partial(_pull_again, context, connection, request.without_content(), header, wanted if with_filter else None)
-    held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, wanted, size, again)
+    again = partial(_pull_again, context, connection, request.without_content(), header, pull_filter if with_filter else None)
+    held = HeldPull(connection, header.group, header.topic, header.queue_id, header.offset, pull_filter, size, again)
     settings = context.settings
     return context.component(LongPolling).hold(held, header.suspend_timeout if settings.long_polling else settings.short_polling_time)
 
@@ -139,32 +139,32 @@ def _pull_again(context: Context, connection: Connection, request: Frame, header
         connection.send(done)
 
 
-def _pull_response(context: Context, request: Frame, header: PullHeader, found: GetResult, code: int, began: int) -> Frame:
+def _pull_response(context: Context, request: Frame, header: PullHeader, result: GetResult, code: int, began: int) -> Frame:
     counters = context.component(Statistics).counters
-    following = found.next_begin_offset
+    following = result.next_begin_offset
     parts: list[memoryview] = []
     if code == ResponseCode.SUCCESS:
-        parts = found.slices
-        if 0 < header.most_bytes < found.total_bytes:
-            kept = _fitting(found.sizes, header.most_bytes)
-            if kept < len(parts):
-                following = found.queue_offsets[kept]
-                parts = parts[:kept]
+        parts = result.slices
+        if 0 < header.most_bytes < result.total_bytes:
+            sent = _fitting(result.sizes, header.most_bytes)
+            if sent < len(parts):
+                following = result.queue_offsets[sent]
+                parts = parts[:sent]
         if context.settings.acl is not None:
             parts = [raw for raw in parts if of_topic(raw, header.topic)]
             if not parts:
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
         now = context.clock()
-        counters.pulled(header.group, header.topic, messages=len(parts), size=found.total_bytes, elapsed=now - began, now=now)
+        counters.pulled(header.group, header.topic, messages=len(parts), size=result.total_bytes, elapsed=now - began, now=now)
     else:
         counters.missed()
     ext = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(following),
-        "maxOffset": str(found.max_offset),
-        "minOffset": str(found.min_offset),
+        "maxOffset": str(result.max_offset),
+        "minOffset": str(result.min_offset),
     }
-    done = make_response(request, code, found.status.value, ext)
+    done = make_response(request, code, result.status.value, ext)
     done.parts = context.response_parts(parts, request.language)
     return done
 
@@ -217,20 +217,20 @@ def _filter(context: Context, request: Frame, header: PullHeader) -> PullFilter:
         context.limits.name(kind or "", "filter")
         try:
             subscription = Subscription.of(header.topic, expression, version=header.version, expression_type=kind)
-            wanted = PullFilter.of(subscription)
+            pull_filter = PullFilter.of(subscription)
         except UsageError:
             raise ResponseError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
     else:
         subscription = _subscribed(context, header)
         try:
-            wanted = PullFilter.of(subscription)
+            pull_filter = PullFilter.of(subscription)
         except UsageError:
             raise ResponseError(
                 ResponseCode.FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
             ) from None
     if not subscription.by_tag and not context.settings.property_filter:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, NO_SQL)
-    return wanted
+    return pull_filter
 
 
 def _subscribed(context: Context, header: PullHeader) -> Subscription:

@@ -78,8 +78,8 @@ class PullFilter:
                 return page
             at = page.next_begin_offset
             for raw, queue_offset, physical in zip(page.slices, page.queue_offsets, page.physical_offsets, strict=True):
-                found = record_or_none(raw)
-                if found is None or not lets_through(decode_properties(found.properties)):
+                record = record_or_none(raw)
+                if record is None or not lets_through(decode_properties(record.properties)):
                     continue
                 if len(slices) == most or (slices and sum(map(len, slices)) + len(raw) > MOST_BYTES):
                     at = queue_offset

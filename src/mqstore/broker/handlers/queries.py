@@ -59,21 +59,21 @@ def query_message(context: Context, connection: Connection, request: Frame) -> F
     if end < context.clock() or context.loop.time() < queries.in_threads_until:
         return _query_in_thread(context, request, (topic, key, number, begin, end))
     began = time.perf_counter()
-    found = context.store.query(topic, key, number, begin, end)
+    result = context.store.query(topic, key, number, begin, end)
     queries.took(time.perf_counter() - began)
-    return _query_response(context, request, found)
+    return _query_response(context, request, result)
 
 
 async def _query_in_thread(context: Context, request: Frame, asked: tuple[str, str, int, int, int]) -> Frame:
     return _query_response(context, request, await context.run(context.store.query, *asked))
 
 
-def _query_response(context: Context, request: Frame, found: QueryResult) -> Frame:
+def _query_response(context: Context, request: Frame, result: QueryResult) -> Frame:
     ext = {
-        "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
-        "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+        "indexLastUpdatePhyoffset": str(result.index_last_update_physical_offset),
+        "indexLastUpdateTimestamp": str(result.index_last_update_timestamp),
     }
-    records = found.slices
+    records = result.slices
     if context.settings.acl is not None:
         topic, key = headers.text(request, "topic"), headers.text(request, "key")
         records = tuple(raw for raw in records if has_key(raw, topic, key))
@@ -85,10 +85,10 @@ def _query_response(context: Context, request: Frame, found: QueryResult) -> Fra
 def view_message(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 33: return the record at a physical offset."""
     physical = headers.int64(request, "offset")
-    found = context.store.raw_record_at(physical)
-    if found is None:
+    record = context.store.raw_record_at(physical)
+    if record is None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {physical}")
-    return make_response(request, body=context.response_body([found], request.language))
+    return make_response(request, body=context.response_body([record], request.language))
 
 
 async def search_offset(context: Context, connection: Connection, request: Frame) -> Frame:

@@ -396,27 +396,27 @@ def send_back(context: Context, connection: Connection, request: Frame) -> Frame
     config = store.topics.get(retry_topic(name))
     if config is None or not config.perm & WRITE:
         raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{retry_topic(name)}] sending message is forbidden")
-    found = store.record_at(physical)
-    if found is None:
+    record = store.record_at(physical)
+    if record is None:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}")
     most = group.retry_max_times
     asked = headers.int32_or(request, "maxReconsumeTimes")
     if asked is not None and request.version >= V3_4_9:
         most = USUAL_TRIES if asked < 0 else asked
     queue_id = random.randrange(group.retry_queue_nums)
-    message = sent_back(found, name, level, most, store.version, queue_id=queue_id)
-    origin = decode_properties(found.properties).get("RETRY_TOPIC") or found.topic
+    message = sent_back(record, name, level, most, store.version, queue_id=queue_id)
+    origin = decode_properties(record.properties).get("RETRY_TOPIC") or record.topic
     if message.topic == dead_letter_topic(name):
         new |= tables.make(message.topic, 1)
         if context.profile.marks_dead_letters:
-            marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(found)}
+            marks = {"DLQ_ORIGIN_TOPIC": origin, "DLQ_ORIGIN_MESSAGE_ID": _message_id(record)}
             message = message.replaced(properties=reencode(property_text(message, store.version), marks, store.version))
     return _put_message(context, request, message, (name, origin), new=new)
 
 
-def _message_id(found: Record) -> str:
+def _message_id(record: Record) -> str:
     """Return the message id that clients show for a record."""
-    return decode_properties(found.properties).get("UNIQ_KEY") or offset_message_id(parse_host(found.store_host), found.physical_offset)
+    return decode_properties(record.properties).get("UNIQ_KEY") or offset_message_id(parse_host(record.store_host), record.physical_offset)
 
 
 async def _put_message(context: Context, request: Frame, message: Message, counted: tuple[str, str], *, new: bool) -> Frame:
@@ -464,20 +464,20 @@ async def end_transaction(context: Context, connection: Connection, request: Fra
 
 def _check_half_message(context: Context, group: str, queue_offset: int, physical: int, from_check: bool) -> None:
     """Raise ResponseError unless the half message exists and belongs to the producer."""
-    found = context.store.record_at(physical)
-    if found is None or found.topic != HALF_TOPIC:
+    record = context.store.record_at(physical)
+    if record is None or record.topic != HALF_TOPIC:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
-    properties = found.property_map()
+    properties = record.property_map()
     if properties.get("PGROUP") != group:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-    if found.queue_offset != queue_offset:
+    if record.queue_offset != queue_offset:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-    if found.physical_offset != physical:
+    if record.physical_offset != physical:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
     seconds = number_or_none(properties.get(IMMUNITY, ""))
     if not context.profile.limits_time_of_decision or from_check or seconds is None or seconds < 0:
         return
-    if context.clock() - found.born_timestamp > seconds * 1000:
+    if context.clock() - record.born_timestamp > seconds * 1000:
         raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "the time for a decision has passed; wait until the broker asks")
 
 

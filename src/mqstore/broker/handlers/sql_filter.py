@@ -415,11 +415,11 @@ def _require_number(term: Term) -> Term:
     return term
 
 
-def _searched(value: Term, inverted: Token | None, token: Token, found: Callable[[str, str], bool]) -> Term:
+def _searched(value: Term, inverted: Token | None, token: Token, test: Callable[[str, str], bool]) -> Term:
     if not value.name:
         raise UsageError("only a property can be tested with CONTAINS, STARTSWITH and ENDSWITH")
-    text, wanted = _unquoted(token), inverted is None
-    return text_test(value, lambda held: bool(text) and found(held, text) is wanted)
+    text, expected = _unquoted(token), inverted is None
+    return text_test(value, lambda held: bool(text) and test(held, text) is expected)
 
 
 def _unquoted(token: Token) -> str:

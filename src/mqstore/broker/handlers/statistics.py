@@ -273,15 +273,15 @@ async def topic_stats(context: Context, connection: Connection, request: Frame) 
 
 
 def _queue_stats(context: Context, topic: str, count: int) -> dict[MessageQueue, dict[str, int]]:
-    store, found = context.store, {}
+    store, stats = context.store, {}
     for number in range(count):
         high = max(0, store.max_offset(topic, number))
-        found[MessageQueue(topic, context.settings.broker_name, number)] = {
+        stats[MessageQueue(topic, context.settings.broker_name, number)] = {
             "lastUpdateTimestamp": store.store_time(topic, number, high - 1) if high else 0,
             "maxOffset": high,
             "minOffset": max(0, store.min_offset(topic, number)),
         }
-    return found
+    return stats
 
 
 async def consume_stats(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -326,14 +326,14 @@ async def time_span(context: Context, connection: Connection, request: Frame) ->
 
 
 def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[str, Any]]:
-    store, topic, found = context.store, config.name, []
+    store, topic, spans = context.store, config.name, []
     for number in range(config.write_queues):
         offset, high = store.offsets.query(group, topic, number), store.max_offset(topic, number)
         first = store.earliest_time(topic, number)
         consumed = store.store_time(topic, number, offset - 1) if offset > 0 else first
         last = store.store_time(topic, number, high - 1)
         behind = context.clock() - store.store_time(topic, number, offset) if offset < high or high == 0 else 0
-        found.append(
+        spans.append(
             {
                 "consumeTimeStamp": consumed,
                 "consumeTimeStampStr": _moment(consumed),
@@ -345,7 +345,7 @@ def _time_spans(context: Context, config: TopicConfig, group: str) -> list[dict[
                 "minTimeStampStr": _moment(first),
             }
         )
-    return found
+    return spans
 
 
 def _moment(milliseconds: int) -> str:

@@ -49,12 +49,12 @@ class TopicsAndGroups(Component):
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration, creating it if groups are created on first use; None if there is none."""
         groups = self.context.store.groups
-        found = groups.get(name)
-        if found is None and (self.context.settings.auto_create_groups or name.startswith(SYSTEM_GROUP_PREFIX)):
+        config = groups.get(name)
+        if config is None and (self.context.settings.auto_create_groups or name.startswith(SYSTEM_GROUP_PREFIX)):
             self.check_group(name, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
             groups.put(SubscriptionGroupConfig(name))
-            found = groups.get(name)
-        return found
+            config = groups.get(name)
+        return config
 
     def check_group(self, name: str, code: int = ResponseCode.SYSTEM_ERROR, more: int = 1) -> None:
         """Refuse a new group that is more than the broker holds. Raises ResponseError."""
@@ -89,9 +89,9 @@ class TopicsAndGroups(Component):
         if store is None:
             return
         self._asked += 1
-        wanted = self._asked
+        state = self._asked
         async with self._lock:
-            if self._saved < wanted:
+            if self._saved < state:
                 covered = self._asked
                 await self.context.run(store.persist)
                 self._saved = covered

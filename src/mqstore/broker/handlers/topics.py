@@ -102,7 +102,7 @@ def _queue_count(request: Frame, name: str) -> int:
 
 def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict[str, str]:
     """Return the attributes of a topic after a change. Raises ResponseError for changes that 5.x brokers, or this one, reject."""
-    found = dict(held)
+    attributes = dict(held)
     for part in filter(None, text.split(",")):
         name, sign, value = part[1:].partition("=")
         known = _ATTRIBUTES.get(name)
@@ -114,16 +114,16 @@ def changed_attributes(held: Mapping[str, str], text: str, *, new: bool) -> dict
         if not new and not changeable:
             raise _wrong(f"attempt to update an unchangeable attribute. key: {name}")
         if part[0] == "-":
-            if name not in found:
+            if name not in attributes:
                 raise _wrong(f"attempt to delete a nonexistent key: {name}")
-            del found[name]
+            del attributes[name]
             continue
         if value not in allowed if allowed is not None else headers.number_or_none(value) is None:
             raise _wrong(f"{value!r} is not a value of {name}")
         if value == _NOT_SERVED.get(name):
             raise _wrong(f"{name}={value} is not supported by this broker; omit it")
-        found[name] = value
-    return found
+        attributes[name] = value
+    return attributes
 
 
 async def delete_topic(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -170,14 +170,14 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
 async def update_group(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 200: create or change a group."""
     context.writable_store(ResponseCode.NO_PERMISSION)
-    told = bodies.parse_request(request)
-    name = told.get("groupName")
+    body = bodies.parse_request(request)
+    name = body.get("groupName")
     if not isinstance(name, str) or not name:
         raise _wrong("the body has no groupName; a group must have a name")
     before = context.store.groups.get(name)
     if before is None:
         context.component(TopicsAndGroups).check_group(name)
-    config = _group(name, told, {} if before is None else before.attributes)
+    config = _group(name, body, {} if before is None else before.attributes)
     context.limits.properties(dict(config.attributes))
     context.store.groups.put(config)
     await context.component(TopicsAndGroups).save()
@@ -185,26 +185,26 @@ async def update_group(context: Context, connection: Connection, request: Frame)
     return make_response(request)
 
 
-def _group(name: str, told: Mapping[str, Any], attributes: Mapping[str, str]) -> SubscriptionGroupConfig:
+def _group(name: str, body: Mapping[str, Any], attributes: Mapping[str, str]) -> SubscriptionGroupConfig:
     """Parse the group in a body; missing fields have their defaults."""
     usual = SubscriptionGroupConfig(name)
     given: dict[str, Any] = {}
     for theirs in (*_GROUP_NUMBERS, *_GROUP_SWITCHES):
         own = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in theirs)
-        value = told.get(theirs, getattr(usual, own))
+        value = body.get(theirs, getattr(usual, own))
         if type(value) is not type(getattr(usual, own)) or (type(value) is int and not -(1 << 63) <= value < 1 << 63):
             raise _wrong(f"{theirs} is {value!r}, which is not valid; correct or omit it")
         given[own] = value
     if given["retry_queue_nums"] > 65536:
         raise _wrong(f"retryQueueNums is {given['retry_queue_nums']}; a topic has 0 to 65536 queues here")
-    found = dict(attributes)
-    changes = told.get("attributes")
+    merged = dict(attributes)
+    changes = body.get("attributes")
     for key, value in changes.items() if isinstance(changes, dict) else ():
         if str(key).startswith("-"):
-            found.pop(str(key)[1:], None)
+            merged.pop(str(key)[1:], None)
         else:
-            found[str(key).removeprefix("+")] = str(value)
-    return SubscriptionGroupConfig(name, attributes=found, **given)
+            merged[str(key).removeprefix("+")] = str(value)
+    return SubscriptionGroupConfig(name, attributes=merged, **given)
 
 
 async def delete_group(context: Context, connection: Connection, request: Frame) -> Frame:

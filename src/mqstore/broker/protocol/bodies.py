@@ -150,28 +150,28 @@ class _LenientParser:
         return self._decoder.raw_decode(self._text, at)
 
     def _list(self, at: int, depth: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        items: list[Any] = []
         at = self._skip(at + 1)
         while self._text[at] != "]":
-            if found:
+            if items:
                 at = self._past(",", at)
             item, at = self._value(at, depth + 1)
-            found.append(item)
+            items.append(item)
             at = self._skip(at)
-        return found, at + 1
+        return items, at + 1
 
     def _object(self, at: int, depth: int) -> tuple[dict[Any, Any], int]:
-        found: dict[Any, Any] = {}
+        members: dict[Any, Any] = {}
         at = self._skip(at + 1)
         while self._text[at] != "}":
-            if found:
+            if members:
                 at = self._past(",", at)
             key, at = self._value(at, depth + 1)
             at = self._past(":", self._skip(at))
             item, at = self._value(at, depth + 1)
-            found[_as_key(key)] = item
+            members[_as_key(key)] = item
             at = self._skip(at)
-        return found, at + 1
+        return members, at + 1
 
     def _past(self, sign: str, at: int) -> int:
         if self._text[at] != sign:

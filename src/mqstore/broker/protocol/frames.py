@@ -269,10 +269,10 @@ def _from_binary(header: memoryview, body: bytes) -> Frame:
         fields, at = _sized(header, at, _I32)
         ext = None
         if fields:
-            ext, place = {}, 0
-            while place < len(fields):
-                name, place = _sized(fields, place, _I16)
-                item, place = _sized(fields, place, _I32)
+            ext, position = {}, 0
+            while position < len(fields):
+                name, position = _sized(fields, position, _I16)
+                item, position = _sized(fields, position, _I32)
                 ext[str(name, "utf-8", "replace")] = str(item, "utf-8", "replace")
     except struct.error:
         raise FrameError("the header ends in the middle of a field") from None

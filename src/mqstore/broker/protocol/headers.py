@@ -68,10 +68,10 @@ def number_or_none(written: str, bound: int = _I64) -> int | None:
 
 def text(frame: Frame, name: str) -> str:
     """Return a required string. Raises ResponseError."""
-    found = frame.ext.get(name) if frame.ext is not None else None
-    if found is None:
+    value = frame.ext.get(name) if frame.ext is not None else None
+    if value is None:
         raise missing(name)
-    return found
+    return value
 
 
 @overload
@@ -118,8 +118,8 @@ def int64_or(frame: Frame, name: str, default: int | None = None) -> int | None:
 
 
 def _number_or(frame: Frame, name: str, bound: int, default: int | None) -> int | None:
-    found = frame.ext.get(name) if frame.ext is not None else None
-    number = None if found is None else number_or_none(found, bound)
+    value = frame.ext.get(name) if frame.ext is not None else None
+    number = None if value is None else number_or_none(value, bound)
     return default if number is None else number
 
 
@@ -130,8 +130,8 @@ def boolean(frame: Frame, name: str) -> bool:
 
 def boolean_or(frame: Frame, name: str, default: bool = False) -> bool:
     """Return an optional boolean."""
-    found = frame.ext.get(name) if frame.ext is not None else None
-    return default if found is None else found.lower() == "true"
+    value = frame.ext.get(name) if frame.ext is not None else None
+    return default if value is None else value.lower() == "true"
 
 
 # the fields of each request

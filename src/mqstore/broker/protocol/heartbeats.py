@@ -65,8 +65,8 @@ class Subscription:
         """Parse an expression. Raises UsageError for one that consists of bars only."""
         kind = expression_type or "TAG"
         text = expression or "*"
-        wanted = TagFilter.parse(text) if kind == "TAG" else TagFilter(True)
-        return cls(topic, text, version, kind, tuple(sorted(wanted.tags)), wanted.hashes)
+        tags = TagFilter.parse(text) if kind == "TAG" else TagFilter(True)
+        return cls(topic, text, version, kind, tuple(sorted(tags.tags)), tags.hashes)
 
     @property
     def by_tag(self) -> bool:
@@ -115,16 +115,16 @@ class Heartbeat:
 
 def parse(body: bytes | memoryview) -> Heartbeat:
     """Parse a heartbeat. Raises UsageError."""
-    told = _object(body)
-    client_id = told.get("clientID")
+    heartbeat = _object(body)
+    client_id = heartbeat.get("clientID")
     if not isinstance(client_id, str) or not client_id:
         raise UsageError("the heartbeat has no clientID; a client must identify itself")
     return Heartbeat(
         client_id,
-        tuple(dict.fromkeys(_name(group) for group in _objects(told, "producerDataSet"))),
-        tuple(_consumer(group) for group in _objects(told, "consumerDataSet")),
-        _to_int(told.get("heartbeatFingerprint")),
-        told.get("withoutSub") is True,
+        tuple(dict.fromkeys(_name(group) for group in _objects(heartbeat, "producerDataSet"))),
+        tuple(_consumer(group) for group in _objects(heartbeat, "consumerDataSet")),
+        _to_int(heartbeat.get("heartbeatFingerprint")),
+        heartbeat.get("withoutSub") is True,
     )
 
 
@@ -151,7 +151,7 @@ def _by_class(subscription: Subscription) -> Subscription:
 
 
 def _consumer(held: Mapping[str, Any]) -> ConsumerGroupData:
-    subscriptions = {found.topic: found for found in map(parse_subscription, _objects(held, "subscriptionDataSet"))}
+    subscriptions = {subscription.topic: subscription for subscription in map(parse_subscription, _objects(held, "subscriptionDataSet"))}
     return ConsumerGroupData(
         _name(held),
         _enumerated(held.get("consumeType"), CONSUME_TYPES, "CONSUME_PASSIVELY"),
@@ -163,17 +163,17 @@ def _consumer(held: Mapping[str, Any]) -> ConsumerGroupData:
 
 def _object(body: bytes | memoryview) -> dict[str, Any]:
     try:
-        told = json.loads(bytes(body))
+        value = json.loads(bytes(body))
     except (ValueError, RecursionError):
         raise UsageError("the body is not a JSON object; send a heartbeat as clients do") from None
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         raise UsageError("the body is not a JSON object; send a heartbeat as clients do")
-    return told
+    return value
 
 
 def _objects(held: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-    found = held.get(name)
-    return (item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict))
+    values = held.get(name)
+    return (item for item in (values if isinstance(values, list) else ()) if isinstance(item, dict))
 
 
 def _name(held: Mapping[str, Any]) -> str:

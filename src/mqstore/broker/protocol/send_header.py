@@ -116,7 +116,7 @@ def parse(request: Frame) -> SendHeader:
 
 def inner_messages(body: bytes) -> list[Inner]:
     """Parse the messages of a batch. Raises ResponseError for inconsistent lengths."""
-    found = []
+    messages = []
     at, end = 0, len(body)
     while at < end:
         if end - at < _INNER.size:
@@ -131,9 +131,9 @@ def inner_messages(body: bytes) -> list[Inner]:
         at += 2
         if not 0 <= length <= end - at:
             raise _overrun(at)
-        found.append(Inner(text, body[at : at + length], flag))
+        messages.append(Inner(text, body[at : at + length], flag))
         at += length
-    return found
+    return messages
 
 
 def _overrun(at: int) -> ResponseError:

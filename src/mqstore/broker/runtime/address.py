@@ -22,11 +22,11 @@ def bind_listener(listen: str) -> socket.socket:
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"cannot listen on {listen!r}: it must be HOST:PORT, such as 127.0.0.1:9876")
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(found[0], found[1])
+        resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(resolved[0], resolved[1])
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(found[4])
+            listener.bind(resolved[4])
         except BaseException:
             listener.close()
             raise

@@ -77,13 +77,13 @@ class ConsumerGroup(Generic[C]):
         """Return the distinct client ids in order of arrival."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
-    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
+    def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Apply a heartbeat's subscriptions. Returns whether a topic was added or removed."""
-        told = {subscription.topic: subscription for subscription in wanted}
-        changed = told.keys() != self.subscriptions.keys()
-        for topic in [topic for topic in self.subscriptions if topic not in told]:
+        by_topic = {subscription.topic: subscription for subscription in subscriptions}
+        changed = by_topic.keys() != self.subscriptions.keys()
+        for topic in [topic for topic in self.subscriptions if topic not in by_topic]:
             del self.subscriptions[topic]
-        for topic, subscription in told.items():
+        for topic, subscription in by_topic.items():
             held = self.subscriptions.get(topic)
             if held is None or subscription.version > held.version:
                 self.subscriptions[topic] = subscription
@@ -107,36 +107,37 @@ class Clients(Generic[C]):
         """Return the number of groups, of producers and consumers, that a connection is in."""
         return self._groups_of.get(connection, 0)
 
-    def new_groups(self, connection: C, told: Heartbeat) -> int:
+    def new_groups(self, connection: C, heartbeat: Heartbeat) -> int:
         """Return the number of groups that a connection would join by a heartbeat."""
-        produced = sum(connection not in self.producers.get(name, ()) for name in told.producers)
-        names = {data.name for data in told.consumers}
+        produced = sum(connection not in self.producers.get(name, ()) for name in heartbeat.producers)
+        names = {data.name for data in heartbeat.consumers}
         return produced + sum(name not in self.consumers or connection not in self.consumers[name].members for name in names)
 
-    def new_subscriptions(self, told: Heartbeat) -> int:
+    def new_subscriptions(self, heartbeat: Heartbeat) -> int:
         """Return the number of subscriptions that a heartbeat would add."""
-        if told.without_subscriptions:
+        if heartbeat.without_subscriptions:
             return 0
-        held = {name: len(group.subscriptions) for data in told.consumers if (group := self.consumers.get(name := data.name)) is not None}
-        return sum(max(0, len(data.subscriptions) - held.get(data.name, 0)) for data in told.consumers)
+        names = [data.name for data in heartbeat.consumers]
+        held = {name: len(self.consumers[name].subscriptions) for name in names if name in self.consumers}
+        return sum(max(0, len(data.subscriptions) - held.get(data.name, 0)) for data in heartbeat.consumers)
 
-    def new_subscription_bytes(self, told: Heartbeat) -> int:
+    def new_subscription_bytes(self, heartbeat: Heartbeat) -> int:
         """Return by how many bytes of memory the subscriptions would grow by a heartbeat."""
-        if told.without_subscriptions:
+        if heartbeat.without_subscriptions:
             return 0
-        held = {data.name: 0 if (group := self.consumers.get(data.name)) is None else group.size for data in told.consumers}
-        return sum(max(0, _size(data.subscriptions) - held[data.name]) for data in told.consumers)
+        held = {data.name: 0 if (group := self.consumers.get(data.name)) is None else group.size for data in heartbeat.consumers}
+        return sum(max(0, _size(data.subscriptions) - held[data.name]) for data in heartbeat.consumers)
 
-    def heartbeat(self, connection: C, told: Heartbeat, language: str, version: int, now: int) -> list[str]:
+    def heartbeat(self, connection: C, heartbeat: Heartbeat, language: str, version: int, now: int) -> list[str]:
         """Apply a heartbeat. Returns the consumer groups that changed: by a new member, or by a topic added or removed."""
-        for name in told.producers:
-            self._seen(self.producers.setdefault(name, {}), connection, told.client_id, language, version, now)
+        for name in heartbeat.producers:
+            self._seen(self.producers.setdefault(name, {}), connection, heartbeat.client_id, language, version, now)
         changed = []
-        for data in told.consumers:
+        for data in heartbeat.consumers:
             group = self._group(data)
-            came = self._seen(group.members, connection, told.client_id, language, version, now)
+            came = self._seen(group.members, connection, heartbeat.client_id, language, version, now)
             before, size = len(group.subscriptions), group.size
-            moved = False if told.without_subscriptions else group.subscribe(data.subscriptions)
+            moved = False if heartbeat.without_subscriptions else group.subscribe(data.subscriptions)
             self.subscriptions += len(group.subscriptions) - before
             self.subscription_bytes += group.size - size
             if came or moved:
@@ -215,8 +216,8 @@ class Clients(Generic[C]):
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         """Return an online group's subscription to a topic, or None."""
-        found = self.consumers.get(group)
-        return None if found is None else found.subscriptions.get(topic)
+        consumers = self.consumers.get(group)
+        return None if consumers is None else consumers.subscriptions.get(topic)
 
     def subscribers(self, topic: str) -> list[str]:
         """Return the online groups that subscribe to a topic."""
@@ -224,12 +225,12 @@ class Clients(Generic[C]):
 
     def consumer(self, group: str, client_id: str) -> Member[C] | None:
         """Return a member of an online consumer group, or None."""
-        found = self.consumers.get(group)
-        members = found.members.values() if found is not None else ()
+        consumers = self.consumers.get(group)
+        members = consumers.members.values() if consumers is not None else ()
         return next((member for member in members if member.client_id == client_id), None)
 
     def by_client_id(self, client_id: str) -> Member[C] | None:
         """Return the member with a client id, the one with the latest heartbeat, or None."""
         tables = [*self.producers.values(), *(group.members for group in self.consumers.values())]
-        found = [member for members in tables for member in members.values() if member.client_id == client_id]
-        return max(found, key=lambda member: member.last_heartbeat, default=None)
+        clients = [member for members in tables for member in members.values() if member.client_id == client_id]
+        return max(clients, key=lambda member: member.last_heartbeat, default=None)

@@ -184,10 +184,10 @@ class Context:
 
     def component(self, kind: type[P]) -> P:
         """Return the broker's component of this class, creating it on first use."""
-        found = self._components.get(kind)
-        if found is None:
-            found = self._components[kind] = kind(self)
-        return found  # type: ignore[return-value]
+        component = self._components.get(kind)
+        if component is None:
+            component = self._components[kind] = kind(self)
+        return component  # type: ignore[return-value]
 
     def components(self) -> list[Component]:
         """Return all components in order of creation."""

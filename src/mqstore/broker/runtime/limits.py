@@ -144,16 +144,16 @@ class Limits:
             remark = f"the name of a {what} has {len(name)} characters, more than maxNameLength={most} (--config)"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
-    def heartbeat(self, told: Heartbeat) -> None:
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Refuse names and expressions that are too long, and more properties or topics than one client can need."""
-        self.name(told.client_id, "client")
-        for producer in told.producers:
+        self.name(heartbeat.client_id, "client")
+        for producer in heartbeat.producers:
             self.name(producer, "producer group")
-        topics, most = sum(len(group.subscriptions) for group in told.consumers), self._settings.max_client_subscriptions
+        topics, most = sum(len(group.subscriptions) for group in heartbeat.consumers), self._settings.max_client_subscriptions
         if topics > most:
             remark = f"a heartbeat has {topics} subscriptions, more than maxClientSubscriptions={most} (--config)"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
-        for group in told.consumers:
+        for group in heartbeat.consumers:
             self.name(group.name, "consumer group")
             for subscription in group.subscriptions:
                 self.name(subscription.topic, "topic")

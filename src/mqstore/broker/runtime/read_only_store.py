@@ -108,18 +108,18 @@ class ReadOnlyStore(ReadSide):
     @cached_property
     def _queues(self) -> dict[tuple[str, int], NamedQueue]:
         view = self._store.view() if self._recovered is None else self._recovered
-        found = view.queues()
+        views = view.queues()
         if self._recovered is not None:
-            queues = cast("Sequence[NamedQueue]", found)
+            queues = cast("Sequence[NamedQueue]", views)
             return {(queue.topic, queue.queue_id): queue for queue in queues}
-        on_disk = {(queue.topic, queue.queue_id): queue for queue in found}
+        on_disk = {(queue.topic, queue.queue_id): queue for queue in views}
         merged: dict[tuple[str, int], QueueView] = dict(on_disk)
         if self._completes:
             log = cast("_ValidRecords", self.log)
             more = completed(self._store, on_disk, lambda physical: log.readable(physical) is not None)
             self._unlisted = sum(len(queue) for queue in more.values())
             merged |= more
-        return {place: _SingleFileQueue(merged[place]) for place in sorted(merged)}
+        return {key: _SingleFileQueue(merged[key]) for key in sorted(merged)}
 
     def queues(self) -> Sequence[NamedQueue]:
         """Return all consume queues, by topic and queue id."""
@@ -178,7 +178,7 @@ _SENTENCES = {
 def _recovered(store: RocketMQStore, version: str | None, *, insist: bool) -> tuple[RecoveredView | None, list[str]]:
     """Return (the recovered view, what it leaves out), or no view if a broker would not start on the store. insist: raise in that case."""
     try:
-        found = recover(store, version)
+        recovered = recover(store, version)
     except RefusedError as error:
         if insist:
             raise
@@ -187,7 +187,7 @@ def _recovered(store: RocketMQStore, version: str | None, *, insist: bool) -> tu
         if insist:
             raise
         return None, [f"the directory cannot be loaded: {error}"]
-    return found, list(found.notes)
+    return recovered, list(recovered.notes)
 
 
 def _covers(recovered: View, disk: View) -> bool:
@@ -229,11 +229,11 @@ class _ValidRecords(LogFiles):
         return (start, view) if believable else None
 
     def slice(self, physical: int, size: int) -> memoryview | None:
-        found = self.readable(physical)
-        if found is None or size < 4 or physical - found[0] + size > len(found[1]):
+        file = self.readable(physical)
+        if file is None or size < 4 or physical - file[0] + size > len(file[1]):
             return None
-        at = physical - found[0]
-        raw = found[1][at : at + size]
+        at = physical - file[0]
+        raw = file[1][at : at + size]
         return raw if size < LEAST or int.from_bytes(raw[:4], "big") == size else None
 
 
@@ -283,8 +283,8 @@ class CompletedQueue:
 
     batch = False
 
-    def __init__(self, place: Place, queue: QueueView | None, offsets: NDArray[np.int64], entries: NDArray[np.void]) -> None:
-        self.topic, self.queue_id = place
+    def __init__(self, key: Place, queue: QueueView | None, offsets: NDArray[np.int64], entries: NDArray[np.void]) -> None:
+        self.topic, self.queue_id = key
         self._queue = queue
         order = np.argsort(offsets, kind="stable")
         # of several records with one queue offset, the last one in the log
@@ -307,14 +307,14 @@ class CompletedQueue:
 
     def entries(self, start: int, stop: int) -> NDArray[np.void]:
         """Return entries start..stop-1; zeros where there is no message."""
-        found = np.zeros(max(0, stop - start), ENTRY)
+        rows = np.zeros(max(0, stop - start), ENTRY)
         if self._queue is not None:
             low, high = max(start, self._queue.min_offset), min(stop, self._queue.max_offset)
             if low < high:
-                found[low - start : high - start] = self._queue.entries(low, high)
+                rows[low - start : high - start] = self._queue.entries(low, high)
         first, last = np.searchsorted(self._offsets, [start, stop])
-        found[self._offsets[first:last] - start] = self._entries[first:last]
-        return found
+        rows[self._offsets[first:last] - start] = self._entries[first:last]
+        return rows
 
 
 def completed(store: RocketMQStore, queues: dict[Place, QueueView], readable: Callable[[int], bool]) -> dict[Place, CompletedQueue]:
@@ -322,7 +322,7 @@ def completed(store: RocketMQStore, queues: dict[Place, QueueView], readable: Ca
 
     queues: as on disk; readable: whether a valid record is at a physical offset.
     """
-    found: dict[Place, list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
+    lacking: dict[Place, list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
     log, rules = store.log, store.rules()
     file, end = -1, 0
     for split in plan(log):
@@ -330,16 +330,14 @@ def completed(store: RocketMQStore, queues: dict[Place, QueueView], readable: Ca
         check = check_split(log, split, rules, known)
         file, end = split.file.start, max(check.end, end if split.file.start == file else 0)
         for run in () if check.dispatched is None else check.dispatched.runs:
-            place = (run.topic, run.queue_id)
-            if not run.batch and not (place in queues and queues[place].batch):
-                offsets, entries = _lacking(queues.get(place), run, readable)
+            key = (run.topic, run.queue_id)
+            if not run.batch and not (key in queues and queues[key].batch):
+                offsets, entries = _lacking(queues.get(key), run, readable)
                 if len(offsets):
-                    found.setdefault(place, []).append((offsets, entries))
+                    lacking.setdefault(key, []).append((offsets, entries))
     return {
-        place: CompletedQueue(
-            place, queues.get(place), np.concatenate([each for each, _ in parts]), np.concatenate([each for _, each in parts])
-        )
-        for place, parts in found.items()
+        key: CompletedQueue(key, queues.get(key), np.concatenate([each for each, _ in parts]), np.concatenate([each for _, each in parts]))
+        for key, parts in lacking.items()
     }
 
 

@@ -138,7 +138,7 @@ def _stage(options: Any, files: list[SourceFile]) -> Iterator[tuple[Path, bool]]
         "format": None if options.sent or options.as_kind else _format(options),
         "verdict": sorted(options.verdicts or ()),
     }
-    with work_at(path, resume=kept, wanted=wanted, what="salvage") as work:
+    with work_at(path, resume=kept, identity=wanted, what="salvage") as work:
         if work.resumed_plan is None:
             work.write_plan(wanted)
         yield work.path, kept

@@ -163,8 +163,8 @@ class StoreTables:
         if "keys" not in self._tables["messages"].schema.names or "messages" not in text.lower():
             return None
         try:
-            found = self._connection.execute("select json_serialize_sql($1::varchar, skip_null := true, skip_empty := true)", [text])
-            return keys_wanted(found.fetchall()[0][0])
+            tree = self._connection.execute("select json_serialize_sql($1::varchar, skip_null := true, skip_empty := true)", [text])
+            return keys_wanted(tree.fetchall()[0][0])
         except (duckdb.Error, RuntimeError):  # a statement or a version of DuckDB that cannot be serialized
             return None
 
@@ -308,8 +308,8 @@ def conditions_in(text: str, schema: pa.Schema) -> list[Filter]:
     tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
     if "".join(text.split()) != "".join("".join(token.split()) for token in tokens):
         return []
-    found, end = _expression(tokens, 0, schema)
-    return found if end == len(tokens) else []
+    condition, end = _expression(tokens, 0, schema)
+    return condition if end == len(tokens) else []
 
 
 def _expression(tokens: Sequence[str], at: int, schema: pa.Schema) -> tuple[list[Filter], int]:
@@ -462,11 +462,11 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
     if children is None:
         return None
     if node.get("class") == "CONJUNCTION":
-        found = [_condition(each, table, bare) for each in children]
-        sure = [each for each in found if each is not None]
+        parts = [_condition(each, table, bare) for each in children]
+        sure = [each for each in parts if each is not None]
         if node.get("type") == "CONJUNCTION_AND":
             return min(sure, key=len, default=None)
-        if node.get("type") != "CONJUNCTION_OR" or len(sure) != len(found):
+        if node.get("type") != "CONJUNCTION_OR" or len(sure) != len(parts):
             return None
         either = frozenset[str]().union(*sure)
         return either if 0 < len(either) <= MOST_KEYS else None
@@ -479,8 +479,8 @@ def _condition(node: Any, table: str, bare: bool) -> frozenset[str] | None:
         return _texts([children[1]])
     if name in _ANY or name in _ALL:
         items = _children(children[1]) if isinstance(children[1], dict) and children[1].get("function_name") == "list_value" else None
-        wanted = None if items is None else _texts(items)
-        return wanted if wanted is None or name in _ANY else frozenset({min(wanted)})
+        keys = None if items is None else _texts(items)
+        return keys if keys is None or name in _ANY else frozenset({min(keys)})
     return None
 
 
@@ -514,13 +514,13 @@ def _is_column(node: Any, table: str, bare: bool) -> bool:
 
 def _texts(nodes: Sequence[Any]) -> frozenset[str] | None:
     """Return the texts of constants, if each can be a key as it stands in a record."""
-    found = set()
+    texts = set()
     for node in nodes:
         text = _text(node) if isinstance(node, dict) and node.get("class") == "CONSTANT" else None
         if not isinstance(text, str) or not text or not text.isprintable() or " " in text or "\ufffd" in text:
             return None
-        found.add(text)
-    return frozenset(found) if 0 < len(found) <= MOST_KEYS else None
+        texts.add(text)
+    return frozenset(texts) if 0 < len(texts) <= MOST_KEYS else None
 
 
 def _text(constant: Node) -> Any:

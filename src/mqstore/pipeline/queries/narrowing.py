@@ -121,9 +121,9 @@ def _narrowed(frame: DataFrame) -> DataFrame:
         )
         needs = [Need(need.columns, "[]", need.places) for need in needs]
     chosen = [_read_relation(spark, relation, need) for relation, need in zip(relations, needs, strict=True)]
-    found = ClassicDataFrame(dataset(spark, with_relations(spark, plan, chosen)), spark)
+    narrow = ClassicDataFrame(dataset(spark, with_relations(spark, plan, chosen)), spark)
     # without the alias, Spark would find columns that are not in the result, and were not read, in the plan below it
-    return found.alias(NAME)
+    return narrow.alias(NAME)
 
 
 def _read_relation(spark: SparkSession, relation: Relation, need: Need) -> Any:
@@ -230,8 +230,8 @@ class _Replacing:
         self._replace = replace
 
     def applyOrElse(self, node: Any, default: Any) -> Any:  # noqa: N802
-        found = self._replace(node)
-        return default.apply(node) if found is None else found
+        replaced = self._replace(node)
+        return default.apply(node) if replaced is None else replaced
 
     class Java:
         implements = ("scala.PartialFunction",)
@@ -246,15 +246,15 @@ def _transformed(spark: SparkSession, plan: Any, replace: Callable[[Any], Any]) 
 
 def relations_of(spark: SparkSession, plan: Any) -> list[Relation]:
     """Return the occurrences of relations of this package in an analyzed plan, subqueries included, in the order of a traversal."""
-    found: list[Relation] = []
+    relations: list[Relation] = []
 
     def visit(node: Any) -> None:
         relation = _relation(node)
         if relation is not None:
-            found.append(relation)
+            relations.append(relation)
 
     _transformed(spark, plan, visit)
-    return found
+    return relations
 
 
 def with_relations(spark: SparkSession, plan: Any, replacements: Sequence[Any]) -> Any:
@@ -283,12 +283,12 @@ def is_cached(execution: Any) -> bool:
 
 def _nodes(plan: Any) -> list[Any]:
     """Return all nodes of a plan, those of subqueries included."""
-    found, waiting = [], [plan, *_items(plan.subqueriesAll())]
+    nodes, waiting = [], [plan, *_items(plan.subqueriesAll())]
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        nodes.append(node)
         waiting.extend(_items(node.children()))
-    return found
+    return nodes
 
 
 # ---- what a query needs
@@ -328,15 +328,15 @@ def _ids(attributes: Any) -> set[int]:
     return {int(number) for number in re.findall(r"#(\d+)", attributes.mkString(" "))}
 
 
-def _descend(node: Any, wanted: set[int], scans: dict[int, list[tuple[Any, set[int]]]]) -> None:
+def _descend(node: Any, needed: set[int], scans: dict[int, list[tuple[Any, set[int]]]]) -> None:
     """Collect the scans of probes below a node of an optimized plan, with the columns that are used of each.
 
-    wanted: the columns that are used of this node. An unknown kind of node is taken to use all columns of its children.
+    needed: the columns that are used of this node. An unknown kind of node is taken to use all columns of its children.
     """
     if _name(node) == _SCAN:
         number = node.relation().options().get(_NUMBER)
         if number is not None:
-            scans.setdefault(int(number), []).append((node, wanted))
+            scans.setdefault(int(number), []).append((node, needed))
         return
     kind = _name(node).rpartition(".")[2]
     for child in _items(node.children()):
@@ -344,7 +344,7 @@ def _descend(node: Any, wanted: set[int], scans: dict[int, list[tuple[Any, set[i
         if kind in _CHOOSES:
             used = _ids(node.references().toSeq())
         elif kind in _PASSES:
-            used = wanted | _ids(node.references().toSeq())
+            used = needed | _ids(node.references().toSeq())
         else:
             used = has
         _descend(child, used & has, scans)
@@ -353,9 +353,9 @@ def _descend(node: Any, wanted: set[int], scans: dict[int, list[tuple[Any, set[i
 def _need(relation: Relation, scans: Sequence[tuple[Any, set[int]]]) -> Need:
     # in a part that is repeated the optimizer gives the columns other ids: names identify them
     used: set[str] = set()
-    for node, wanted in scans:
+    for node, needed in scans:
         names = re.findall(r"(\w+)#(\d+)", node.output().mkString(" "))
-        used |= {name for name, number in names if int(number) in wanted}
+        used |= {name for name, number in names if int(number) in needed}
     filters = _filters(scans[0][0]) if len(scans) == 1 else "[]"
     return Need(frozenset(used), filters, len(scans))
 

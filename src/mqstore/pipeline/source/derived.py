@@ -217,9 +217,9 @@ class TableReader(StoreReader):
 
     def confine(self, filters: Sequence[Filter]) -> None:
         """Exclude stores and queues that the filters reject."""
-        kept = values_of(STORE, filters)
-        if kept is not None:
-            self.paths = tuple(path for path in self.paths if path in kept)
+        stores = values_of(STORE, filters)
+        if stores is not None:
+            self.paths = tuple(path for path in self.paths if path in stores)
         self.queue_filter = QueueFilter(values_of("topic", filters), values_of("queue_id", filters))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -279,14 +279,14 @@ def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
     for queue in store.all_queues():
         if not queue_filter.matches(queue.topic, queue.queue_id):
             continue
-        place = (queue.topic, queue.queue_id, queue.batch)
+        key = (queue.topic, queue.queue_id, queue.batch)
         low, high = max(0, queue.min_offset), queue.max_offset
         if high - low >= ENTRIES and not queue.batch:
             for start in range(low, high, ENTRIES):
                 stop = min(high, start + ENTRIES)
-                yield TablePart(path, config, (place,), start, stop, bytes=ENTRY * (stop - start))
+                yield TablePart(path, config, (key,), start, stop, bytes=ENTRY * (stop - start))
             continue
-        room.append(place)
+        room.append(key)
         held += max(0, high - low)
         if held >= ENTRIES:
             yield TablePart(path, config, tuple(room), bytes=ENTRY * held)
@@ -297,8 +297,8 @@ def _queue_parts(path: str, config: str | None, store: RocketMQStore, queue_filt
 
 def _queue_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
     queues = {(queue.topic, queue.queue_id, queue.batch): queue for queue in store.all_queues()}
-    for place in part.places:
-        queue = queues.get(place)
+    for key in part.places:
+        queue = queues.get(key)
         if queue is None:
             continue
         low, high = (part.low, part.high) if part.high is not None else (queue.min_offset, queue.max_offset)
@@ -404,8 +404,8 @@ def _whole_store(path: str, config: str | None, store: RocketMQStore, queue_filt
 
 
 def _offset_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
-    found = store.view().consumer_offsets()
-    yield {field.name: [getattr(item, field.name) for item in found] for field in fields(ConsumerOffset)}
+    offsets = store.view().consumer_offsets()
+    yield {field.name: [getattr(item, field.name) for item in offsets] for field in fields(ConsumerOffset)}
 
 
 class OffsetsSource(TableSource):

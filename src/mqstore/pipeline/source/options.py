@@ -86,18 +86,18 @@ _HINTS = {
 def checked(options: Mapping[str, str], known: Sequence[str], what: str) -> CaseInsensitiveDict:
     """Return the options, each under one name. what: who has them, such as `a stream`. Raises UsageError for an unknown option."""
     spelt = {name.lower(): name for name in (*known, *_ADDED)}
-    found = CaseInsensitiveDict(dict(options))
+    named = CaseInsensitiveDict(dict(options))
     for name in options:
         if name.lower() not in spelt and not name.lower().startswith("fs."):
             raise UsageError(f"{what} has no option {name!r}{_advice(name.lower(), known)}")
     for other, name in _SAME.items():
-        if other in found and name in found:
+        if other in named and name in named:
             raise UsageError(f"the options {name} and {other} mean the same: give one of them")
-        if other in found:
-            found[name] = found.pop(other.lower())
-    if "topic" in found and "subscribePattern" in found:
+        if other in named:
+            named[name] = named.pop(other.lower())
+    if "topic" in named and "subscribePattern" in named:
         raise UsageError("the options topic (or subscribe) and subscribePattern exclude each other: give one of them")
-    return found
+    return named
 
 
 def _advice(name: str, known: Sequence[str]) -> str:

@@ -71,11 +71,11 @@ class Planned(Generic[P]):
         """Return the partitions. pieces: minimum number of them, as far as there are parts."""
         if self.costs is None:
             return list(self.parts)
-        found = grouped(self.parts, self.costs, pieces)
+        groups = grouped(self.parts, self.costs, pieces)
         if not self.skipped:
-            return found
-        first = found[0] if found else PartGroup(())
-        return [PartGroup(tuple(parts_in(first)), self.skipped), *found[1:]]
+            return groups
+        first = groups[0] if groups else PartGroup(())
+        return [PartGroup(tuple(parts_in(first)), self.skipped), *groups[1:]]
 
 
 def parts_in(partition: InputPartition) -> Sequence[InputPartition]:
@@ -145,8 +145,8 @@ def grouped(parts: Sequence[P], costs: Sequence[int], pieces: int = 0) -> list[I
     """
     total = sum(costs)
     room = min(MOST_BYTES, max(LEAST_BYTES, total // TASKS))
-    wanted = max(pieces, -(-total // room), 1)
-    room = -(-total // wanted)
+    count = max(pieces, -(-total // room), 1)
+    room = -(-total // count)
     runs: list[list[P]] = []
     held = 0
     for number, (part, cost) in enumerate(zip(parts, costs, strict=True)):

@@ -201,7 +201,7 @@ def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
 
 def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
     """Return the values to which equality conditions restrict a column; None if there are none."""
-    found: frozenset[Any] | None = None
+    allowed: frozenset[Any] | None = None
     for condition in filters:
         if _column(condition) != column:
             continue
@@ -211,8 +211,8 @@ def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
             values = frozenset(condition.value)
         else:
             continue
-        found = values if found is None else found & values
-    return found
+        allowed = values if allowed is None else allowed & values
+    return allowed
 
 
 def _column(condition: Filter) -> str | None:

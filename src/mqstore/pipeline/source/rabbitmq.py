@@ -172,10 +172,10 @@ def open_rabbitmq(path: str, names: tuple[tuple[str, str], ...] = ()) -> RabbitM
     Raises CannotOpenError for an archive, UnsupportedError for a RocketMQ store.
     """
     refuse_packed(path)
-    place = find_store(Path(path))
-    if place.family != "rabbitmq":
+    located = find_store(Path(path))
+    if located.family != "rabbitmq":
         raise UnsupportedError(f'{path} is a RocketMQ store; read it with format("rocketmq")')
-    return RabbitMQStore.at(place, names=names)
+    return RabbitMQStore.at(located, names=names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,33 +61,33 @@ def joined(
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items() if value is not None}
     if columns is not None:
         given["columns"] = ",".join(columns)
-    found: list[DataFrame] = []
+    frames: list[DataFrame] = []
     for each in paths:
         asked = RabbitMQOptions.of({**given, "path": each})
         if asked.view != "messages" or asked.selection.everything:
             raise UsageError('a joined read returns only messages in queues; use spark.read.format("rabbitmq") for other views and for all')
-        found += [_join(spark, place, asked, given) for place in asked.paths]
-    return reduce(lambda left, right: left.unionByName(right), found)
+        frames += [_join(spark, store, asked, given) for store in asked.paths]
+    return reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def _join(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[str, str]) -> DataFrame:
     store = open_rabbitmq(path, asked.names)
     planned = groups.plan_queues(store, asked.splits, asked.selection)
-    wanted = {queue for group in planned for queue in group.queues}
+    selected = {queue for group in planned for queue in group.queues}
     number = {queue: group.number for group in planned for queue in group.queues}
-    places = {vhost.directory: vhost.place.place for vhost in store.vhosts}
+    directories = {vhost.directory: vhost.place.place for vhost in store.vhosts}
     queues = [
         (number[vhost.directory, queue.name], queue.place.place)
         for vhost in store.vhosts
         for queue in vhost.queues
-        if (vhost.directory, queue.name) in wanted
+        if (vhost.directory, queue.name) in selected
     ]
     options = {name: value for name, value in given.items() if name not in ("columns", "view")}
     index = read(spark, path, format=FORMAT, **{**options, "view": "index"})
     refusals = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="refusals")
     records = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="store")
     vhosts = spark.createDataFrame(
-        [(group.number, places[vhost]) for group in planned for vhost in sorted({vhost for vhost, _ in group.queues})],
+        [(group.number, directories[vhost]) for group in planned for vhost in sorted({vhost for vhost, _ in group.queues})],
         "group_number int, vhost_place string",
     )
     down = refusals.where("whole_vhost").selectExpr(_above("directory", 2)).distinct().selectExpr("vhost_place", "true as refused")
@@ -144,8 +144,8 @@ def _read_groups(plan: _JoinPlan, handed: Iterator[pa.RecordBatch]) -> Iterator[
     store = RabbitMQStore(Path(plan.root), now=plan.options.now, names=plan.options.names)
     known = {group.number: group for group in plan.groups}
     own = tuple(name for name in plan.options.columns if name != STORE) or ("seq_id",)
-    for number, places in _runs(handed):
-        vhosts = dict(_vhosts(store, places))
+    for number, table in _runs(handed):
+        vhosts = dict(_vhosts(store, table))
         batches = groups.read_group(store, known[number], own, replace(plan.options.selection, limit=None), vhosts)
         yield from with_store(batches, plan.options.columns, plan.path)
 
@@ -176,12 +176,12 @@ def _vhosts(store: RabbitMQStore, handed: pa.Table) -> Iterator[tuple[str, Any]]
     import pyarrow.compute as pc
 
     heads = handed.filter(pc.is_null(handed.column("msg_id")))
-    places = handed.filter(pc.is_valid(handed.column("msg_id")))
-    for place, refused in zip(heads.column("vhost_place").to_pylist(), heads.column("refused").to_pylist(), strict=True):
-        mine = places.filter(pc.equal(places.column("vhost_place"), place))
+    records = handed.filter(pc.is_valid(handed.column("msg_id")))
+    for vhost_path, refused in zip(heads.column("vhost_place").to_pylist(), heads.column("refused").to_pylist(), strict=True):
+        mine = records.filter(pc.equal(records.column("vhost_place"), vhost_path))
         transient = pc.match_substring(mine.column("store_file"), "/msg_store_transient/")
-        if not place:
+        if not vhost_path:
             transient = pc.starts_with(mine.column("store_file"), "msg_store_transient/")
-        stores = groups.joined_stores(store, place, (mine.filter(pc.invert(transient)), mine.filter(transient)))
-        vhost = store.vhost_with_stores(place, stores, ("a queue of it",) if refused else stores[0].crashes)
+        stores = groups.joined_stores(store, vhost_path, (mine.filter(pc.invert(transient)), mine.filter(transient)))
+        vhost = store.vhost_with_stores(vhost_path, stores, ("a queue of it",) if refused else stores[0].crashes)
         yield vhost.directory, vhost

@@ -142,11 +142,11 @@ def read(
             message_columns(columns)
         chosen["columns"] = ",".join(columns)
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
-    place = paths[0] if len(paths) == 1 else paths
+    load_path = paths[0] if len(paths) == 1 else paths
     source = _format_named(format)
     if source is not None and not is_connect(spark):
         _report_skipped(source, paths, chosen)
-    frame = spark.read.format(format).options(**chosen).load(place)
+    frame = spark.read.format(format).options(**chosen).load(load_path)
     if where is None:
         return frame
     if source is None:
@@ -155,7 +155,7 @@ def read(
     chosen["filters"] = filters_of(spark, ddl_schema(list(table.values())), where)
     needed = dict.fromkeys((*frame.columns, *columns_in(where, table)))
     schema = ddl_schema([table[name] for name in needed])
-    return spark.read.format(format).schema(schema).options(**chosen).load(place).where(where).select(*frame.columns)
+    return spark.read.format(format).schema(schema).options(**chosen).load(load_path).where(where).select(*frame.columns)
 
 
 def _report_skipped(source: type[TableFormat], paths: Sequence[str], chosen: dict[str, str]) -> None:
@@ -165,13 +165,13 @@ def _report_skipped(source: type[TableFormat], paths: Sequence[str], chosen: dic
     """
     options = CaseInsensitiveDict({**chosen, **({"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)})})
     try:
-        found = store_paths(options)
-        if "reported" in options or len(found) == 1 or any(map(is_url, found)) or fails_fast(options):
+        stores = store_paths(options)
+        if "reported" in options or len(stores) == 1 or any(map(is_url, stores)) or fails_fast(options):
             return
-        skipped = plan_stores(found, lambda path: _no_parts(source.check_store, path, options)).skipped
+        skipped = plan_stores(stores, lambda path: _no_parts(source.check_store, path, options)).skipped
     except MqstoreError:
         return  # planning reports it
-    report_skipped(skipped, len(found), stacklevel=4)
+    report_skipped(skipped, len(stores), stacklevel=4)
     chosen["reported"] = str(len(skipped))
 
 
@@ -274,9 +274,9 @@ class RocketMQReader(StoreReader):
     def confine(self, filters: Sequence[Filter]) -> None:
         """Narrow the selection by the filters, as far as it can express them."""
         self.selection = apply_filters(self.selection, filters)
-        kept = values_of(STORE, filters)
-        if kept is not None:
-            self.paths = tuple(path for path in self.paths if path in kept)
+        stores = values_of(STORE, filters)
+        if stores is not None:
+            self.paths = tuple(path for path in self.paths if path in stores)
 
     def confine_to_keys(self, keys: frozenset[str]) -> None:
         """Read only messages that may have one of these keys. The index is not asked for them: the log alone decides."""
@@ -300,26 +300,26 @@ class RocketMQReader(StoreReader):
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
         # a URL without its options: see _with_fs_options
-        place, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
+        location, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         columns = self.own_columns("physical_offset")
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
         splits = overlapping(self._plan(store), self.selection)
-        found = prune(store, self.selection) if self.options.use_derived_files else None
-        how, why = ("scan", "the log is scanned: useDerivedFiles is false") if found is None else (found.how, found.why)
-        if found is not None and found.how != "scan":
-            splits = splits_in_files(splits, found.files)
+        pruned = prune(store, self.selection) if self.options.use_derived_files else None
+        how, why = ("scan", "the log is scanned: useDerivedFiles is false") if pruned is None else (pruned.how, pruned.why)
+        if pruned is not None and pruned.how != "scan":
+            splits = splits_in_files(splits, pruned.files)
         for split in splits:
             files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
-            yield LogPart(path, ReadTask(place, store.config, token, split, columns, self._read_selection), how, why, files)
-        for places in () if found is None else _point_chunks(found):
-            files = files_of(store, places)
-            yield LogPart(path, PointTask(place, store.config, token, places, columns, self._read_selection), how, why, files)
+            yield LogPart(path, ReadTask(location, store.config, token, split, columns, self._read_selection), how, why, files)
+        for points in () if pruned is None else _point_chunks(pruned):
+            files = files_of(store, points)
+            yield LogPart(path, PointTask(location, store.config, token, points, columns, self._read_selection), how, why, files)
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
         splits = plan(store.log, tasks=TASKS)
-        wanted = -(-self.options.pieces // len(self.paths))
-        return splits if len(splits) >= wanted else plan(store.log, count=wanted)
+        count = -(-self.options.pieces // len(self.paths))
+        return splits if len(splits) >= count else plan(store.log, count=count)
 
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset
@@ -390,20 +390,20 @@ RocketMQDataSource.reads_with = RocketMQReader
 
 def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list[Split]:
     """Return the parts of the splits that are within these files."""
-    found: list[Split] = []
+    pieces: list[Split] = []
     for split in splits:
         for file in files:
             start, stop = max(split.start, file.start), min(split.stop, file.start + file.size)
             if start < stop:
-                found.append(Split(split.number, start, stop))
-    return found
+                pieces.append(Split(split.number, start, stop))
+    return pieces
 
 
-def _point_chunks(found: PrunedScan) -> Iterator[Any]:
-    for each in found.ranges:
+def _point_chunks(pruned: PrunedScan) -> Iterator[Any]:
+    for each in pruned.ranges:
         yield from each.pieces(POINTS)
-    for start in range(0, len(found.points), POINTS):
-        yield found.points[start : start + POINTS]
+    for start in range(0, len(pruned.points), POINTS):
+        yield pruned.points[start : start + POINTS]
 
 
 def _raise_on_damage(path: str) -> Callable[[Damage], None]:
@@ -511,8 +511,8 @@ def explain_read(frame: DataFrame) -> ReadPlan:
         raise UnsupportedError("the plan of a Spark Connect session is on its server; explain_read needs a classic session")
     with failures("planning the read"):
         leaves = plan.queryExecution().sparkPlan().collectLeaves()
-        found = [partition for k in range(leaves.size()) for partition in _partitions(leaves.apply(k))]
-    return read_plan(found)
+        partitions = [partition for k in range(leaves.size()) for partition in _partitions(leaves.apply(k))]
+    return read_plan(partitions)
 
 
 def read_plan(partitions: Sequence[InputPartition]) -> ReadPlan:

@@ -200,10 +200,10 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     local_target(path)
     refuse_address(path, "save to the directory of a store; mqstore replay sends messages to a broker")
     _require_permission(options, path)
-    place = Path(os.path.abspath(path.removeprefix("file://")))
+    root = Path(os.path.abspath(path.removeprefix("file://")))
     broker = broker_config.load_properties(Path(options["config"])) if "config" in options else {}
     settings = SinkSettings(options.get("version"), options.get("storeHost"), broker)
-    place, version, file_size = _resolve_store(place, settings, options)
+    root, version, file_size = _resolve_store(root, settings, options)
     config = settings.config()
     follows = version_rules(version)
     most = min(config.max_message_size + (0 if follows.limits_record else RECORD_MARGIN), file_size - END_OF_FILE)
@@ -222,10 +222,10 @@ def _plan(options: Mapping[str, str], schema: StructType, overwrite: bool, run: 
     staging = options.get("staging")
     patience = _whole_number(options, "lockTimeout", -1)
     plan = SinkPlan(
-        place,
+        root,
         settings,
         staging,
-        stage_of(place, run, staging),
+        stage_of(root, run, staging),
         check_run(run),
         batch,
         named,
@@ -248,7 +248,7 @@ def _require_permission(options: Mapping[str, str], path: str) -> None:
         )
 
 
-def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
+def _resolve_store(root: Path, settings: SinkSettings, options: Mapping[str, str]) -> tuple[Path, str, int]:
     """Return (directory of the store, version whose rules apply, bytes of a log file). Raises MqstoreError if it is not writable."""
     config = settings.config()
     if config.version not in (None, *VERSIONS):
@@ -256,15 +256,15 @@ def _resolve_store(place: Path, settings: SinkSettings, options: Mapping[str, st
     create = options.get("create", "false").lower()
     if create not in ("true", "false"):
         raise UsageError(f"option create is {options['create']!r}; give true or false")
-    unused = not os.path.lexists(place) or (place.is_dir() and {entry.name for entry in os.scandir(place)} <= {"lock"})
+    unused = not os.path.lexists(root) or (root.is_dir() and {entry.name for entry in os.scandir(root)} <= {"lock"})
     if unused:
         if create != "true":
-            raise CannotOpenError(f"{place} does not hold a store; the option create=true creates one there")
-        check_parent(place)
-        return place, config.version or DEFAULT_VERSION, config.commit_log_file_size or DEFAULT_LOG_FILE
-    store = open_rocketmq(place, config=options.get("config"))
+            raise CannotOpenError(f"{root} does not hold a store; the option create=true creates one there")
+        check_parent(root)
+        return root, config.version or DEFAULT_VERSION, config.commit_log_file_size or DEFAULT_LOG_FILE
+    store = open_rocketmq(root, config=options.get("config"))
     if store.path != store.directory.root:
-        raise TargetError(f"{place} is an archive, which cannot be changed; unpack it first")
+        raise TargetError(f"{root} is an archive, which cannot be changed; unpack it first")
     check_loadable(store.directory.root, config)
     fresh = not store.log.files and not store.consume_queues()
     version = config.version or (DEFAULT_VERSION if fresh else store.version_hint)

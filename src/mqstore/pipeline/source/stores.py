@@ -127,13 +127,13 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
         # a comma may be part of a name: an existing path is taken as it is
         given = [path] if os.path.lexists(without_file(path)) else [part.strip() for part in path.split(",")]
     fs_options = parse_fs_options(options)
-    found = [match for path in given if path for match in _matches(without_file(path), fs_options)]
-    if not found:
+    paths = [match for path in given if path for match in _matches(without_file(path), fs_options)]
+    if not paths:
         raise UsageError(
             "no store is given: load a path, the directory that holds commitlog/; "
             "Spark passes none for a table of its catalog, so give it in the query: SELECT … FROM … WITH (path = '…')"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(paths))
 
 
 def parse_fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -144,16 +144,16 @@ def parse_fs_options(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _matches(path: str, fs_options: tuple[tuple[str, str], ...]) -> list[str]:
     if is_url(path):
         url = Url(path, fs_options)
-        found = [str(each) for each in matching(url)] if glob.has_magic(path) else [str(url)]
-        if not found:
+        matches = [str(each) for each in matching(url)] if glob.has_magic(path) else [str(url)]
+        if not matches:
             raise UsageError(f"nothing matches {url}: give a pattern of store directories, those that hold commitlog/")
-        return found
+        return matches
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
-    found = sorted(glob.glob(path))
-    if not found:
+    matches = sorted(glob.glob(path))
+    if not matches:
         raise UsageError(f"nothing matches {path}: give a pattern of store directories, those that hold commitlog/")
-    return found
+    return matches
 
 
 def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, str], ...] = ()) -> RocketMQStore:

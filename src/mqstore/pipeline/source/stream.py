@@ -93,12 +93,12 @@ class StreamSettings:
 def _starting(text: str) -> dict[str, str | int]:
     try:
         given = json.loads(text) if text.lstrip().startswith("{") else {"": text}
-        found = {path and os.path.abspath(path): _offset(str(value)) for path, value in given.items()}
+        starts = {path and os.path.abspath(path): _offset(str(value)) for path, value in given.items()}
     except ValueError:
         raise UsageError(
             f"option startingOffsets is {text!r}: give earliest, latest, a physical offset, or an object of them by store path"
         ) from None
-    return found
+    return starts
 
 
 def _offset(text: str) -> str | int:
@@ -168,16 +168,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._open_tail(path)[0]
 
     def _open_tail(self, path: str) -> tuple[LogTail, BrokerConfig]:
-        found = self._tails.get(path)
-        if found is None:
+        opened = self._tails.get(path)
+        if opened is None:
             config = open_for_tasks(path, self._read.config).config
             tail = LogTail(
                 path, config.commit_log_file_size, tolerate_loss=not self._read.fail_on_data_loss, fail_fast=self._read.fail_fast
             )
             if self._settings.pieces:
                 tail.spacing = 1
-            found = self._tails[path] = tail, config
-        return found
+            opened = self._tails[path] = tail, config
+        return opened
 
     # positions and offsets
 
@@ -247,17 +247,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return, for the progress of the query, the end of each log and the lag that remains after the batch that was just planned."""
-        found = {}
+        lags = {}
         for path, position in self._reached.items():
             if path not in self._lags:
                 self._lags[path] = LogLag(path, self._open_tail(path)[1].commit_log_file_size)
-            found[path] = self._lags[path].of(position)
-        return {path: lag for path, lag in found.items() if lag is not None} or None
+            lags[path] = self._lags[path].of(position)
+        return {path: lag for path, lag in lags.items() if lag is not None} or None
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogRange]:
         begins, ends = self._positions(start), self._positions(end)
         least = -(-self._settings.pieces // len(self._paths)) if self._settings.pieces else 0
-        found: list[LogRange] = []
+        ranges: list[LogRange] = []
         self._late = {}
         for path, after in ends.items():
             tail, config = self._open_tail(path)
@@ -265,8 +265,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pieces = tail.pieces(begins[path], after, least=least)
             # after the pieces: a file that vanishes between the two is named in a piece, and its task fails
             self._late[path, after] = self._lost_since_planned(path, begins[path], after)
-            found.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)
-        return found
+            ranges.extend(LogRange(path, config, token, piece, not self._read.fail_on_data_loss) for piece in pieces)
+        return ranges
 
     def _lost_since_planned(self, path: str, begin: LogPosition, end: LogPosition) -> int:
         """Return the bytes of a batch that are in no log file and not counted in its end. Raises PipelineError if loss is an error."""

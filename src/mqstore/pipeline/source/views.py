@@ -61,14 +61,14 @@ def views(
         return _rabbitmq_views(spark, store, columns, prefix, options)
     several = not isinstance(store, str | os.PathLike)
     default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
-    found = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
+    frames = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
     # what the first read has reported, the others do not repeat
     shared = {name: value for name, value in options.items() if name == "config" or name.startswith("fs.")} | {"reported": 1 << 30}
-    found |= {name: read(spark, store, format=kind, **shared, mode=options.get("mode")) for name, kind in _FORMATS.items()}
+    frames |= {name: read(spark, store, format=kind, **shared, mode=options.get("mode")) for name, kind in _FORMATS.items()}
     findings = read(spark, store, format="rocketmq-findings", **shared)
-    found["damage"] = findings.where("section = 'damage'").drop("section")
+    frames["damage"] = findings.where("section = 'damage'").drop("section")
     for name in VIEWS:
-        found[name].createOrReplaceTempView(prefix + name)
+        frames[name].createOrReplaceTempView(prefix + name)
     return tuple(prefix + name for name in VIEWS)
 
 

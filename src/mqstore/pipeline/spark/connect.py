@@ -52,8 +52,8 @@ def active_client() -> SparkSession | None:
     module = sys.modules.get(_MODULE)
     if module is None:
         return None
-    found: SparkSession | None = module.SparkSession.getActiveSession() or module.SparkSession._default_session
-    return None if found is None or getattr(found, "is_stopped", False) else found
+    session: SparkSession | None = module.SparkSession.getActiveSession() or module.SparkSession._default_session
+    return None if session is None or getattr(session, "is_stopped", False) else session
 
 
 def connected(url: str) -> SparkSession:
@@ -81,13 +81,13 @@ def connected(url: str) -> SparkSession:
         raise PipelineError(f"no Spark Connect server answers at {host}:{port} ({error}); is it running?") from None
     try:
         with failures(f"connecting to {host}:{port}"):
-            found: Any = SparkSession.builder.remote(url).create()
-            found.client.set_retry_policies([DefaultPolicy(max_retries=TRIES)])
-            found.conf.set("spark.sql.session.timeZone", "UTC")
+            session: Any = SparkSession.builder.remote(url).create()
+            session.client.set_retry_policies([DefaultPolicy(max_retries=TRIES)])
+            session.conf.set("spark.sql.session.timeZone", "UTC")
     except BaseException:
         os.environ.pop(_MODE, None)
         raise
-    return found  # type: ignore[no-any-return]
+    return session  # type: ignore[no-any-return]
 
 
 def disconnect(spark: SparkSession) -> None:
@@ -144,10 +144,10 @@ def run_on_connect(
         return [pickle.loads(results[number]) for number in range(len(tasks))]
 
     with failures(doing), _progress_reported(spark, len(tasks), progress):
-        found = _in_thread(spark, action)
+        numbered = _in_thread(spark, action)
     if progress is not None:
         progress(len(tasks), len(tasks))
-    return found
+    return numbered
 
 
 def _text(content: bytes) -> str:
@@ -188,10 +188,10 @@ def _progress_reported(spark: SparkSession, total: int, progress: Callable[[int,
 
     def report(stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         nonlocal last
-        found = list(stages or ())
+        known = list(stages or ())
         # the session may have other queries
-        if sum(stage.num_tasks for stage in found) == total:
-            finished = min(total, sum(stage.num_completed_tasks for stage in found))
+        if sum(stage.num_tasks for stage in known) == total:
+            finished = min(total, sum(stage.num_completed_tasks for stage in known))
             if finished > last:
                 last = finished
                 progress(finished, total)

@@ -95,7 +95,7 @@ def _error_text(error: BaseException) -> str:
 
 def _raised_in_python(text: str) -> list[tuple[str, str]]:
     """Return (class, message) of each Python traceback in a text, in order."""
-    found: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     before, *parts = text.split("Traceback (most recent call last):\n")
     for part in parts:
         indent = re.search(r"(?:^|\n)([ \t]*)\Z", before)  # Spark indents the traceback of a worker that did not start
@@ -106,9 +106,9 @@ def _raised_in_python(text: str) -> list[tuple[str, str]]:
             if line and not line[0].isspace():
                 kind, _, message = line.partition(": ")
                 if re.fullmatch(r"[\w.]+", kind):
-                    found.append((kind, message.strip()))
+                    errors.append((kind, message.strip()))
                 break
-    return found
+    return errors
 
 
 def _package_error(text: str) -> str:

@@ -93,8 +93,8 @@ def system_java(environment: Mapping[str, str] | None = None) -> Java | None:
         java = _java_at(Path(environment["JAVA_HOME"]), "JAVA_HOME")
         if java is not None:
             return java
-    found = shutil.which("java", path=environment.get("PATH", ""))
-    return _java_at(Path(os.path.realpath(found)).parent.parent, "PATH") if found else None
+    executable = shutil.which("java", path=environment.get("PATH", ""))
+    return _java_at(Path(os.path.realpath(executable)).parent.parent, "PATH") if executable else None
 
 
 def bundled_java() -> Java | None:

@@ -120,9 +120,9 @@ def running(
     master: str = "local[*]", *, spark: SparkSession | None = None, app_name: str = "mqstore", config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Yield a session: `spark`, else the active one, else a new one, which is stopped at the end of the block."""
-    found = spark if spark is not None else _active()
-    if found is not None:
-        yield found
+    active = spark if spark is not None else _active()
+    if active is not None:
+        yield active
         return
     with _plain_interrupts() as restore:
         started = session(master, app_name=app_name, config=config)

@@ -182,11 +182,11 @@ class _Target:
     """The directory of the table, locked against another append."""
 
     def __init__(self, path: Path, table_format: str) -> None:
-        found = {entry.name for entry in path.iterdir()} if path.is_dir() else None
+        names = {entry.name for entry in path.iterdir()} if path.is_dir() else None
         expected = {"delta": "_delta_log", "iceberg": "catalog.db"}[table_format]
-        if os.path.lexists(path) and (found is None or (found - {STATE, "metadata"} and expected not in found)):
+        if os.path.lexists(path) and (names is None or (names - {STATE, "metadata"} and expected not in names)):
             raise TargetError(f"{path} exists and is not a table of format {table_format}; choose another name or format")
-        if found is not None and "_mqstore_follow" in found:
+        if names is not None and "_mqstore_follow" in names:
             raise TargetError(f"{path} is kept by follow; go on with that, or choose another name")
         self.path = path
         self.directory, self._lock = locked_target(path, STATE, "is being appended to by another process; wait until it ends")
@@ -329,15 +329,15 @@ class _AppendRun:
                 self._directory.sync_directory()
         finally:
             self._directory.discard(stage)
-        damage = tuple(found for outcome in outcomes for found in outcome.damage)
+        damage = tuple(item for outcome in outcomes for item in outcome.damage)
         return files, sum(outcome.rows for outcome in outcomes), damage
 
 
 def _pending(path: Path) -> tuple[str, int]:
     """Return what a run that died was about to add: the directory of its files, and where they end. Raises TargetError."""
     try:
-        found = parse(read_state(path, 1 << 16) or b"", fields=("directory", "stop"))
-        name, stop = plain_name(found, "directory"), whole(found, "stop")
+        pending = parse(read_state(path, 1 << 16) or b"", fields=("directory", "stop"))
+        name, stop = plain_name(pending, "directory"), whole(pending, "stop")
         if not re.fullmatch(rf"append-\d{{20}}-{stop:020d}-[0-9a-f]{{4}}", name):
             raise ValueError(f"its directory {name!r} is not one that an append makes")
     except ValueError as error:
@@ -350,19 +350,19 @@ def _pending(path: Path) -> tuple[str, int]:
 
 def _merged(pieces: Sequence[Piece], size: int) -> list[Piece]:
     """Join neighbours as long as they do not exceed a size together."""
-    found: list[Piece] = []
+    merged: list[Piece] = []
     for piece in pieces:
-        if found and piece.stop - found[-1].start <= size and found[-1].stop == piece.start:
-            last = found.pop()
+        if merged and piece.stop - merged[-1].start <= size and merged[-1].stop == piece.start:
+            last = merged.pop()
             piece = Piece(last.start, piece.stop, tuple(dict.fromkeys((*last.files, *piece.files))))
-        found.append(piece)
-    return found
+        merged.append(piece)
+    return merged
 
 
 def _values(part: PartFile) -> dict[str, str | None]:
     """Return the values of the partitions that a file belongs to, from the directories in its name."""
-    found = dict(step.split("=", 1) for step in part.name.split("/")[:-1])
-    return {name: None if value == NULL_PARTITION else unquote(value) for name, value in found.items()}
+    values = dict(step.split("=", 1) for step in part.name.split("/")[:-1])
+    return {name: None if value == NULL_PARTITION else unquote(value) for name, value in values.items()}
 
 
 # the position of a table
@@ -455,11 +455,11 @@ class _DeltaTable:
 
     def position(self) -> LogPosition | None:
         self._table.update_incremental()
-        found = [self._table.transaction_version(f"{_PROPERTY}.{part}") for part in _PARTS]
-        if found[0] is None:
+        numbers = [self._table.transaction_version(f"{_PROPERTY}.{part}") for part in _PARTS]
+        if numbers[0] is None:
             return None
-        offset, record, identity, lost = (int(value or 0) for value in found)
-        return LogPosition(offset, f"{record}:{identity:08x}" if found[1] is not None and record >= 0 else "", lost)
+        offset, record, identity, lost = (int(value or 0) for value in numbers)
+        return LogPosition(offset, f"{record}:{identity:08x}" if numbers[1] is not None and record >= 0 else "", lost)
 
     def add(self, schema: pa.Schema, files: list[NewFile], before: LogPosition | None, after: LogPosition) -> None:
         import pyarrow.parquet as pq
@@ -573,11 +573,11 @@ class _IcebergTable:
 
     def position(self) -> LogPosition | None:
         self._table.refresh()
-        found = self._table.properties.get(_PROPERTY)
-        if found is None:
+        text = self._table.properties.get(_PROPERTY)
+        if text is None:
             return None
         try:
-            return LogPosition.from_json(parse(found.encode()))
+            return LogPosition.from_json(parse(text.encode()))
         except ValueError as error:
             raise TargetError(f"the table's property {_PROPERTY} does not say how far it has the log: {error}; correct it") from None
 

@@ -83,17 +83,17 @@ def discard_stages(directory: DurableDirectory, state: str) -> None:
 def read_batch(path: Path) -> dict[str, Any]:
     """Return what a batch directory says that it holds: batch, start, stop, messages, files. Raises TargetError."""
     try:
-        found = parse(read_state(path) or b"", fields=("batch", "start", "stop", "messages", "files"))
+        manifest = parse(read_state(path) or b"", fields=("batch", "start", "stop", "messages", "files"))
         for name in ("batch", "start", "stop", "messages"):
-            whole(found, name)
-        for each in rows(found, "files"):
+            whole(manifest, name)
+        for each in rows(manifest, "files"):
             file = fields_of(each, ("name", "rows", "bytes"))
             plain_name(file, "name")
             whole(file, "rows")
             whole(file, "bytes")
     except ValueError as error:
         raise TargetError(f"{path} cannot be read ({error}); restore it, or follow into a new target") from None
-    return found
+    return manifest
 
 
 class FollowOutput:
@@ -103,21 +103,21 @@ class FollowOutput:
         check_outside(path, store.path)
         self.path = path
         self.state = path / STATE
-        wanted: dict[str, Any] = {"as": form, "columns": list(columns)} if form != "store" else {"as": form}
-        found = self._found()
-        if found is None and form == "store":
-            wanted["geometry"] = Geometry.of(store).as_json()
+        asked: dict[str, Any] = {"as": form, "columns": list(columns)} if form != "store" else {"as": form}
+        recorded = self._recorded()
+        if recorded is None and form == "store":
+            asked["geometry"] = Geometry.of(store).as_json()
         held = "is being written by another follow; stop that one, or choose another target"
         self.directory, self._lock = locked_target(path, STATE, held)
         try:
-            if found is None:
-                self.directory.write_small(f"{STATE}/follow.json", seal(wanted, indent=2))
-            self._compare(found or wanted, wanted)
+            if recorded is None:
+                self.directory.write_small(f"{STATE}/follow.json", seal(asked, indent=2))
+            self._compare(recorded or asked, asked)
             discard_stages(self.directory, STATE)
         except BaseException:
             self.close()
             raise
-        self._geometry = (found or wanted).get("geometry")
+        self._geometry = (recorded or asked).get("geometry")
 
     @property
     def geometry(self) -> Geometry:
@@ -125,22 +125,22 @@ class FollowOutput:
         assert self._geometry is not None
         return Geometry.from_json(self._geometry)
 
-    def _found(self) -> dict[str, Any] | None:
+    def _recorded(self) -> dict[str, Any] | None:
         """Return what an earlier follow recorded; None for a new target. Raises TargetError if OUT is something else."""
         try:
             raw = read_state(self.state / "follow.json")
             if raw is not None:
-                return self._kept(parse(raw, fields=("as", "columns", "geometry")))
+                return self._validated(parse(raw, fields=("as", "columns", "geometry")))
         except ValueError as error:
             raise TargetError(f"{self.state / 'follow.json'} cannot be read ({error}); choose another target") from None
         if os.path.lexists(self.path) and (not self.path.is_dir() or {entry.name for entry in self.path.iterdir()} - {STATE}):
             raise TargetError(f"{self.path} already exists, and was not created by follow; choose another name")
         return None
 
-    def _kept(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _validated(self, recorded: dict[str, Any]) -> dict[str, Any]:
         """Check what an earlier follow recorded. Raises ValueError."""
-        if one_of(found, "as", FORMS) == "store":
-            geometry = fields_of(found.get("geometry"), [each.name for each in fields(Geometry)])
+        if one_of(recorded, "as", FORMS) == "store":
+            geometry = fields_of(recorded.get("geometry"), [each.name for each in fields(Geometry)])
             for each in fields(Geometry):
                 if each.type == "int":
                     whole(geometry, each.name)
@@ -149,16 +149,16 @@ class FollowOutput:
             one_of(geometry, "version", VERSIONS)
             if not all(isinstance(topic, str) for topic in rows(geometry, "batch_topics")):
                 raise ValueError("its batch_topics are not texts")
-        elif not all(isinstance(name, str) for name in rows(found, "columns")):
+        elif not all(isinstance(name, str) for name in rows(recorded, "columns")):
             raise ValueError("its columns are not texts")
-        return found
+        return recorded
 
-    def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        if found["as"] != wanted["as"]:
-            raise UsageError(f"{self.path} is kept as {found['as']}; continue with that, or choose another target")
-        if found.get("columns") != wanted.get("columns"):
+    def _compare(self, recorded: dict[str, Any], asked: dict[str, Any]) -> None:
+        if recorded["as"] != asked["as"]:
+            raise UsageError(f"{self.path} is kept as {recorded['as']}; continue with that, or choose another target")
+        if recorded.get("columns") != asked.get("columns"):
             raise UsageError(
-                f"{self.path} was begun with the columns {','.join(found['columns'])}; continue with them, or choose another target"
+                f"{self.path} was begun with the columns {','.join(recorded['columns'])}; continue with them, or choose another target"
             )
 
     def __enter__(self) -> Self:
@@ -266,7 +266,7 @@ class ParquetSink:
             for k, part in enumerate(ranges)
         ]
         outcomes = list(self._runner.each(tasks, export_range))
-        damage = tuple(found for outcome in outcomes for found in outcome.damage)
+        damage = tuple(item for outcome in outcomes for item in outcome.damage)
         parts = [part for outcome in outcomes for part in outcome.parts]
         messages = sum(part.rows for part in parts)
         if parts:

@@ -296,7 +296,7 @@ def test_one_file_of_a_log_is_shown_as_that_and_its_queues_are_not_called_missin
             assert "One file of a RocketMQ log" in text
             assert re.search(r"\b(clean|unclean|0 keys|0 consumer groups|RocketMQ 4\.9)\b", text) is None
         assert "messages not counted: its queues are not known" in home
-        assert "Queues, index, groups, shutdown not known; give the directory of the store" in summary
+        assert "Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended" in summary
         for page, what in (("topics", "consume queues"), ("groups", "consumer offsets"), ("messages", "consume queues")):
             text = words(visitor.get(f"/stores/0/{page}"))
             assert f"is one file of a log: the {what} of its store are not known" in text

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.responses import Response
 
@@ -14,8 +12,8 @@ from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError, UsageError
-from mqstore.findings import Damage, Report
-from mqstore.rabbitmq.store import listing
+from mqstore.findings import Report
+from mqstore.rabbitmq.store.listing import StoreTotals
 from mqstore.rabbitmq.summary import RabbitMQSummary
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.summary import RocketMQSummary
@@ -24,7 +22,7 @@ from mqstore.table.formatting import zone_named, zone_names
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A store's summary in a few words. shutdown: empty if it is not known. messages: None if that is not known, as a part is not read.
+    """A store's summary in a line. shutdown: empty if it is not known. messages: None if that is not known, as a part is not read.
 
     warnings: sentences.
     """
@@ -34,51 +32,25 @@ class Health:
     messages: int | None
     bytes: int
     warnings: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    findings: Sequence[Damage]
+    summary: RocketMQSummary | RabbitMQSummary
 
 
 def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> Health:
     size = sum(entry.size for _, entry in opened.store.directory.walk())
-    if isinstance(summary, RabbitMQSummary):
-        return _rabbitmq(opened, summary, size)
-    log = f"physical offsets {summary.log_start:,} to {summary.end.offset:,}"
+    if summary.family == "rabbitmq":
+        facts = summary.as_dict()
+        sums = StoreTotals(**{name: facts[name] for name in ("lost", "waiting", "transient")})
+        warnings = [f"the broker would not start vhost {vhost.name!r}: {vhost.refusals[0]}" for vhost in summary.vhosts if vhost.refusals]
+        warnings += sums.sentences if sums.lost or sums.waiting else ()
+        kind = f"RabbitMQ classic queues, version {' and '.join(map(str, summary.queue_versions)) or '-'}"
+        return Health(kind, summary.shutdown, facts["messages"], size, tuple(warnings), summary)
     if summary.log_only:
-        unknown = "not known; give the directory of the store"
-        facts: tuple[tuple[str, str], ...] = (("Log", log), ("Queues, index, groups, shutdown", unknown))
-        return Health("One file of a RocketMQ log", "", None, size, (), facts, summary.findings)
+        return Health("One file of a RocketMQ log", "", None, size, (), summary)
     warnings = [f"not read by mqstore: {name}" for name in summary.unsupported]
     if summary.unclean:
         warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")
-    facts = (
-        ("Log", f"{log} in {summary.log_files:,} files"),
-        ("Queues", "not read" if summary.queues_unread else f"{summary.queues:,} of {summary.topics:,} topics"),
-        ("Index", f"{summary.index_entries:,} keys in {summary.index_files:,} files"),
-        ("Groups", f"{summary.groups:,} consumer groups"),
-    )
     shutdown, kind = "unclean" if summary.unclean else "clean", f"RocketMQ {version_rules(summary.version).series}"
-    return Health(kind, shutdown, summary.listed, size, tuple(warnings), facts, summary.findings)
-
-
-def queue_rows(opened: OpenStore) -> list[dict[str, Any]]:
-    """Return the rows of all queues of a RabbitMQ store, as `topics` prints them."""
-    return opened.cached("queues", lambda: list(listing.queue_rows(opened.rabbitmq)))
-
-
-def _rabbitmq(opened: OpenStore, summary: RabbitMQSummary, size: int) -> Health:
-    sums = listing.totals(queue_rows(opened))
-    warnings = [
-        f"the broker would not start vhost {vhost.name!r}: {sentence}" for vhost in summary.vhosts for sentence in vhost.refusals[:1]
-    ]
-    warnings += sums.sentences if sums.lost or sums.waiting else ()
-    facts = (
-        ("Not recovered", f"{sums.not_recovered:,}: {sums.lost:,} lost, {sums.waiting:,} waiting, {sums.transient:,} transient"),
-        ("Vhosts", f"{len(summary.vhosts):,}"),
-        ("Queues", f"{sums.queues:,}"),
-        ("Acknowledged, still on disk", f"{sums.acknowledged:,}"),
-    )
-    kind = f"RabbitMQ classic queues, version {' and '.join(map(str, summary.queue_versions)) or '-'}"
-    return Health(kind, summary.shutdown, sums.messages, size, tuple(warnings), facts, summary.findings)
+    return Health(kind, shutdown, summary.listed, size, tuple(warnings), summary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -12,11 +13,13 @@ from mqstore.console.drawing import DEPTH, Bar, columns_of, depth_bars, file_str
 from mqstore.console.jobs import NoDiagnosis, State, is_small, result_of, start_check
 from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute
 from mqstore.console.pages.files import damage_of, log_end, written_bytes
-from mqstore.console.pages.home import store_line
+from mqstore.console.pages.home import Health, store_line
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.store.queue_states import QueueDepth
 from mqstore.report.checks import diagnosis_parts
+from mqstore.report.parts import NextStep, Part, Table
+from mqstore.report.summary import summary_parts
 from mqstore.rocketmq.query.timeline import Timeline
 from mqstore.rocketmq.store.queue_totals import ConsumerGroup, groups_of
 from mqstore.table.formatting import count
@@ -48,6 +51,7 @@ def overview(request: PageRequest) -> Response:
         running=[job for job in unfinished if job.kind != "look"],
         failed=[job for job in started if job.state is State.FAILED],
         diagnosis=found if isinstance(found, Diagnosis) else None,
+        summary=request.parts(_summary(line.health, found)) if line.health is not None else "",
         reasons=request.parts(list(diagnosis_parts(found))[2:]) if isinstance(found, Diagnosis) else "",
         undiagnosed=found.why if isinstance(found, NoDiagnosis) else "",
         small=small,
@@ -57,6 +61,13 @@ def overview(request: PageRequest) -> Response:
         states=DEPTH,
         **_pictures(opened, result_of(jobs, opened, "draw"), result_of(jobs, opened, "usage")),
     )
+
+
+def _summary(health: Health, diagnosis: Diagnosis | None) -> Iterator[Part]:
+    """Yield the parts of a summary but for what the page shows by itself: files, findings, and the next step of a diagnosis."""
+    for part in summary_parts(replace(health.summary, findings=())):
+        if not (isinstance(part, NextStep) and diagnosis is not None) and not (isinstance(part, Table) and part.title == "Files"):
+            yield part
 
 
 def _pictures(opened: OpenStore, drawn: Any, usage: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from mqstore.console.basket import InQueue
 from mqstore.console.bodies import decode_head
 from mqstore.console.drawing import segment_maps
 from mqstore.console.page import PageRequest, PageRoute, address
-from mqstore.console.pages.home import queue_rows
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.get import indexed_with_id
@@ -31,7 +30,7 @@ def queues(request: PageRequest) -> Response:
     opened = request.store
     store = opened.rabbitmq
     wanted, start = request.text("name").lower(), request.number("from") or 0
-    rows = queue_rows(opened)
+    rows = opened.cached("queues", lambda: list(listing.queue_rows(store)))
     found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
     return request.show(
         "queues.html",

@@ -182,12 +182,12 @@ def test_a_rocketmq_store_has_the_same_figures_in_the_console_and_in_the_command
         assert_pages_of_rocketmq_agree(visitor, case, by_topic)
         if inspected["messages"] is None:
             assert "messages not counted" in words(visitor.get("/"))
-            assert "queues not read" in words(visitor.get("/stores/0"))
+            assert "Queues not read" in words(visitor.get("/stores/0"))
             assert_verify_agrees(visitor, case)
             return
         assert number("· # messages? in queues", words(visitor.get("/"))) == inspected["messages"]
         if inspected["queues"]:
-            assert number("queues # messages? in", words(visitor.get("/stores/0"))) == inspected["messages"]
+            assert number("Queues # messages? in", words(visitor.get("/stores/0"))) == inspected["messages"]
         topics = visitor.get("/stores/0/topics").text
         shown = dict(
             re.findall(r'<th scope="row"><a[^>]*>([^<]*)</a></th><td>[^<]*</td><td class="n">\d+</td><td class="n">([\d,]+)', topics)
@@ -209,7 +209,7 @@ def test_a_rabbitmq_store_has_the_same_figures_in_the_console_and_in_the_command
         overview, queues = words(visitor.get("/stores/0")), visitor.get("/stores/0/queues")
         summary = overview[overview.index("Summary RabbitMQ") :]
         for name, pattern in (
-            ("messages", "queues # messages?, .*?, in"),
+            ("messages", "Queues # messages?, .*?, in"),
             ("lost", "besides, # messages? lost: the broker would start without"),
             ("waiting", "besides, # messages? in queues that the broker would not start"),
             ("transient", "besides, # transient messages?, which a broker drops"),

@@ -30,7 +30,7 @@ def test_every_check_of_either_family_has_its_headline_in_the_html(case):
 def test_text_of_a_store_is_escaped_in_html():
     parts = [Headline("<b>"), Fact("a&b", "\x1b[2J"), Table([Column("<i>")], [["<script>"]], title='"')]
     assert render(parts) == (
-        '<p class="sentence">&lt;b&gt;</p>\n<dl class="facts"><dt>a&amp;b</dt><dd>\\x1b[2J</dd></dl>\n'
+        '<p class="sentence">&lt;b&gt;</p>\n<dl class="facts"><dt>A&amp;b</dt><dd>\\x1b[2J</dd></dl>\n'
         '<h2>&quot;</h2>\n<div class="scroll" role="region" tabindex="0" aria-label="&quot;"><table>'
         '<caption class="hidden">&quot;</caption><thead><tr><th scope="col">&lt;i&gt;</th></tr></thead><tbody>\n'
         "<tr><td>&lt;script&gt;</td></tr>\n</tbody></table></div>"
@@ -83,3 +83,8 @@ def test_a_share_is_drawn_beside_its_figure():
     assert '<td class="n">47.6 %</td><td><svg class="bar"' in page
     assert '<rect width="47.6" height="10"/>' in page
     assert '<rect width="0" height="10"/>' in page
+
+
+def test_a_fact_without_a_name_continues_the_one_before_it():
+    page = render([Fact("queues", "1 message"), Fact("", "2 further messages, see `mqstore verify`")])
+    assert page == ('<dl class="facts"><dt>Queues</dt><dd>1 message</dd><dd>2 further messages, see <code>mqstore verify</code></dd></dl>')

@@ -111,8 +111,8 @@ def _others(number: int) -> str:
 def _facts(facts: Iterable[Fact]) -> str:
     pairs = []
     for fact in facts:
-        value = _marked(_text(fact.value), fact.tone)
-        pairs.append(f"<dt>{_text(fact.name)}</dt><dd>{value}</dd>" if fact.name else f"<dd>{value}</dd>")
+        value = _marked(prose(fact.value), fact.tone)
+        pairs.append(f"<dt>{_text(fact.name[:1].upper() + fact.name[1:])}</dt><dd>{value}</dd>" if fact.name else f"<dd>{value}</dd>")
     return f'<dl class="facts">{"".join(pairs)}</dl>'
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.golden import Outcome, bytime, case_named, groups, opened, queues, run_cli, tree_checksum, unpack
 from support.stores import BEGIN, Store, message
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config.consumer_offset_file import load
@@ -253,3 +254,14 @@ def test_without_reset_the_command_only_reads() -> None:
     before = tree_checksum(root)
     assert run_cli("groups", root, "-o", "jsonl").status == 0
     assert tree_checksum(root) == before
+
+
+# from the library
+
+
+def test_a_library_user_gets_the_rows_of_the_command(store: Path) -> None:
+    moved = mqstore.open(store).reset_group("billing", "orders", "earliest")
+    assert (moved.moved, moved.kept, moved.file) == (2, 0, OFFSETS)
+    assert offsets(store, "billing", "orders") == {0: 0, 1: 0}
+    (store / OFFSETS).write_text(BILLING)
+    assert list(moved.as_dict()["queues"]) == reset(store, "earliest", "-o", "json").document

@@ -70,7 +70,7 @@ class Machine:
     """The state of a queue. version: of the rules. left: called with each message that leaves, why, and at which index.
 
     unknown: names of commands that are not known. uncertain_order: more than 32 messages were returned by one command of version 0 to 3, in
-    an order that only the node knew.
+    an order that only the node knew. lenient: set it once entries are missing; then numbers of publishers may be missing as well.
     """
 
     def __init__(self, version: int = 0, left: Callable[[Message, str, int], None] | None = None) -> None:
@@ -94,6 +94,7 @@ class Machine:
         self.deferred: dict[bytes, tuple[int, int]] = {}
         self.unknown: set[str] = set()
         self.uncertain_order = False
+        self.lenient = False
         self.deleted = False
         self._now = (0, 0)  # index and time of the command that is applied
 
@@ -147,7 +148,7 @@ class Machine:
             enqueuer = self.enqueuers.get(pid)
             if enqueuer is None:
                 enqueuer = self.enqueuers[pid] = Enqueuer()
-            if seq != enqueuer.next_seq:
+            if seq != enqueuer.next_seq and not (self.lenient and seq > enqueuer.next_seq):
                 if seq > enqueuer.next_seq and self.rules.pending:
                     insort(enqueuer.pending, (seq, index, ts, facts))
                     self._round()

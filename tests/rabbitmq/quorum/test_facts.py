@@ -1,0 +1,246 @@
+"""Damage of the directory of quorum queues: what the node makes of it, what is read nevertheless, and nothing fails."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import quorum
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Kind
+from mqstore.rabbitmq.quorum.facts import Fact, facts_of
+from mqstore.rabbitmq.quorum.members import compare, members_by_queue
+from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
+from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
+from mqstore.rabbitmq.quorum.rows import build_batch
+
+SNAPSHOTS, MIX, OLD = "4.3.6/c-quorum-snapshots-kill9", "4.3.6/a-quorum-mix-kill9", "3.10.8/a-quorum-mix-kill9"
+
+
+def copied(case: str, target: Path) -> Path:
+    """Copy the directory of quorum queues of a case, and return that of its node."""
+    shutil.copytree(quorum.node(case) / "quorum", target / "quorum")
+    return target / "quorum" / "rabbit@localhost"
+
+
+def system_of(root: Path) -> RaftDirectory:
+    (system,) = raft_systems(ReadOnlyDirectory(root), "quorum")
+    return system
+
+
+def queue_named(root: Path, name: str) -> QuorumQueue:
+    system = system_of(root)
+    return next(queue for queue in (QuorumQueue(system.member(uid)) for uid in system.uids) if queue.name[1] == name)
+
+
+def facts(root: Path, **options: bool) -> dict[str, Fact]:
+    return {fact.name: fact for fact in facts_of(system_of(root), **options)}
+
+
+def indexes(state: QueueState) -> list[int]:
+    return [message.index for message in state.messages if message.recovered]
+
+
+def whole(case: str, name: str) -> list[int]:
+    return indexes(queue_named(quorum.node(case), name).replay())
+
+
+def wal_of(node: Path) -> Path:
+    (path,) = node.glob("*.wal")
+    return path
+
+
+def test_a_whole_directory_has_no_facts() -> None:
+    assert facts_of(system_of(quorum.node(MIX))) == []
+
+
+def test_a_wrong_bit_in_the_middle_of_the_log_stops_the_node_and_the_rest_is_read(tmp_path: Path) -> None:
+    node = copied(MIX, tmp_path)
+    path = wal_of(node)
+    log = queue_named(tmp_path, "plain").log
+    row = next(row for row in range(len(log)) if b"mc_amqpl" in log.entry(row).entry)
+    entry = log.entry(row)
+    data = bytearray(path.read_bytes())
+    data[data.index(entry.entry) + len(entry.entry) // 2] ^= 1  # within the message
+    path.write_bytes(bytes(data))
+    found = facts(tmp_path)
+    assert found["wal-damaged"].does == "does not start"
+    queue = queue_named(tmp_path, "plain")
+    state = queue.replay()
+    assert indexes(state) == whole(MIX, "plain")  # the entry is still known to be a message
+    (row,) = [row for row in build_batch(queue, state.messages).to_pylist() if row["verdict"] == "damaged"]
+    assert row["raft_index"] == entry.index
+
+
+def test_an_empty_log_stops_the_node_and_a_torn_one_does_not(tmp_path: Path) -> None:
+    node = copied(MIX, tmp_path)
+    (node / "0000000000000009.wal").touch()
+    path = wal_of(node / ".") if len(list(node.glob("*.wal"))) == 1 else sorted(node.glob("*.wal"))[0]
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data[:-5])
+    found = facts(tmp_path)
+    assert found["wal-empty"].place.endswith("0000000000000009.wal")
+    assert "wal-torn" in found
+    assert "wal-damaged" not in found
+
+
+def test_a_missing_log_is_seen_by_what_the_node_had_applied(tmp_path: Path) -> None:
+    node = copied(SNAPSHOTS, tmp_path)
+    for path in node.glob("*.wal"):
+        path.unlink()
+    found = facts(tmp_path)
+    assert "acknowledged messages come back" in found["wal-missing"].does
+    system = system_of(tmp_path)
+    assert any(QuorumQueue(system.member(uid)).replay().uncertain for uid in system.uids)
+
+
+def test_a_missing_segment_with_live_entries_leaves_messages_without_content(tmp_path: Path) -> None:
+    node = copied("4.3.6/f-quorum-snapshots-clean", tmp_path)
+    queue = queue_named(tmp_path, "snap.holes")
+    log, state = queue.log, queue.replay()
+    expected, base = indexes(state), log.first_replayed
+    by_file: dict[str, list[int]] = {}
+    for row in range(len(log)):
+        by_file.setdefault(log.source(row)[0], []).append(int(log.index[row]))
+    path = next(path for path, found in by_file.items() if max(found) < base and set(found) & set(expected))
+    (node.parents[1] / path).unlink()
+    again = queue_named(tmp_path, "snap.holes")
+    state = again.replay()
+    assert indexes(state) == expected
+    rows = build_batch(again, state.messages, ("raft_index", "verdict", "payload")).to_pylist()
+    lost = [row for row in rows if row["verdict"] == "unreachable"]
+    assert lost
+    assert all(row["payload"] is None for row in lost)
+    assert facts(tmp_path)["bodies-missing"].messages == len(lost)
+
+
+def test_a_missing_segment_above_the_snapshot_makes_the_queue_uncertain(tmp_path: Path) -> None:
+    node = copied("3.10.8/b-quorum-long-kill9", tmp_path)
+    queue = queue_named(tmp_path, "snap.holes")
+    sorted((node / queue.log.uid).glob("*.segment"))[1].unlink()
+    state = queue_named(tmp_path, "snap.holes").replay()
+    assert not state.certain
+    assert "entries-missing" in facts(tmp_path)
+    assert Kind.MISSING_ENTRIES in {item.kind for item in state.damage}
+
+
+def test_a_snapshot_that_is_cut_leaves_every_readable_message(tmp_path: Path) -> None:
+    copied(SNAPSHOTS, tmp_path)
+    queue = queue_named(tmp_path, "snap.fifo")
+    expected = set(indexes(queue.replay()))
+    for path in (tmp_path / queue.log.place).glob("*/*/snapshot.dat"):
+        path.write_bytes(path.read_bytes()[:-20])
+    again = queue_named(tmp_path, "snap.fifo")
+    state = again.replay()
+    assert expected <= set(indexes(state))
+    assert not state.certain
+    assert Kind.BAD_SNAPSHOT in {item.kind for item in state.damage}
+
+
+def test_a_member_without_config_is_read_by_its_name_in_names_dets(tmp_path: Path) -> None:
+    copied(MIX, tmp_path)
+    queue = queue_named(tmp_path, "returns")
+    (tmp_path / queue.log.place / "config").unlink()
+    again = queue_named(tmp_path, "returns")
+    assert again.name == ("/", "returns")
+    assert indexes(again.replay()) == whole(MIX, "returns")
+    assert "config-missing" in facts(tmp_path)
+
+
+@pytest.mark.parametrize(("case", "does"), [(MIX, "skips the write-ahead log"), (OLD, "none is usable")])
+def test_without_names_dets_everything_is_read(case: str, does: str, tmp_path: Path) -> None:
+    node = copied(case, tmp_path)
+    (node / "names.dets").unlink()
+    assert does in facts(tmp_path)["names-missing"].does
+    assert indexes(queue_named(tmp_path, "plain").replay()) == whole(case, "plain")
+
+
+def test_without_meta_dets_nothing_is_lost(tmp_path: Path) -> None:
+    node = copied(MIX, tmp_path)
+    (node / "meta.dets").unlink()
+    assert facts(tmp_path) == {}
+    assert queue_named(tmp_path, "plain").meta is None
+
+
+def test_a_queue_that_is_there_twice_is_named_and_the_unknown_one_is_lost_for_the_node(tmp_path: Path) -> None:
+    node = copied(MIX, tmp_path)
+    queue = queue_named(tmp_path, "plain")
+    shutil.copytree(node / queue.log.uid, node / "2F_PLATWICETWICE1")
+    found = facts(tmp_path)
+    assert f"uses {queue.log.uid}" == found["queue-twice"].does
+    assert found["member-unknown"].place.endswith("2F_PLATWICETWICE1")
+
+
+def test_4_3_closes_consumers_of_messages_from_before_3_13() -> None:
+    found = [fact for fact in facts_of(system_of(quorum.node(OLD)), for_4_3=True) if fact.name == "redelivery-fails"]
+    assert len(found) >= 5
+    assert all(fact.messages for fact in found)
+    assert not facts_of(system_of(quorum.node(OLD)))
+    assert not facts_of(system_of(quorum.node(MIX)), for_4_3=True)
+
+
+# several members
+
+
+def test_of_members_that_lag_the_furthest_is_named_and_what_only_one_has(tmp_path: Path) -> None:
+    ahead, behind = tmp_path / "a", tmp_path / "b"
+    copied(MIX, ahead)
+    node = copied(MIX, behind)
+    path = wal_of(node)
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data[: len(data) // 3])
+    groups = members_by_queue([("b", ReadOnlyDirectory(behind)), ("a", ReadOnlyDirectory(ahead))])
+    lag = 0
+    for members in groups.values():
+        assert len(members) == 2
+        found = compare(members)
+        last = {standing.name: standing.last_index for standing in found.standings}
+        assert found.conflicts == ()
+        if last["a"] > last["b"]:
+            lag += 1
+            assert found.standings[found.best].name == "a"
+            assert not found.not_on_best
+            for message in found.unique:
+                assert message.only_on == found.best
+                assert message.index > last["b"]
+    assert lag >= 5
+
+
+# any bytes
+
+
+CHANGES: tuple[Callable[[random.Random, bytearray], bytearray], ...] = (
+    lambda luck, data: data[: luck.randrange(len(data) + 1)],
+    lambda luck, data: data + luck.randbytes(50),
+    lambda luck, data: bytearray(len(data)),
+)
+
+
+@pytest.mark.parametrize("case", [MIX, SNAPSHOTS, "3.8.9/a-quorum-mix-kill9", OLD])
+def test_whatever_the_files_hold_reading_ends_with_findings_and_untouched_queues_are_unchanged(case: str, tmp_path: Path) -> None:
+    node = copied(case, tmp_path)
+    luck = random.Random(case)
+    paths = [path for path in sorted(node.rglob("*")) if path.is_file() and path.stat().st_size]
+    for _ in range(12):
+        path = luck.choice(paths)
+        data = path.read_bytes()
+        changed = bytearray(data)
+        if luck.random() < 0.4:
+            changed = luck.choice(CHANGES)(luck, changed)
+        else:
+            for _ in range(luck.randrange(1, 5)):
+                changed[luck.randrange(len(changed))] = luck.randrange(256)
+        path.write_bytes(bytes(changed))
+        system = system_of(tmp_path)
+        for uid in system.uids if path.parent == node else (path.relative_to(node).parts[0],):
+            queue = QuorumQueue(system.member(uid))
+            state = queue.replay()
+            build_batch(queue, state.messages[:200]).validate(full=True)
+            if path.suffix == ".segment" and bytes(changed[:8]) == data[:8]:
+                texts = {bytes(queue.log.entry(row).entry) for row in range(len(queue.log)) if queue.log.valid[row]}
+                assert b"" not in texts or len(texts) > 1
+        path.write_bytes(data)

@@ -21,7 +21,7 @@ from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 from mqstore.table.needle import Needle, looks_compressed
-from mqstore.table.text import json_rows, rabbitmq_columns_for, rename_properties_json
+from mqstore.table.text import python_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,8 +108,7 @@ def _rows(store: RabbitMQStore, rows: MessageRows, needle: Needle, counts: Found
     if batch is None or searched is None:
         return
     payloads = searched.column("payload").to_pylist()
-    for text, payload in zip(json_rows(rename_properties_json(batch), body), payloads, strict=True):
-        row = json.loads(text)
+    for row, payload in zip(python_rows(rename_properties_json(batch), body), payloads, strict=True):
         names, forms = _matches(row, payload, needle)
         if names:
             counts.hits += 1

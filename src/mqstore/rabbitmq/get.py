@@ -6,7 +6,6 @@ get(store, vhost="/", queue="orders", at=0).row["payload_len"]
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +15,7 @@ import numpy as np
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, queue_title
-from mqstore.table.text import body_text, json_rows, rabbitmq_columns_for, rename_properties_json
+from mqstore.table.text import body_text, python_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.store.message_table import MessageRows
@@ -143,4 +142,4 @@ def _decoded(store: RabbitMQStore, rows: MessageRows, keep: Any) -> list[dict[st
     if not keep.any():
         return []
     batch = store.batch(rows.take(np.flatnonzero(keep)), rabbitmq_columns_for("base64"))
-    return [] if batch is None else [json.loads(row) for row in json_rows(rename_properties_json(batch), "base64")]
+    return [] if batch is None else list(python_rows(rename_properties_json(batch), "base64"))

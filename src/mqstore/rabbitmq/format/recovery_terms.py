@@ -28,6 +28,7 @@ from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term, read_text
 
 MAX_SEQ_ID = (1 << 62) - 1
 REFERENCE = 16
+CLEAN_FILES = ("clean.dot", "file_summary.ets", "msg_store_index.ets")  # of a message store that was closed in order
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,11 @@ from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.format.layout import own_entries
 from mqstore.rabbitmq.format.message_file import HEADER
+from mqstore.rabbitmq.format.recovery_terms import CLEAN_FILES
 from mqstore.rabbitmq.message.message_term import read_message
 
 ROWS_AT_ONCE = 1 << 20
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
-_CLEAN_FILES = ("file_summary.ets", "clean.dot", "msg_store_index.ets")
 _BLOCK = 1 << 12
 _WINDOW = 1 << 22
 _TERM = 131
@@ -116,7 +116,7 @@ class MessageStore:
     @property
     def has_clean_files(self) -> bool:
         """Whether the three files of a clean stop exist."""
-        return all(self.directory.exists(f"{self.place}/{name}") for name in _CLEAN_FILES)
+        return all(self.directory.exists(f"{self.place}/{name}") for name in CLEAN_FILES)
 
     @property
     def crashes(self) -> tuple[str, ...]:

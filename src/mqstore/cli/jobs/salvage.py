@@ -146,17 +146,14 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 
 
 def _open_wreck(store: Path, names: Path | None) -> RabbitMQStore | None:
-    """Open a RabbitMQ store or what is left of one; return None for a RocketMQ store. Raises NotAStoreError, CannotOpenError."""
-    from mqstore.cli.common.store_kind import StoreKind, kind_of
+    """Open a RabbitMQ store or what is left of one; return None for what has no part of one. Raises CannotOpenError."""
     from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.rabbitmq.salvage import open_wreck
 
     try:
         return open_wreck(store, names=() if names is None else list(read_queue_names(names)))
     except NotAStoreError:
-        if kind_of(store) is StoreKind.ROCKETMQ and store.exists():
-            return None
-        raise
+        return None
 
 
 def _rabbitmq_to_file(out: Output, store: Path, wreck: RabbitMQStore, options: SalvageOptions) -> int:

@@ -14,8 +14,7 @@ from mqstore.files.archive import UnpackedArchive, is_packed
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
-from mqstore.rocketmq.format.log_file import open_place
-from mqstore.rocketmq.format.tiered_segment import is_tier
+from mqstore.rocketmq.format.log_file import is_tier, open_place
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 from mqstore.store import Family, StorePlace

@@ -15,7 +15,7 @@ from support.console import tables, visiting, words
 from mqstore.console.jobs import SMALL
 from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.query import timeline
-from mqstore.rocketmq.store import queue_totals
+from mqstore.rocketmq.store.view import COUNTED
 
 ENTRIES_PER_FILE = 300_000  # a broker's default
 RECORDS = 1500  # of the log; each is listed 200 times by every queue
@@ -70,7 +70,7 @@ def test_the_page_of_a_store_with_millions_of_entries_reads_few_and_says_that_it
     store: storekit.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total = sum(QUEUES.values()) * ENTRIES_PER_FILE
-    assert total > max(timeline.COUNTED, queue_totals.COUNTED)
+    assert total > max(timeline.COUNTED, COUNTED)
     assert sum(path.stat().st_blocks * 512 for path in store.root.rglob("*") if path.is_file()) > SMALL
     seen = counting(monkeypatch)
     with visiting(store.root) as visitor:

@@ -14,7 +14,7 @@ from support import transcripts
 from support.golden import run_cli
 
 from mqstore.findings import Kind, Verdict
-from mqstore.rocketmq.lookup.reason import LOOKUP_ONLY, Reason
+from mqstore.rocketmq.lookup.explain import LOOKUP_ONLY, Reason
 from mqstore.table.columns import EXTRA_COLUMNS, RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import mqstore
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.findings import Kind
 from mqstore.jobs.export import MANIFEST, export
-from mqstore.rocketmq.store.export import ExportTask, export_split
+from mqstore.rocketmq.store.split_reader import ExportTask, export_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 from mqstore.table.row_files import TaskOutput
 

@@ -16,7 +16,7 @@ from support.tables import plain, table
 
 from mqstore.errors import TargetError
 from mqstore.jobs.export import export
-from mqstore.rocketmq.store.export import ExportTask, TaskOutput, export_split
+from mqstore.rocketmq.store.split_reader import ExportTask, TaskOutput, export_split
 
 FORMATS = ("parquet", "iceberg", "delta")
 SMALL = case_named("4.9.3/e-delay-transaction-batch")

@@ -20,7 +20,7 @@ from support.tables import delta, iceberg, plain, table
 
 from mqstore.errors import PipelineError, TargetError, UsageError
 from mqstore.jobs.export import MANIFEST, export
-from mqstore.rocketmq.store.export import ExportTask, export_split
+from mqstore.rocketmq.store.split_reader import ExportTask, export_split
 from mqstore.table.columns import Selection
 from mqstore.table.row_files import TaskOutput
 

@@ -160,7 +160,7 @@ def _kernel_modules() -> list[ModuleType]:
 def install(place: str) -> None:
     """Guard the buffers of all kernels in this process."""
     assert place in PLACES, place
-    from mqstore.rocketmq.format import record_decoder
+    from mqstore.rocketmq.format import record
 
     replaced: dict[int, Callable[..., Any]] = {}
     for module in _kernel_modules():
@@ -174,8 +174,8 @@ def install(place: str) -> None:
                 if id(found) in replaced:
                     setattr(importer, name, replaced[id(found)])
     vars(mmap)["mmap"] = FencedMap
-    if record_decoder._DECODER is not None:
-        vars(record_decoder)["_DECODER"] = _Guarded(record_decoder._DECODER, "rocketmq.record_decode.Decoder", place)
+    if record._DECODER is not None:
+        vars(record)["_DECODER"] = _Guarded(record._DECODER, "rocketmq.record_decode.Decoder", place)
 
 
 def pytest_configure() -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from support.golden import GoldenCase, opened
 
 import mqstore
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT

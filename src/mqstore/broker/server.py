@@ -60,7 +60,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import refuse_address
 from mqstore.files.locking import bind_to_process
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.config.topic_config import TopicConfig
+from mqstore.rocketmq.config.topic_table import TopicConfig
 from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC, TRACE_TOPIC
 from mqstore.tls import TlsFiles, TlsMode, tls_mode
 

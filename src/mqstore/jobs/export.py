@@ -37,8 +37,7 @@ from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
-from mqstore.rocketmq.store.export import LINEAGE, ExportTask, empty_part, export_split
-from mqstore.rocketmq.store.split_reader import ReadTask, overlapping, token_of
+from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask, empty_part, export_split, overlapping, token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import (
     RABBITMQ_COLUMNS,

@@ -35,11 +35,11 @@ from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
 from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
+from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
 from mqstore.rocketmq.lookup.key_file import read_keys
 from mqstore.rocketmq.lookup.key_set import KeySet, last_per_key_mask
 from mqstore.rocketmq.lookup.plan import Interval, Plan, Survey, check_plan, covered_intervals, survey, uncovered_intervals
-from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.lookup.tasks import (
     COLLISION,
     DAMAGED,

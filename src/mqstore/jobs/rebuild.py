@@ -61,12 +61,11 @@ from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, bui
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
 from mqstore.rocketmq.format.commit_log import CommitLog
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
-from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.rebuild_steps import (
     EXACT,
     PLAIN,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mqstore.rocketmq.append.send_path import as_sent
     from mqstore.rocketmq.config.store_config import StoreConfig
-    from mqstore.rocketmq.config.topic_config import TopicConfig
+    from mqstore.rocketmq.config.topic_table import TopicConfig
     from mqstore.rocketmq.engine.message_store import MessageStore
     from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
     from mqstore.rocketmq.format.record import Record
@@ -49,7 +49,7 @@ _MODULES = {
     "RocketMQStore": "store.store",
     "StoreConfig": "config.store_config",
     "TagFilter": "format.tag_filter",
-    "TopicConfig": "config.topic_config",
+    "TopicConfig": "config.topic_table",
     "as_sent": "append.send_path",
 }
 

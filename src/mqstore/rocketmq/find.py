@@ -21,7 +21,7 @@ from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.format.system_topics import HALF_TOPICS, SCHEDULED_TOPICS
-from mqstore.rocketmq.lookup.point_reader import grouped_records
+from mqstore.rocketmq.lookup.pruning import grouped_records
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk

@@ -36,7 +36,7 @@ def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]
 
     last_store_timestamp: of the newest entry's record.
     """
-    from mqstore.rocketmq.store.queue_totals import totals
+    from mqstore.rocketmq.store.view import totals
 
     log_range = view.log_range()
     for found in view.queues():

@@ -30,15 +30,13 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, Dispatcher, DispatchOutput, DispatchRules, QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, usable_topic
 from mqstore.rocketmq.format.dledger_log import open_log
 from mqstore.rocketmq.format.index_geometry import DEFAULT, Shape
-from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.store import RocketMQStore

@@ -147,7 +147,7 @@ class RocketMQSummary:
 
 def summarize(store: RocketMQStore) -> RocketMQSummary:
     """Summarize an open store."""
-    from mqstore.rocketmq.store.queue_totals import messages_of
+    from mqstore.rocketmq.store.view import messages_of
 
     view = store.view("disk")
     queues = view.queues()

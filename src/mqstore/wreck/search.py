@@ -26,7 +26,7 @@ from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.salvage import FoundMessages
-from mqstore.rocketmq.format.tiered_segment import DERIVED_KINDS, segment_kind
+from mqstore.rocketmq.format.log_file import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage import Piece, PlacedStretch, Stretch, assemble
 from mqstore.store import Progress
 from mqstore.wreck.carving import Found, Joined, carve_range

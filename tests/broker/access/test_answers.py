@@ -16,8 +16,7 @@ from mqstore.broker import Broker
 from mqstore.broker.access.answers import LISTS, RECORDS
 from mqstore.broker.protocol.frames import RESPONSE, Frame, encode
 from mqstore.broker.protocol.headers import CREDENTIALS
-from mqstore.rocketmq.config.topic_config import TopicConfig
-from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig
+from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.message import Message

@@ -26,7 +26,7 @@ from mqstore.broker.protocol.frames import Frame, ResponseError, Serialization, 
 from mqstore.broker.runtime.logs import LOGGER
 from mqstore.broker.server import handler_table
 from mqstore.errors import CannotOpenError, UsageError
-from mqstore.rocketmq.config.topic_config import TopicConfig
+from mqstore.rocketmq.config.topic_table import TopicConfig
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.record import Record
 

@@ -12,7 +12,7 @@ from support.stores import BEGIN, Store, message
 import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
-from mqstore.rocketmq.config.consumer_offset_file import load
+from mqstore.rocketmq.config.consumer_offsets import load_offset_table
 from mqstore.rocketmq.live.store_lock import StoreLock
 
 FOUR = case_named("4.9.3/f-broker-offsets")
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def offsets(root: Path, group: str, topic: str) -> dict[int, int]:
-    return load(ReadOnlyDirectory(root)).offsets.get((group, topic), {})
+    return load_offset_table(ReadOnlyDirectory(root)).offsets.get((group, topic), {})
 
 
 def sentence(outcome: Outcome, status: int = 2) -> str:
@@ -152,7 +152,7 @@ def test_only_the_named_group_of_a_brokers_file_changes(case: object, tmp_path: 
     assert {row["queue_id"]: row["after"] for row in outcome.rows} == wanted
     table = dict(groups(chosen)["offset_table"])  # the golden table is shared by the tests of this process
     table[f"{prefix}_orders@{prefix}_tags"] = {str(queue): low for queue, low in wanted.items()}
-    found = load(ReadOnlyDirectory(root))
+    found = load_offset_table(ReadOnlyDirectory(root))
     assert {f"{topic}@{group}": {str(queue): at for queue, at in part.items()} for (group, topic), part in found.offsets.items()} == table
     lines = [line for line in before.splitlines() if f"{prefix}_orders@{prefix}_tags" not in line]
     assert [line for line in (root / OFFSETS).read_text().splitlines() if f"{prefix}_orders@{prefix}_tags" not in line] == lines

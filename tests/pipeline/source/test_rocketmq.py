@@ -23,7 +23,7 @@ from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
 from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, RocketMQReader, explain_read, read, register
 from mqstore.pipeline.source.stores import ddl_schema, store_paths
 from mqstore.pipeline.spark.session import error_sentence as told
-from mqstore.rocketmq.lookup.point_reader import PointTask
+from mqstore.rocketmq.lookup.pruning import PointTask
 from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection

@@ -16,8 +16,7 @@ from mqstore.errors import RefusedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.append.appender import INNER_BATCH
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE

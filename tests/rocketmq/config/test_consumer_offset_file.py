@@ -11,7 +11,7 @@ from support.golden import CASES, GoldenCase, case_id, case_named, groups, opene
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rocketmq.config.consumer_offset_file import load, load_delay_offsets, table
+from mqstore.rocketmq.config.consumer_offsets import load_delay_offsets, load_offset_table, table
 
 
 def write(root: Path, name: str, text: str) -> ReadOnlyDirectory:
@@ -21,12 +21,12 @@ def write(root: Path, name: str, text: str) -> ReadOnlyDirectory:
 
 
 def test_no_file_is_an_empty_table(tmp_path: Path) -> None:
-    found = load(ReadOnlyDirectory(tmp_path))
+    found = load_offset_table(ReadOnlyDirectory(tmp_path))
     assert (found.offsets, found.used, found.of_5, found.findings) == ({}, None, False, ())
 
 
 def test_keys_are_split_at_their_only_at_sign(tmp_path: Path) -> None:
-    found = load(
+    found = load_offset_table(
         write(tmp_path, "consumerOffset.json", '{"offsetTable":{"%RETRY%g@g":{0:5},"a@b@c":{1:2},"lone":{3:4},"t@":{5:6},"@g":{7:8}}}')
     )
     assert found.offsets == {("g", "%RETRY%g"): {0: 5}, ("g", ""): {7: 8}}
@@ -36,24 +36,26 @@ def test_keys_are_split_at_their_only_at_sign(tmp_path: Path) -> None:
 def test_the_lmq_file_takes_the_place_of_the_other(tmp_path: Path) -> None:
     write(tmp_path, "consumerOffset.json", '{"offsetTable":{"t@g":{0:1}}}')
     directory = write(tmp_path, "lmqConsumerOffset.json", '{"lmqOffsetTable":{"%LMQ%t@%LMQ%g":9},"offsetTable":{"t@g":{0:2}}}')
-    assert load(directory).offsets == {("g", "t"): {0: 2}, ("%LMQ%g", "%LMQ%t"): {0: 9}}
-    assert load(directory, lmq=False).offsets == {("g", "t"): {0: 1}}
+    assert load_offset_table(directory).offsets == {("g", "t"): {0: 2}, ("%LMQ%g", "%LMQ%t"): {0: 9}}
+    assert load_offset_table(directory, lmq=False).offsets == {("g", "t"): {0: 1}}
 
 
 @pytest.mark.parametrize("inner", ['{"x":1}', "{0:-1.5}", "{0:true}", "{0:9223372036854775808}", "{99999999999:1}", "7", "[1]", '"1"'])
 def test_what_is_no_offset_is_left_out_and_told(tmp_path: Path, inner: str) -> None:
-    found = load(write(tmp_path, "consumerOffset.json", '{"offsetTable":{"t@g":' + inner + ',"u@g":{0:3}}}'))
+    found = load_offset_table(write(tmp_path, "consumerOffset.json", '{"offsetTable":{"t@g":' + inner + ',"u@g":{0:3}}}'))
     assert found.offsets == {("g", "t"): {}, ("g", "u"): {0: 3}}
     assert [item.kind for item in found.findings] == [Kind.BAD_CONFIG]
 
 
 def test_a_table_that_is_none_is_a_finding(tmp_path: Path) -> None:
-    assert [item.kind for item in load(write(tmp_path, "consumerOffset.json", '{"offsetTable":[]}')).findings] == [Kind.BAD_CONFIG]
+    assert [item.kind for item in load_offset_table(write(tmp_path, "consumerOffset.json", '{"offsetTable":[]}')).findings] == [
+        Kind.BAD_CONFIG
+    ]
 
 
 def test_what_only_5_x_writes_is_noticed() -> None:
-    assert load(ReadOnlyDirectory(opened(case_named("5.3.3/j-broker-offsets")))).of_5
-    assert not load(ReadOnlyDirectory(opened(case_named("4.9.3/f-broker-offsets")))).of_5
+    assert load_offset_table(ReadOnlyDirectory(opened(case_named("5.3.3/j-broker-offsets")))).of_5
+    assert not load_offset_table(ReadOnlyDirectory(opened(case_named("4.9.3/f-broker-offsets")))).of_5
 
 
 def test_delay_offsets_are_by_level(tmp_path: Path) -> None:
@@ -82,12 +84,12 @@ def test_any_parsed_file_becomes_a_table(value: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_offsets_of_real_stores_are_those_the_broker_loads(case: GoldenCase) -> None:
-    found = load(ReadOnlyDirectory(opened(case)))
+    found = load_offset_table(ReadOnlyDirectory(opened(case)))
     named = {f"{topic}@{group}": by_queue for (group, topic), by_queue in found.offsets.items()} | found.unsplit
     assert {key: {str(queue): offset for queue, offset in part.items()} for key, part in named.items()} == groups(case)["offset_table"]
 
 
 def test_garbage_in_the_middle_is_told_and_the_predecessor_used() -> None:
-    found = load(ReadOnlyDirectory(opened(case_named("4.9.3/m-damaged/11-offsets-garbage"))))
+    found = load_offset_table(ReadOnlyDirectory(opened(case_named("4.9.3/m-damaged/11-offsets-garbage"))))
     assert found.used == "bak"
     assert [(item.file, item.kind) for item in found.findings] == [("config/consumerOffset.json", Kind.BAD_CONFIG)]

@@ -15,8 +15,8 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.config import fastjson
-from mqstore.rocketmq.config.consumer_offset_file import load as load_table
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets, OffsetChange, split
+from mqstore.rocketmq.config.consumer_offsets import load_offset_table as load_table
 
 VERSIONS = ("4.9.3", "5.3.3")
 both = pytest.mark.parametrize("version", VERSIONS)

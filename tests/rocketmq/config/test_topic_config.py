@@ -11,7 +11,7 @@ from support.golden import case_named, opened
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rocketmq.config.topic_config import load, topic
+from mqstore.rocketmq.config.topic_table import load_topics_config, topic_of
 
 
 def write(root: Path, topics: str | None = None, groups: str | None = None) -> ReadOnlyDirectory:
@@ -23,12 +23,12 @@ def write(root: Path, topics: str | None = None, groups: str | None = None) -> R
 
 
 def test_no_files_are_empty_tables(tmp_path: Path) -> None:
-    found = load(ReadOnlyDirectory(tmp_path))
+    found = load_topics_config(ReadOnlyDirectory(tmp_path))
     assert (found.topics, found.groups, found.of_5, found.findings) == ({}, (), False, ())
 
 
 def test_the_attributes_that_change_how_a_topic_is_kept(tmp_path: Path) -> None:
-    found = load(
+    found = load_topics_config(
         write(
             tmp_path,
             '{"topicConfigTable":{"b":{"attributes":{"queue.type":"BatchCQ"}},"c":{"attributes":{"+cleanup.policy":"COMPACTION"}},"d":{}}}',
@@ -41,7 +41,7 @@ def test_the_attributes_that_change_how_a_topic_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_topic_of_4_9(tmp_path: Path) -> None:
-    found = load(
+    found = load_topics_config(
         write(
             tmp_path,
             '{"dataVersion":{"counter":1,"timestamp":2},"topicConfigTable":{"t":{"order":true,"perm":4,"readQueueNums":16,'
@@ -65,7 +65,7 @@ def test_a_topic_of_4_9(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ['{"topicConfigTable":[]}', '{"topicConfigTable":{"t":3}}', "{"])
 def test_odd_tables_are_told(tmp_path: Path, text: str) -> None:
-    found = load(write(tmp_path, text))
+    found = load_topics_config(write(tmp_path, text))
     assert found.topics == {}
     assert [item.kind for item in found.findings] == [Kind.BAD_CONFIG]
 
@@ -79,14 +79,14 @@ FIELDS = st.sampled_from(["attributes", "perm", "order", "topicFilterType", "rea
 
 @given(st.dictionaries(FIELDS, JSON))
 def test_any_parsed_topic_is_read(value: dict[str, object]) -> None:
-    found = topic("t", value)
+    found = topic_of("t", value)
     assert isinstance(found.perm, int)
     assert isinstance(found.queue_type, str)
 
 
 @pytest.mark.parametrize(("identity", "five"), [("4.9.3/f-broker-offsets", False), ("5.3.3/j-broker-offsets", True)])
 def test_the_topics_and_groups_of_real_brokers(identity: str, five: bool) -> None:
-    found = load(ReadOnlyDirectory(opened(case_named(identity))))
+    found = load_topics_config(ReadOnlyDirectory(opened(case_named(identity))))
     assert found.of_5 is five
     assert found.findings == ()
     assert {"SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC"} <= found.names

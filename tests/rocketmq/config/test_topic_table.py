@@ -11,13 +11,14 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.append.delay import DelayOffsetTable
-from mqstore.rocketmq.config import fastjson, topic_config
+from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.topic_table import (
     SubscriptionGroupConfig,
     SubscriptionGroups,
     TopicConfig,
     Topics,
     built_in_groups,
+    load_topics_config,
     system_topics,
 )
 
@@ -85,8 +86,8 @@ def test_what_is_put_is_got_saved_and_loaded(version: str, tmp_path: Path) -> No
     reading = ReadOnlyDirectory(tmp_path)
     assert Topics.load(reading, version).get("orders") == config
     assert SubscriptionGroups.load(reading, version).get("billing") == group
-    assert topic_config.load(reading).topics == {"orders": config}
-    assert topic_config.load(reading).groups == ("billing",)
+    assert load_topics_config(reading).topics == {"orders": config}
+    assert load_topics_config(reading).groups == ("billing",)
 
 
 @both

@@ -14,8 +14,7 @@ from support.golden import PLAIN, GoldenCase, case_id, opened, queues
 import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.dispatch.base_queue_image import Source
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.consume_queue import ENTRY

@@ -14,8 +14,7 @@ from support.reading import started
 
 from mqstore.kernels.rocketmq import record_decode
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.record import BadRecordError, Record, decode, encode, format_host
-from mqstore.rocketmq.format.record_decoder import record_or_none, records_in, records_of
+from mqstore.rocketmq.format.record import BadRecordError, Record, decode, encode, format_host, record_or_none, records_in, records_of
 
 
 def plainly(raw: bytes | memoryview) -> Record | None:

@@ -9,7 +9,7 @@ import pytest
 from support.golden import case_named, keys_of, opened, run_cli, unpack
 
 import mqstore
-from mqstore.rocketmq.format.rocksdb_index import entry
+from mqstore.rocketmq.format.rocksdb_store import entry
 
 CASE = case_named("5.5.0/e-rocksdb-config-v1")
 ALWAYS = (1 << 63) - 1

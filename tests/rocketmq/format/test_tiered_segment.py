@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 import pytest
 from support.tiered import unpack
 
-from mqstore.rocketmq.format.tiered_segment import is_tier, segment_kind
+from mqstore.rocketmq.format.log_file import is_tier, segment_kind
 
 
 def test_the_segments_of_a_real_store_are_known_by_their_names(tmp_path: Path) -> None:

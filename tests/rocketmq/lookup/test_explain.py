@@ -13,8 +13,7 @@ from support.stores import BEGIN, Store, message
 import mqstore
 from mqstore.rocketmq.format.index_file import HEADER_SIZE
 from mqstore.rocketmq.format.java_text import index_hash
-from mqstore.rocketmq.lookup.explain import KeyAnswer, has_key, query
-from mqstore.rocketmq.lookup.reason import Reason
+from mqstore.rocketmq.lookup.explain import KeyAnswer, Reason, has_key, query
 
 
 def ask(root: Path, topic: str = "orders", key: str = "k", view: str = "disk", **options: object) -> KeyAnswer:

@@ -7,8 +7,7 @@ from support.golden import CASES, PLAIN, VERSIONS, GoldenCase, address, case_id,
 from support.reading import batch_queue, made, started, tagged
 
 from mqstore.errors import UsageError
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.format.log_slices import LogFiles, store_timestamp_at
 from mqstore.rocketmq.format.record import encode, offset_message_id, parse_host
 from mqstore.rocketmq.query import point_lookup

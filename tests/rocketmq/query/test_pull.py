@@ -10,8 +10,7 @@ import pytest
 from support.golden import PLAIN, VERSIONS, GoldenCase, case_id, reads
 from support.reading import Made, batch_queue, made, started, tagged
 
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.log_slices import LogFiles

@@ -6,8 +6,7 @@ import pytest
 from support.golden import PLAIN, VERSIONS, GoldenCase, bytime, case_id
 from support.reading import Made, batch_queue, made, started, tagged
 
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.query.time_lookup import Boundary, offset_by_time
 

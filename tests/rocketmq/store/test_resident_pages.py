@@ -12,7 +12,7 @@ import mqstore
 from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
-from mqstore.rocketmq.lookup.point_reader import PointTask, read_points
+from mqstore.rocketmq.lookup.pruning import PointTask, read_points
 from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split, token_of
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection

@@ -14,7 +14,7 @@ from support.rocksdb import flip, tables
 import mqstore
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.format.commit_log import Records
-from mqstore.rocketmq.format.rocksdb_index import index_keys
+from mqstore.rocketmq.format.rocksdb_store import index_keys
 from mqstore.rocketmq.verify.verification import verify
 
 CASE = case_named("5.5.0/e-rocksdb-config-v1")

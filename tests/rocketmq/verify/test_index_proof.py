@@ -12,7 +12,7 @@ from support.stores import Put, Store, index_file, message
 
 import mqstore
 from mqstore.findings import Kind, Report
-from mqstore.rocketmq.dispatch.tag_keys import tags_hash
+from mqstore.rocketmq.dispatch.dispatcher import tags_hash
 from mqstore.rocketmq.verify.verification import verify
 
 

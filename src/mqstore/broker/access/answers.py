@@ -28,8 +28,7 @@ from mqstore.broker.protocol import bodies
 from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame
 from mqstore.rocketmq.dispatch.dispatcher import TAGS_KEY
-from mqstore.rocketmq.format.record import split_keys
-from mqstore.rocketmq.format.record_decoder import record_or_none
+from mqstore.rocketmq.format.record import record_or_none, split_keys
 from mqstore.rocketmq.format.system_topics import retry_topic
 
 EITHER = Permission.EITHER

@@ -32,8 +32,7 @@ from mqstore.broker.protocol.codes import RequestCode, ResponseCode
 from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
 from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Component, Context, Handler
-from mqstore.rocketmq.config.topic_config import TopicConfig
-from mqstore.rocketmq.config.topic_config import topic as topic_of
+from mqstore.rocketmq.config.topic_table import TopicConfig, topic_of
 from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
 # routes

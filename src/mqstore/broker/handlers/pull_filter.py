@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from mqstore.broker.protocol.heartbeats import Subscription
 from mqstore.broker.runtime.served_store import ServedStore
 from mqstore.errors import UsageError
-from mqstore.rocketmq.format.record import decode_properties
-from mqstore.rocketmq.format.record_decoder import record_or_none
+from mqstore.rocketmq.format.record import decode_properties, record_or_none
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.query.pull import GetResult, GetStatus
 

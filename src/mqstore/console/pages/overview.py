@@ -21,7 +21,7 @@ from mqstore.report.checks import diagnosis_parts
 from mqstore.report.parts import NextStep, Part, Table
 from mqstore.report.summary import summary_parts
 from mqstore.rocketmq.query.timeline import Timeline
-from mqstore.rocketmq.store.queue_totals import ConsumerGroup, groups_of
+from mqstore.rocketmq.store.view import ConsumerGroup, groups_of
 from mqstore.table.formatting import count
 
 SHOWN = 10  # bars of a chart

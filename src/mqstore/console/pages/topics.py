@@ -10,8 +10,7 @@ from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import UnsupportedError
 from mqstore.rocketmq.format.system_topics import kind_of
-from mqstore.rocketmq.store.queue_totals import groups_of, messages_of
-from mqstore.rocketmq.store.view import QueueView, View
+from mqstore.rocketmq.store.view import QueueView, View, groups_of, messages_of
 
 SHOWN = 200
 

@@ -74,8 +74,7 @@ from mqstore.pipeline.spark.source_api import (
     require_stream_sink,
     require_streams,
 )
-from mqstore.rocketmq.lookup.point_reader import PointTask, files_of, read_points
-from mqstore.rocketmq.lookup.pruning import prune
+from mqstore.rocketmq.lookup.pruning import PointTask, files_of, prune, read_points
 from mqstore.rocketmq.scan.splits import Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection

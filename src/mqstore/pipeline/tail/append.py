@@ -43,8 +43,7 @@ from mqstore.pipeline.source.stream import LogRange
 from mqstore.pipeline.tail.sinks import RangeTask, discard_stages, export_range, locked_target
 from mqstore.rocketmq.scan.log_tail import LogPosition, LogTail, Piece
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read
-from mqstore.rocketmq.store.export import LINEAGE, ExportTask
-from mqstore.rocketmq.store.split_reader import ReadTask
+from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
 from mqstore.table.row_files import NULL_PARTITION, PartFile

@@ -38,7 +38,7 @@ from mqstore.pipeline.spark.source_api import require_streams
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink, TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy
 from mqstore.rocketmq.scan.log_tail import Piece
-from mqstore.rocketmq.store.export import LINEAGE
+from mqstore.rocketmq.store.split_reader import LINEAGE
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns, rocketmq_schema
 

@@ -40,8 +40,7 @@ from mqstore.rocketmq.engine.log_copy import Geometry, LogCopy
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.profile import VERSIONS
 from mqstore.rocketmq.scan.splits import Split
-from mqstore.rocketmq.store.export import ExportTask, export_split
-from mqstore.rocketmq.store.split_reader import ReadTask
+from mqstore.rocketmq.store.split_reader import ExportTask, ReadTask, export_split
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.row_files import TaskOutput

@@ -15,11 +15,11 @@ from mqstore.kernels.rocketmq.put import PutPath, Topic
 from mqstore.rocketmq.append.delay import delay_level
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format import record
+from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.message import Inner, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import TRANSACTION_MASK
 from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
-from mqstore.rocketmq.format.topic_name import usable_topic
 
 PROPERTIES_LIMIT = 32767
 CRC_PROPERTY_SIZE = 20  # bytes of the `__CRC32#` property of a batch's records, its separator excluded

@@ -37,8 +37,9 @@ from mqstore.errors import MqstoreError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage
-from mqstore.rocketmq.config import consumer_offset_file, fastjson
+from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
+from mqstore.rocketmq.config.consumer_offsets import DELAY_OFFSETS, load_delay_offsets
 from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
@@ -65,14 +66,14 @@ class DelayOffsetTable:
         self._data_version = DataVersion(clock())
         self._updates = 0
         self._others: dict[str, Any] = {}
-        self._writer = ConfigWriter(consumer_offset_file.DELAY_OFFSETS, version)
+        self._writer = ConfigWriter(DELAY_OFFSETS, version)
 
     @classmethod
     def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> DelayOffsetTable:
         """Load the table of a store; a missing file gives an empty one."""
         made = cls(version, clock=clock)
-        found = consumer_offset_file.load_delay_offsets(reading)
-        value = fastjson.load(reading, consumer_offset_file.DELAY_OFFSETS).value
+        found = load_delay_offsets(reading)
+        value = fastjson.load(reading, DELAY_OFFSETS).value
         made.findings = found.findings
         made._by_level = dict(found.by_level)
         made._data_version = DataVersion.of(value.get("dataVersion"), clock)

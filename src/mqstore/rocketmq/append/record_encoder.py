@@ -58,10 +58,10 @@ from mqstore.kernels.common.crc32 import LONG_SPAN, crc_of_spans
 from mqstore.kernels.rocketmq import encode, frames, property_text
 from mqstore.kernels.rocketmq.encode import LogFileWriter
 from mqstore.rocketmq.config.store_config import now_ms
+from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.message import DEFAULT_HOST
 from mqstore.rocketmq.format.profile import DEFAULT_VERSION, version_rules
 from mqstore.rocketmq.format.record import BORN_HOST_IPV6, CRC_NAME, STORE_HOST_IPV6, parse_host, without_property
-from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.table.arrow_spans import Bytes, Longs, Spans, bad_row, distinct_values, integer_values, is_bytes, millisecond_values, spans_of
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS
 from mqstore.table.needle import Parts

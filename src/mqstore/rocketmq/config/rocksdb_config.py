@@ -31,8 +31,8 @@ from typing import Any
 from mqstore.files.rocksdb import RocksDatabase
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
-from mqstore.rocketmq.config.consumer_offset_file import ByQueue, OffsetTable, table
-from mqstore.rocketmq.config.topic_config import TopicConfig, topic
+from mqstore.rocketmq.config.consumer_offsets import ByQueue, OffsetTable, table
+from mqstore.rocketmq.config.topic_table import TopicConfig, topic_of
 
 TOPICS, GROUPS, OFFSETS, V2 = "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb"
 OFFSET_TABLE, TOPIC_TABLE, GROUP_TABLE = 1, 3, 4
@@ -157,7 +157,7 @@ class _Reading:
 def topics(database: RocksDatabase) -> TopicTable:
     """Read the topics of a database of either version."""
     reading = _Reading(database, TOPIC_TABLE)
-    by_name = {name: topic(name, value) for name, value in reading.objects()}
+    by_name = {name: topic_of(name, value) for name, value in reading.objects()}
     return TopicTable(by_name, reading.version(), reading.findings())
 
 

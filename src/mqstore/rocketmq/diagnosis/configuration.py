@@ -26,7 +26,7 @@ from mqstore.diagnosis import Evidence
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config import fastjson
-from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, SCHEDULE_TOPIC

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes, ReadOnlyDirectory
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.format.index_file import IndexFile

@@ -38,7 +38,7 @@ from mqstore.rocketmq.append.transactions import Transactions
 from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
 from mqstore.rocketmq.config.store_config import StoreConfig, now_ms
 from mqstore.rocketmq.config.topic_table import SubscriptionGroups, Topics
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.engine.services import DispatchListener, DispatchLoop, Services

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.queue_reader import QueueReader
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile, QueueReader
 
 UNIT = np.dtype(
     [

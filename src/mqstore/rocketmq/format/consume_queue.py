@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage
-from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.queue_reader import QueueReader
+from mqstore.rocketmq.format.mapped_file_queue import QueueFile, QueueReader
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = ENTRY.itemsize
@@ -184,3 +183,12 @@ class ConsumeQueueReader(QueueReader):
             mapped = self._directory.kept(file.relative)
             if mapped is not None:
                 mapped.drop(0, mapped.size)
+
+
+def usable_topic(topic: str) -> bool:
+    """Return whether a topic can name a directory, as its queues require."""
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(raw) <= 255 and topic not in (".", "..") and "/" not in topic and "\0" not in topic

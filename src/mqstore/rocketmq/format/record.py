@@ -27,6 +27,12 @@ A file ends with a BLANK record: i32 bytes left in the file, i32 0xCBD43194. The
     >>> encode(message) == raw
     True
 
+Records read from the log as objects: as `record.decode` does, but None where it raises.
+
+    >>> from mqstore.rocketmq.format.record import Record, encode
+    >>> record_or_none(memoryview(encode(Record("T", b"body", queue_id=3)))).queue_id, record_or_none(b"no record")
+    (3, None)
+
 Format: docs/formats/rocketmq.md, section 2.
 """
 
@@ -35,10 +41,11 @@ from __future__ import annotations
 import ipaddress
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from mqstore.kernels.rocketmq.record_decode import Decoder
 from mqstore.rocketmq.format.java_text import decode_utf8
 
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = -626843481, -626843477, -875286124
@@ -346,3 +353,21 @@ def blank(room: int) -> bytes:
     '000000bfcbd43194'
     """
     return struct.pack(">ii", room, MAGIC_BLANK)
+
+
+_DECODER = Decoder(Record, decode_utf8, format_host)
+
+
+def record_or_none(raw: bytes | memoryview) -> Record | None:
+    """Decode the record at the start of raw; None if it cannot be decoded."""
+    return _DECODER.record(raw)
+
+
+def records_of(raws: Iterable[memoryview]) -> list[Record]:
+    """Decode the record at the start of each; bytes that are not a record are left out."""
+    return [record for record in map(record_or_none, raws) if record is not None]
+
+
+def records_in(view: memoryview, start: int, rows: bytes) -> list[Record]:
+    """Decode the records of a pull within one log file, see `kernels.rocketmq.pull`; bytes that are not a record are left out."""
+    return _DECODER.records(view, start, rows)

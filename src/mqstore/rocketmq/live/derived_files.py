@@ -17,16 +17,14 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
-from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.consume_queue import ENTRY, usable_topic
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
-from mqstore.rocketmq.format.topic_name import usable_topic
 from mqstore.rocketmq.live.consume_queue_ext_writer import ExtQueueWriter
 from mqstore.rocketmq.live.index_writer import IndexFiles, StoredIndex
 from mqstore.rocketmq.live.queue_files import QueueFiles, StoredBatchQueue, StoredQueue

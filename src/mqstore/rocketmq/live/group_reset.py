@@ -109,7 +109,7 @@ def _parse_target(to: str) -> str | int:
 
 
 def _queues_to_move(view: RecoveredView, topic: str, queue_id: int | None) -> dict[int, QueueView]:
-    from mqstore.rocketmq.store.base_view import no_queue
+    from mqstore.rocketmq.store.disk_view import no_queue
 
     if queue_id is not None:
         return {queue_id: view.queue(topic, queue_id)}
@@ -161,8 +161,7 @@ def _write_offsets(
 ) -> tuple[tuple[OffsetChange, ...], str | None]:
     """Write the offsets; return the change of each queue, and the file written."""
     from mqstore.rocketmq.config import fastjson
-    from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, LMQ_OFFSETS
-    from mqstore.rocketmq.config.consumer_offsets import ConsumerOffsets
+    from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, LMQ_OFFSETS, ConsumerOffsets
 
     lmq = store.directory.exists(LMQ_OFFSETS) or store.directory.exists(f"{LMQ_OFFSETS}.bak")
     relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS

@@ -24,8 +24,7 @@ from mqstore.kernels.common.positioned_writes import write_all
 from mqstore.kernels.rocketmq import queue_rows
 from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.base_queue_image import FileImage
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import PLAIN_LIMIT, QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import PLAIN_LIMIT, BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
@@ -328,7 +327,7 @@ class StoredQueue(QueueImage):
                 self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(wanted[last]))
 
 
-# Batch consume queues that are written: the images of `dispatch.batch_consume_queue_image` with their files on disk.
+# Batch consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
 
 
 class StoredBatchQueue(BatchQueueImage):

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory, NewFile
 from mqstore.findings import Coverage, Damage
+from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.key_set import KeySet
-from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.table.columns import TIME_COLUMNS, rocketmq_schema
 from mqstore.table.row_files import PartFile
 from mqstore.table.text import json_rows

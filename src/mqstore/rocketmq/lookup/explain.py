@@ -3,7 +3,7 @@
 The broker's answer and the user's question differ: the index returns records whose key has the right *hash* (index hits), the
 user wants records that really have the *key* (messages). If messages that exist are missing from the answer, or it is empty, the
 commit log is scanned for the key, and the reason is found for each message that the index did not return. The reasons are a
-fixed list (`lookup.reason`).
+fixed list (`Reason`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from mqstore.rocketmq.format.commit_log import EndOfFile, Records
 from mqstore.rocketmq.format.index_file import SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import Record, split_keys
-from mqstore.rocketmq.lookup.reason import Reason
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexAnswer, IndexFileLike, query_offsets, search, time_matches
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
@@ -33,6 +33,31 @@ DATABASE = "rocksdbstore"  # in place of the name of an index file
 KEYS_READ = 16 << 20  # bytes at the end of the log with whose keys a misspelt one is compared
 
 
+# Why a key query or a lookup found nothing, or not everything: the fixed list of reasons.
+#
+# A query explains its answer with one reason; a lookup gives one for each key without a message. The order is the rank:
+# where several reasons apply to the same number of messages, the first one is given.
+
+
+class Reason(StrEnum):
+    """Why an answer is empty or short. The first one that applies is given."""
+
+    AFTER_INDEX_END = "after-index-end"  # the message was stored after the last entry of the index
+    INDEX_FILE_DROPPED = "index-file-dropped"  # recovery deletes the index file that has the entry and does not recreate it
+    INDEX_FILE_MISSING = "index-file-missing"  # no index file covers the message
+    INDEX_FILE_UNSOUND = "index-file-unsound"  # in the covering index file a slot, chain or entry on the way to the message is broken
+    OUTSIDE_TIME_WINDOW = "outside-time-window"  # the entry's time, as the index computes it, is outside the requested range
+    CUT_BY_MAX = "cut-by-max"  # there are more hits than were requested, or than the broker's limit
+    RECORD_DAMAGED = "record-damaged"  # the index points at bytes that are not a valid record
+    REMOVED_BY_RETENTION = "removed-by-retention"  # the index points before the first log file
+    HASH_COLLISIONS_ONLY = "hash-collisions-only"  # every hit is a record with another topic or key of the same hash
+    NO_INDEX_ENTRY = "no-index-entry"  # neither the index nor the log that it does not cover has an entry of the hash
+    TOPIC_NEVER_SEEN = "topic-never-seen"  # no record, queue or configuration has the topic
+    NOT_IN_STORE = "not-in-store"  # the whole log was read without damage: no record has the key in the topic
+    KEY_NEVER_SEEN = "key-never-seen"  # no readable record has the key in the topic
+
+
+LOOKUP_ONLY = frozenset({Reason.NO_INDEX_ENTRY, Reason.NOT_IN_STORE})  # a query always scans the log before it gives such a reason
 _ADVICE = {
     Reason.AFTER_INDEX_END: "`mqstore rebuild` makes an index of the whole log; a broker indexes what it dispatches again at start",
     Reason.INDEX_FILE_DROPPED: "query with --view disk, or make a complete index with `mqstore rebuild`",
@@ -46,8 +71,6 @@ _ADVICE = {
     Reason.KEY_NEVER_SEEN: "check the key's spelling, and whether the producer set KEYS",
     Reason.TOPIC_NEVER_SEEN: "`mqstore topics` lists the topics; the topic may be on another broker",
 }
-
-
 # reasons after which the answer may lack messages that nothing shows any more
 _LOST = frozenset({Reason.RECORD_DAMAGED, Reason.REMOVED_BY_RETENTION})
 

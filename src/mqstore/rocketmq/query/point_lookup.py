@@ -40,8 +40,9 @@ from mqstore.rocketmq.format.record import (
     offset_message_id,
     parse_host,
     parse_message_id,
+    record_or_none,
+    records_of,
 )
-from mqstore.rocketmq.format.record_decoder import record_or_none, records_of
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexFileLike, query_messages
 
 MAX_MESSAGE_SIZE = 4 << 20

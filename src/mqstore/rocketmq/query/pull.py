@@ -50,8 +50,7 @@ from mqstore.rocketmq.format.log_slices import LogSlices
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.profile import VersionRules, version_rules
 from mqstore.rocketmq.format.queue_page import PagedQueue, page_from, roll_next_file, unit_size
-from mqstore.rocketmq.format.record import Record, decode_properties
-from mqstore.rocketmq.format.record_decoder import records_in, records_of
+from mqstore.rocketmq.format.record import Record, decode_properties, records_in, records_of
 from mqstore.rocketmq.format.tag_filter import TagFilter
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, check_columns, rocketmq_schema

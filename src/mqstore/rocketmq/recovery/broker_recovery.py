@@ -40,8 +40,7 @@ from mqstore.errors import RefusedError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.dispatch.batch_consume_queue_image import BatchQueueImage
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positions
 from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage

@@ -18,7 +18,7 @@ from typing import Any
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import bean, to_text
-from mqstore.rocketmq.config.consumer_offset_file import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
 from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs, readable_offsets, torn_text
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.store.store import RocketMQStore

@@ -1,22 +1,124 @@
-"""The disk view: the files of a store as they are."""
+"""The disk view, the files of a store as they are, and what both views have: queues by name, consumer offsets compared with them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mqstore.errors import NotFoundError, UnsupportedError
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.record import Record
-from mqstore.rocketmq.store.base_view import BaseView
 from mqstore.rocketmq.store.message_table import table
-from mqstore.rocketmq.store.view import QueueView
+from mqstore.rocketmq.store.store_files import StoreFiles
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
+from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
+from mqstore.table.formatting import count, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class BaseView(ABC, Shown):
+    """A view over the files of a store. Subclasses know which queues it has."""
+
+    name: str
+
+    def __init__(self, files: StoreFiles) -> None:
+        self._files = files
+        self.log = files.log
+
+    def _title(self) -> str:
+        of = "log file" if self._files.log_only else "store"
+        return f"{self.name} view of RocketMQ {of} {str(self._files.path)!r}"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        if self.name == "disk" and self._files.unread_queues is not None:
+            yield "queues", "not known" if self._files.log_only else "not read"
+            return
+        queues = self.queues()
+        yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"
+        yield "messages", f"{sum(queue.max_offset - queue.min_offset for queue in queues):,}"
+
+    @property
+    @abstractmethod
+    def _all_queues(self) -> Sequence[QueueView]:
+        """The queues of the view, in any order."""
+
+    @cached_property
+    def _queues(self) -> dict[tuple[str, int], QueueView]:
+        queues = sorted(self._all_queues, key=lambda queue: (queue.topic, queue.queue_id))
+        return {(queue.topic, queue.queue_id): queue for queue in queues}
+
+    @property
+    def store(self) -> StoreFiles:
+        """The files that are viewed."""
+        return self._files
+
+    def queues(self) -> Sequence[QueueView]:
+        """Return all consume queues, by topic and queue id."""
+        return list(self._queues.values())
+
+    def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
+        """Return one consume queue, or None if the view does not have it."""
+        return self._queues.get((topic, queue_id))
+
+    def queue(self, topic: str, queue_id: int) -> QueueView:
+        """Return one consume queue. Raises NotFoundError."""
+        found = self.queue_or_none(topic, queue_id)
+        if found is None:
+            self.require_queues()
+            raise NotFoundError(no_queue(topic, queue_id, self.queues()))
+        return found
+
+    def require_queues(self) -> None:
+        """Raise UnsupportedError if the queues of the view are not read. Only those on disk can be in a database."""
+        if self.name == "disk" and (unread := self._files.unread_queues) is not None:
+            sentence = self._files.unread_sentence("consume queues", unread)
+            advice = "give the directory of the store" if self._files.log_only else "--view recovered derives them from the log"
+            raise UnsupportedError(f"{sentence}; {advice}")
+
+    @property
+    def queue_lookup(self) -> QueueLookup | None:
+        """How a verdict finds the queue of a message; None if the queues of the view are not read."""
+        return None if self.name == "disk" and self._files.unread_queues is not None else self.queue_or_none
+
+    def consumer_offsets(self) -> Sequence[ConsumerOffset]:
+        """Return the offset table compared with the queues of the view, by group, topic and queue id."""
+        files = self._files
+        listed: list[QueueView] = [*files.all_queues()]
+        topics = {queue.topic for queue in listed} | set(files.topics.names)
+        found = []
+        for (group, topic), by_queue in sorted(files.offset_table.offsets.items()):
+            for queue_id, offset in sorted(by_queue.items()):
+                queue = self.queue_or_none(topic, queue_id)
+                if queue is None:
+                    state = "no-queue" if topic in topics else "no-topic"
+                    found.append(ConsumerOffset(group, topic, queue_id, offset, None, None, None, state))
+                    continue
+                low, high = queue.min_offset, queue.max_offset
+                state = "below-min" if offset < low else "above-max" if offset > high else "ok"
+                found.append(ConsumerOffset(group, topic, queue_id, offset, low, high, high - offset, state))
+        return found
+
+    @property
+    def findings(self) -> Sequence[Damage]:
+        """What opening the files brought to light."""
+        return self._files.findings
+
+
+def no_queue(topic: str, queue_id: int, queues: Sequence[QueueView]) -> str:
+    """Return the sentence for a queue that does not exist. queues: those that do."""
+    of_topic = [queue for queue in queues if queue.topic == topic]
+    if not of_topic:
+        meant = did_you_mean(topic, {queue.topic for queue in queues})
+        return f"there is no consume queue of topic {topic!r}{meant or '; `mqstore topics` lists those that exist'}"
+    known = ", ".join(str(queue.queue_id) for queue in of_topic)
+    return f"topic {topic!r} has no queue {queue_id}; it has {known}"
 
 
 class DiskView(BaseView):

@@ -18,7 +18,7 @@ from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import listed_until, readers
 from mqstore.rocketmq.query.index_search import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery, RocksRecovery
-from mqstore.rocketmq.store.base_view import BaseView
+from mqstore.rocketmq.store.disk_view import BaseView
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.store.view import QueueView

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import Url
 from mqstore.findings import Damage
 from mqstore.rocketmq.config.broker_config import BrokerConfig
@@ -19,12 +20,16 @@ from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.table.columns import Selection
+from mqstore.table.columns import Selection, rocketmq_schema
+from mqstore.table.row_files import PartFile, PartFiles, TaskOutput
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _views: dict[tuple[str | Url, BrokerConfig, str], DiskView] = {}
+LINEAGE = ("physical_offset", "store_file", "verdict")
+
+MAX_FINDINGS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +89,55 @@ def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[
                 report(event)
     finally:
         view.log.drop_queues()
+
+
+# Writing the message table to files, split by split: each task reads one split and writes its files (`mqstore.table.row_files`).
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """Write the selected messages of one split. read.columns: as in the files, including partition columns.
+
+    metadata: added to each Parquet file. limit: maximum number of messages. keep_partition_columns: in the files, not only in their paths.
+    """
+
+    read: ReadTask
+    stage: str
+    format: str
+    partition_by: tuple[str, ...]
+    metadata: tuple[tuple[str, str], ...]
+    limit: int | None = None
+    keep_partition_columns: bool = False
+
+    @property
+    def number(self) -> int:
+        """Number of the split."""
+        return self.read.split.number
+
+
+def export_split(task: ExportTask) -> TaskOutput:
+    """Write the selected messages of one split. Every attempt writes the same messages in the same order."""
+    damage: list[Damage] = []
+    rows = 0
+    with DurableDirectory(task.stage) as stage:
+        writers = PartFiles(stage, task.number, task.format, task.partition_by, task.metadata, keep=task.keep_partition_columns)
+        for batch in read_split(task.read, milliseconds=task.format != "parquet", report=damage.append):
+            if task.limit is not None:
+                batch = batch.slice(0, task.limit - rows)
+            rows += batch.num_rows
+            writers.add(batch)
+            if rows == task.limit:
+                break
+        parts = writers.finish()
+    return TaskOutput(parts, rows, tuple(damage[:MAX_FINDINGS]), max(0, len(damage) - MAX_FINDINGS))
+
+
+def empty_part(task: ExportTask) -> PartFile:
+    """Write a file without rows that has the columns of the others."""
+    import pyarrow as pa
+
+    schema = rocketmq_schema(task.read.columns)
+    with DurableDirectory(task.stage) as stage:
+        writers = PartFiles(stage, task.number, task.format, metadata=task.metadata)
+        writers.add(pa.RecordBatch.from_pylist([], schema))
+        return writers.finish()[0]

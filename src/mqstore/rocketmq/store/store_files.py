@@ -7,10 +7,11 @@ Nothing in the directory is changed, locked or created.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
@@ -18,14 +19,15 @@ from mqstore.files.directory_views import SingleFile
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.config import broker_config, consumer_offset_file, topic_config
+from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.config.rocksdb_config import OFFSETS, V2
-from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, parse_delays
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, OffsetTable, load_offset_table
+from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, json_version
+from mqstore.rocketmq.config.topic_table import GROUPS_FILE, TOPICS_FILE, TopicsConfig, load_topics_config
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, TagKeys, parse_delays
 from mqstore.rocketmq.dispatch.index_image import IndexImage
-from mqstore.rocketmq.dispatch.tag_keys import TagKeys
 from mqstore.rocketmq.format import checkpoint as checkpoints
-from mqstore.rocketmq.format import consume_queue, index_file, rocksdb_half_messages, rocksdb_timeline
+from mqstore.rocketmq.format import consume_queue, index_file
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
@@ -33,18 +35,24 @@ from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt
 from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dledger
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.format.log_file import named_start, open_place
-from mqstore.rocketmq.format.profile import VERSIONS, profile, version_rules
-from mqstore.rocketmq.format.rocksdb_half_messages import HalfMessages
-from mqstore.rocketmq.format.rocksdb_index import RocksIndex
-from mqstore.rocketmq.format.rocksdb_timeline import Timeline
+from mqstore.rocketmq.format.profile import VERSIONS, Profile, profile, version_rules
+from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, readers
+from mqstore.rocketmq.format.rocksdb_store import HALF_MESSAGES_FAMILY, TIMELINE_FAMILY, HalfMessages, RocksIndex, Timeline
 from mqstore.rocketmq.query.index_search import scanned_index
-from mqstore.rocketmq.store import stored_config
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
-from mqstore.rocketmq.store.stored_queues import StoredQueues, stored_queues
-from mqstore.rocketmq.store.unread_directories import REQUIRED, unread_directories
-from mqstore.rocketmq.store.unread_parts import unread_parts
-from mqstore.rocketmq.store.version_evidence import Evidence, evidence, written_by_5
+from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
+
+_V5_ONLY = (
+    "abort.bak",
+    "timerwheel",
+    "timerlog",
+    "compaction",
+    "batchconsumequeue",
+    "rocksdbstore",
+    "config/timercheck",
+    "config/topicQueueMapping.json",
+)
 
 
 class StoreFiles:
@@ -100,19 +108,19 @@ class StoreFiles:
         return Databases(self.directory)
 
     @cached_property
-    def topics(self) -> topic_config.TopicsConfig:
+    def topics(self) -> TopicsConfig:
         """The topic configuration."""
-        return stored_config.topics(self.directory, self.databases)
+        return _topics(self.directory, self.databases)
 
     @cached_property
-    def offset_table(self) -> consumer_offset_file.OffsetTable:
+    def offset_table(self) -> OffsetTable:
         """The committed consumer offsets."""
-        return stored_config.offset_table(self.directory, self.databases)
+        return _offset_table(self.directory, self.databases)
 
     @cached_property
     def stored_queues(self) -> StoredQueues:
         """The consume queues, in files or in RocksDB, and which of them are there twice."""
-        return stored_queues(self.directory, self.databases, self.config.consume_queue_file_size, self.log.start)
+        return _stored_queues(self.directory, self.databases, self.config.consume_queue_file_size, self.log.start)
 
     def consume_queues(self) -> Sequence[ConsumeQueueReader]:
         """Return all consume queues on disk, by topic and queue id."""
@@ -183,14 +191,14 @@ class StoreFiles:
     @cached_property
     def timeline(self) -> Timeline | None:
         """The timers in RocksDB; None if there are none, or they are not read."""
-        family = self._index_family(rocksdb_timeline.FAMILY)
+        family = self._index_family(TIMELINE_FAMILY)
         found = Timeline(family) if family is not None else None
         return found if found is not None and not found.is_empty() else None
 
     @cached_property
     def half_messages(self) -> HalfMessages | None:
         """The half messages in RocksDB; None if there are none, or they are not read."""
-        family = self._index_family(rocksdb_half_messages.FAMILY)
+        family = self._index_family(HALF_MESSAGES_FAMILY)
         found = HalfMessages(family) if family is not None else None
         return found if found is not None and not found.is_empty() else None
 
@@ -275,8 +283,8 @@ class StoreFiles:
     def unread_offsets(self) -> str | None:
         """The place of the consumer offsets, if it is not read: a database, or not given. None if they are read."""
         if self.log_only:
-            return consumer_offset_file.CONSUMER_OFFSETS
-        return stored_config.unread_offsets(self.directory, self.databases)
+            return CONSUMER_OFFSETS
+        return _unread_offsets(self.directory, self.databases)
 
     @property
     def queue_database(self) -> str | None:
@@ -296,7 +304,7 @@ class StoreFiles:
     @cached_property
     def evidence(self) -> Evidence:
         """The profile that the files suggest, and what in them does."""
-        return evidence(self)
+        return _evidence(self)
 
     def rules(self, version: str | None = None) -> DispatchRules:
         """Return the broker settings that decide the contents of derived files: configured, or inferred from the directories.
@@ -337,3 +345,187 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
         directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
     )
     return marks >= 2
+
+
+# The configuration of a store as its broker would load it: from JSON files, or from RocksDB databases.
+#
+# Of two tables, the one with the later data version counts, as at the start of a broker that changed from files to databases. Consumer
+# offsets in a database have no data version: they count if there are any.
+
+
+def _is_later(directory: ReadOnlyDirectory, relative: str, version: rocksdb_config.DataVersion | None) -> bool:
+    """Return whether a file of JSON has a later data version than a database."""
+    if not directory.exists(relative):
+        return False
+    found = json_version(fastjson.load(directory, relative).value.get("dataVersion"))
+    return found is not None and version is not None and found > version
+
+
+def _topics(directory: ReadOnlyDirectory, databases: Databases) -> TopicsConfig:
+    """Return the topics and groups of a store."""
+    found = load_topics_config(directory)
+    for place in (TOPICS, V2):
+        database = databases.open(place)
+        if database is not None:
+            table = rocksdb_config.topics(database)
+            if table.by_name and not _is_later(directory, TOPICS_FILE, table.version):
+                found = replace(found, topics=table.by_name)
+            found = replace(found, of_5=True, findings=(*found.findings, *table.findings))
+    for place in (GROUPS, V2):
+        database = databases.open(place)
+        if database is not None:
+            names = rocksdb_config.groups(database)
+            if names.names and not _is_later(directory, GROUPS_FILE, names.version):
+                found = replace(found, groups=names.names)
+            found = replace(found, of_5=True, findings=(*found.findings, *names.findings))
+    return found
+
+
+def _offset_table(directory: ReadOnlyDirectory, databases: Databases) -> OffsetTable:
+    """Return the consumer offsets of a store."""
+    found = load_offset_table(directory)
+    for place in (OFFSETS, V2):
+        database = databases.open(place)
+        if database is not None:
+            table = rocksdb_config.offsets(database)
+            if table.offsets or table.unsplit or found.used is None:
+                return table
+            found = replace(found, findings=(*found.findings, *table.findings))
+    return found
+
+
+def _unread_offsets(directory: ReadOnlyDirectory, databases: Databases) -> str | None:
+    """Return the database that holds the consumer offsets and is not read; None if they are read."""
+    if directory.exists(CONSUMER_OFFSETS):
+        return None
+    return next((place for place in (OFFSETS, V2) if databases.why_unread(place) is not None), None)
+
+
+# The consume queues of a store: files, entries in a RocksDB database, or both side by side.
+#
+# With both (`CombineConsumeQueueStore`, or a change of `storeType`), the kind that reaches further into the log is the store's; of two that
+# reach equally far, the files. A queue that only the other kind has belongs to the store, too. `second` are the queues of the other kind
+# that the store has twice.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQueues:
+    """queues, second: by topic and queue id. unread: the database that holds the queues and is not read; None if they are read.
+
+    unread_beside: a database that is not read, of queues that the store also has as files.
+    """
+
+    queues: tuple[ConsumeQueueReader, ...]
+    second: tuple[ConsumeQueueReader, ...] = ()
+    findings: tuple[Damage, ...] = ()
+    unread: str | None = None
+    unread_beside: str | None = None
+
+
+def _stored_queues(directory: ReadOnlyDirectory, databases: Databases, file_size: int | None, log_start: int) -> StoredQueues:
+    """List the queues of a store. file_size: bytes of a queue file, if configured. log_start: physical offset of the log's start."""
+    # a truncated file in a queue of one file is recognised by the file size of the other queues
+    size = file_size or consume_queue.common_file_size(directory)
+    files = tuple(ConsumeQueueReader(directory, topic, queue_id, file_size=size) for topic, queue_id in consume_queue.queues(directory))
+    found: list[RocksQueueReader] = []
+    findings: list[Damage] = []
+    unread: str | None = None
+    for place in QUEUE_PLACES:
+        database = databases.open(place)
+        if database is not None:
+            queues, odd = readers(directory, database, log_start)
+            found += queues
+            findings += odd
+        elif databases.why_unread(place) is not None:
+            unread = place
+    if not found:
+        beside = bool(files) and unread == "consumequeue_rocksdb"
+        return StoredQueues(files, (), tuple(findings), None if beside else unread, unread if beside else None)
+    first, second = (found, files) if _reach(found) > _reach(files) else (files, found)
+    known = {(queue.topic, queue.queue_id) for queue in first}
+    further = [queue for queue in second if (queue.topic, queue.queue_id) not in known]
+    again = [queue for queue in second if (queue.topic, queue.queue_id) in known]
+    return StoredQueues(_sorted([*first, *further]), _sorted(again), tuple(findings))
+
+
+def _reach(queues: Sequence[ConsumeQueueReader]) -> int:
+    """Return how far into the log queues reach."""
+    return max((queue.max_physical_offset for queue in queues), default=-1)
+
+
+def _sorted(queues: Iterable[ConsumeQueueReader]) -> tuple[ConsumeQueueReader, ...]:
+    return tuple(sorted(queues, key=lambda queue: (queue.topic, queue.queue_id)))
+
+
+# Which version's broker wrote a store last, as far as its files show it, and by which of them.
+#
+# Nothing in a store states the version. Files, fields and forms of bytes that only later versions write do; without any of them the
+# oldest version that fits is suggested; a later broker may have written the store.
+
+
+class Evidence(NamedTuple):
+    """The profile that the files suggest, and what in them does."""
+
+    profile: Profile
+    why: str
+
+
+def _evidence(store: StoreFiles) -> Evidence:
+    """Return what the files suggest."""
+    why = next(_v5(store), None)
+    if why is None:
+        return Evidence(profile("4.9.3"), "nothing in the store is written by 5.x only")
+    if store.checkpoint.logics_physical_offset > 0:
+        return Evidence(profile("5.5.0"), "the checkpoint has a sixth field, which 5.5.0 writes")
+    if store.directory.exists("rocksdbstore"):
+        return Evidence(profile("5.4.0"), "there is a directory rocksdbstore, which 5.4.0 and later make")
+    if store.indexes_tags:
+        return Evidence(profile("5.4.0"), "the index has entries of tags, which 5.4.0 and later write")
+    return Evidence(profile("5.3.3"), why)
+
+
+def written_by_5(store: StoreFiles) -> bool:
+    """Return whether anything in a store is written by 5.x only."""
+    return next(_v5(store), None) is not None
+
+
+def _v5(store: StoreFiles) -> Iterator[str]:
+    """Yield what in a store is written by 5.x only, the cheapest to find first."""
+    point = store.checkpoint
+    if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0:
+        yield "the checkpoint has fields that 5.x writes"
+    for place in _V5_ONLY:
+        if store.directory.exists(place):
+            yield f"there is {place}, which 5.x makes"
+    if store.queue_database is not None or store.offset_database is not None:
+        yield "queues or offsets are in RocksDB, which 5.x can do"
+    if store.topics.of_5 or store.offset_table.of_5:
+        yield "the configuration has properties that 5.x writes"
+    if _abort_has_content(store):
+        yield "the file abort has contents, which 5.x writes"
+    if _newest_file_is_of_5(store):
+        yield "the first record of the newest log file has a form that 5.x writes"
+    if store.indexes_tags:
+        yield "the index has entries of tags, which 5.4.0 and later write"
+
+
+def _abort_has_content(store: StoreFiles) -> bool:
+    try:
+        return bool(store.directory.read("abort", 64))
+    except CannotOpenError:
+        return False  # that it exists is all that counts for a broker
+
+
+def _newest_file_is_of_5(store: StoreFiles) -> bool:
+    """Return whether the first record of the newest written log file has version 2, or properties that end as 5.3 writes them.
+
+    4.3 to 4.7 end them in the same way. Beside a checkpoint, a 5.x broker has left further signs, so that without any it was one of these.
+    """
+    number = store.log.last_written()
+    if number < 0:
+        return False
+    file = store.log.files[number]
+    message = store.log.record(file.start + store.log.header_size)
+    if message is None:
+        return False
+    return message.version == 2 or (message.properties.endswith(b"\x02") and not store.checkpoint.exists)

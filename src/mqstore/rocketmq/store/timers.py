@@ -20,7 +20,7 @@ import numpy as np
 
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.record import Record
-from mqstore.rocketmq.format.rocksdb_timeline import ROLL_LABEL, Timeline
+from mqstore.rocketmq.format.rocksdb_store import ROLL_LABEL, Timeline
 from mqstore.rocketmq.format.system_topics import TIMER_TOPIC
 from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, UNIT_SIZE, TimerLog, read_check
 from mqstore.rocketmq.store.databases import INDEX_PLACE

@@ -1,8 +1,6 @@
 """Parts of a store that are recognised and not read: what they are, and how a store shows that it has them.
 
-    ledger = second_log(directory)
-    if ledger is not None:
-        found.append(f"the log of a DLedger group beside the commit log ({ledger})")
+    dledger-*/data            the log of a DLedger group, if there is a commit log, too
     consumequeue/CURRENT      consume queues in RocksDB, if the database is not read
     compaction/compactionLog  compaction topics; every 5.5.0 broker has compaction/position-checkpoint, be it for none
     kvStore                   messages that pop consumers have in hand, in RocksDB; 5.5.0 makes the database, be it for none
@@ -15,9 +13,11 @@ What is not read is never called damaged, and never said to be missing.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 
 from mqstore.errors import CannotOpenError
-from mqstore.files import ReadOnlyDirectory
+from mqstore.files import DirectoryEntry, ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
@@ -33,6 +33,11 @@ _DATABASES = (
     (OFFSETS, "consumer offsets kept in RocksDB"),
     (V2, "configuration kept in RocksDB"),
 )
+REQUIRED = ("", "commitlog")
+_QUEUES = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
+_PLACES = (*_QUEUES, "index", "config")
+NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; put the directory back, or rebuild it from the log"
+_ADVICE = "it is skipped: replace it with the directory that belongs there"
 
 
 def _has_compacted_queues(directory: ReadOnlyDirectory) -> bool:
@@ -99,3 +104,40 @@ def unread_parts(directory: ReadOnlyDirectory, databases: Databases) -> list[str
         found.append(f"the log of a DLedger group beside the commit log ({ledger})")
     found += [f"{name}: {why}" for place, name in _DATABASES if (why := databases.why_unread(place)) is not None]
     return list(dict.fromkeys(found))
+
+
+# Directories of a store that cannot be listed: no permission, a link that leads nowhere or in a circle, a file in their place.
+#
+#     commitlog/           must be listed: without it there is no store to speak of
+#     consumequeue/T/Q/    one of them is a finding, and what is in it is neither damaged nor missing: it is not known
+#
+# `StoreFiles` reads the rest of the store.
+
+
+def unread_directories(directory: ReadOnlyDirectory) -> Iterator[Damage]:
+    """Yield a finding for each place of a directory that is not read. The queues' own directories must have been listed before."""
+    for place in _PLACES:
+        if directory.has_entry(place) and not directory.is_directory(place) and place not in directory.unlisted:
+            yield Damage(place, 0, 0, Kind.UNREADABLE, NOT_A_DIRECTORY)
+    for place in _QUEUES:
+        for topic in directory.entries(place):
+            own = f"{place}/{topic.name}"
+            if topic.is_directory:
+                yield from (_dead_link(f"{own}/{queue.name}") for queue in directory.entries(own) if _is_dead_link(queue))
+            elif _is_dead_link(topic):
+                yield _dead_link(own)
+    for path, why in sorted(directory.unlisted.items()):
+        yield Damage(path, 0, 0, Kind.UNREADABLE, why)
+
+
+def _is_dead_link(entry: DirectoryEntry) -> bool:
+    return entry.is_link and not entry.is_directory and not entry.is_file
+
+
+def _dead_link(path: str) -> Damage:
+    return Damage(path, 0, 0, Kind.UNREADABLE, f"a link that leads nowhere or in a circle; {_ADVICE}")
+
+
+def below(path: str, places: Sequence[str]) -> bool:
+    """Return whether a path is one of these places or below one."""
+    return any(path == place or path.startswith(f"{place}/") for place in places)

@@ -20,6 +20,7 @@ from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueu
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
+from mqstore.rocketmq.store.store import RocketMQStore
 
 ENTRIES_AT_ONCE = 1 << 16
 MAX_FINDINGS = 200  # findings per queue that are listed
@@ -230,3 +231,42 @@ class BatchQueueProof:
             sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
             damage.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
         return damage
+
+
+# Comparing the second consume queues of a store with its log: files beside a RocksDB database, or the other way round.
+#
+# A broker that keeps both fills them from one dispatch; one whose `storeType` was changed leaves the old kind where it was. So a second
+# queue may end early, which is a note; entries that contradict the log are damage.
+
+
+class SecondQueues:
+    """The proofs of the queues that a store has twice."""
+
+    def __init__(self, store: RocketMQStore) -> None:
+        self._proofs = {
+            (queue.topic, queue.queue_id): QueueProof(queue, store.tags_code_resolver(queue.topic, queue.queue_id), unclean=True)
+            for queue in store.stored_queues.second
+        }
+
+    def compare(self, run: QueueRun) -> None:
+        """Compare the entries that a range of log yields with those of a second queue."""
+        proof = self._proofs.get((run.topic, run.queue_id))
+        if proof is not None and not run.batch:
+            proof.compare(run)
+            proof.fresh.clear()
+
+    def damage(self, log: CommitLog, log_end: int) -> Iterator[Damage]:
+        """Yield what is wrong with the second queues, once the whole log was compared."""
+        for proof in self._proofs.values():
+            yield from proof.queue.findings
+            proof.finish(log, log_end)
+            proof.queue.drop()
+            yield from proof.damage
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the second queues lack."""
+        lacking = sum(proof.pending_count + proof.missing_count for proof in self._proofs.values())
+        if lacking:
+            kind = {proof.queue.place(0)[0].split("/")[0] for proof in self._proofs.values()}
+            where = " and ".join(sorted(kind))
+            yield f"{len(self._proofs)} queues are there twice, as files and in RocksDB; those in {where} lack {lacking} of the entries"

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, merge_adjacent
-from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, dispatch_positions
-from mqstore.rocketmq.dispatch.tag_keys import TagKeys, tags_hash
+from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, TagKeys, dispatch_positions, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
@@ -31,14 +30,11 @@ from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.rocketmq.store.unread_directories import below
-from mqstore.rocketmq.verify.database_index_proof import DatabaseIndexProof
-from mqstore.rocketmq.verify.index_proof import IndexProof, check_chains, keys_without_entry, unfinished_put
+from mqstore.rocketmq.store.unread_parts import below
+from mqstore.rocketmq.verify.index_proof import DatabaseIndexProof, IndexProof, check_chains, keys_without_entry, unfinished_put
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, SplitsAhead, check_split, plan
-from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof
-from mqstore.rocketmq.verify.second_queues import SecondQueues
-from mqstore.rocketmq.verify.timeline_proof import TimelineProof
-from mqstore.rocketmq.verify.timer_proof import TimerProof
+from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof, SecondQueues
+from mqstore.rocketmq.verify.timer_proof import TimelineProof, TimerProof
 from mqstore.table.arrow_spans import distinct
 from mqstore.threads import TaskThreads
 

@@ -459,7 +459,11 @@ def _request(message: ReplayMessage, queue: WriteQueue) -> tuple[dict[str, objec
     body, sys_flag = message.body, 0
     if message.compressed and len(body) >= COMPRESS_FROM:
         body, sys_flag = zlib.compress(body, 5), record.COMPRESSED
-    text = Message(message.topic, b"", properties=message.rocketmq_properties()).encoded_properties("4.9.3").decode("utf-8", "replace")
+    text = (
+        Message(message.topic, b"", properties=message.rocketmq_properties())
+        .encoded_properties(trailing_separator=False)
+        .decode("utf-8", "replace")
+    )
     born = message.born_timestamp if message.born_timestamp is not None else time.time_ns() // 1_000_000
     header: dict[str, object] = {
         "a": GROUP,

@@ -135,7 +135,7 @@ class Client(RemotingConnection):
             "f": 0,
             "g": time.time_ns() // 1_000_000,
         }
-        header |= {"h": 0, "i": message.encoded_properties("4.9.3").decode(), "j": 0, "k": False, "m": False}
+        header |= {"h": 0, "i": message.encoded_properties(trailing_separator=False).decode(), "j": 0, "k": False, "m": False}
         answered = self.call(RequestCode.SEND_MESSAGE_V2, header, body.encode() if isinstance(body, str) else body)
         fields = answered.ext or {}
         return SendReceipt(topic, int(fields["queueId"]), int(fields["queueOffset"]), fields["msgId"], unique)

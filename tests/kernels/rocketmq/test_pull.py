@@ -21,7 +21,8 @@ from mqstore.rocketmq.query.pull import GetResult, GetStatus, PullRules, _scan_s
 VERSIONS = ("4.9.3", "5.3.3")
 TAGS = ("TagA", "TagB", "TagC")
 LIMITS = (
-    "is_v5", "in_memory_bytes", "travel_files", "max_filter_bytes", "count_in_memory", "bytes_in_memory", "count_on_disk", "bytes_on_disk",
+    "goes_on_to_next_file", "in_memory_bytes", "travel_files", "max_filter_bytes",
+    "count_in_memory", "bytes_in_memory", "count_on_disk", "bytes_on_disk",
 )  # fmt: skip
 
 

@@ -175,7 +175,9 @@ def test_the_level_of_the_next_try_follows_the_tries_unless_one_is_asked_for(del
 def test_topic_and_id_of_the_first_send_are_kept_through_all_tries() -> None:
     once = sent_back(SOURCE, "g", 0, 16, "4.9.3")
     assert once.property_map()["ORIGIN_MESSAGE_ID"] == "7F00000100002A9F00000000000043E8"
-    again = Record(once.topic, b"x", physical_offset=99, store_host="127.0.0.1:1", properties=once.encoded_properties("4.9.3"))
+    again = Record(
+        once.topic, b"x", physical_offset=99, store_host="127.0.0.1:1", properties=once.encoded_properties(trailing_separator=False)
+    )
     twice = sent_back(again, "g", 0, 16, "4.9.3").property_map()
     assert (twice["RETRY_TOPIC"], twice["ORIGIN_MESSAGE_ID"]) == ("orders", "7F00000100002A9F00000000000043E8")
 

@@ -57,7 +57,7 @@ cdef class PullResult:
     cdef _lay_out(self)
 
 cdef class Limits:
-    cdef public bint is_v5
+    cdef public bint goes_on_to_next_file
     cdef public long long in_memory_bytes, travel_files, max_filter_bytes, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
 
 cpdef long long scan(

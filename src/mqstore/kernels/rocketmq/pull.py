@@ -111,9 +111,18 @@ class Limits:
     """The limits of a pull, see `mqstore.rocketmq.query.pull.PullRules`. bytes_*: at most the limit of one answer."""
 
     def __init__(
-        self, *, is_v5, in_memory_bytes, travel_files, max_filter_bytes, count_in_memory, bytes_in_memory, count_on_disk, bytes_on_disk
+        self,
+        *,
+        goes_on_to_next_file,
+        in_memory_bytes,
+        travel_files,
+        max_filter_bytes,
+        count_in_memory,
+        bytes_in_memory,
+        count_on_disk,
+        bytes_on_disk,
     ):
-        self.is_v5 = is_v5
+        self.goes_on_to_next_file = goes_on_to_next_file
         self.in_memory_bytes = in_memory_bytes
         self.travel_files = travel_files
         self.max_filter_bytes = max_filter_bytes
@@ -161,7 +170,7 @@ def scan(
     limit: cython.longlong = limits.max_filter_bytes
     max_messages: cython.longlong
     max_bytes: cython.longlong
-    is_v5: cython.bint = limits.is_v5
+    goes_on_to_next_file: cython.bint = limits.goes_on_to_next_file
     filtered: cython.bint = hashes is not None
     wanted: cython.bint
     if first < 0 or stop > b.shape[0] // ENTRY_SIZE or out.shape[0] < SCAN_HEADER + ROW_NUMBERS:
@@ -178,7 +187,7 @@ def scan(
         size = i32(b, p + ENTRY_AT_SIZE)
         if physical < 0 or size <= 0:
             return UNDECIDED
-        if not is_v5:
+        if not goes_on_to_next_file:
             examined = physical
         if taken > 0:
             if log_max - physical > limits.in_memory_bytes:
@@ -332,7 +341,7 @@ class PullPath:
         if start >= size or size * ENTRY_SIZE > mapped.octets.shape[0]:
             return None
         taken = scan(mapped.octets, start, size, at, count, log_max, limits, self.out, hashes)
-        if taken < 0 or (taken == 0 and limits.is_v5 and limits.travel_files != 1):
+        if taken < 0 or (taken == 0 and limits.goes_on_to_next_file and limits.travel_files != 1):
             return None
         at += self.out[SCAN_CONSUMED]
         suggest = log_max - self.out[SCAN_EXAMINED] > limits.in_memory_bytes

@@ -56,7 +56,7 @@ class PullResult:
     def sizes(self) -> list[int]: ...
 
 class Limits:
-    is_v5: bool
+    goes_on_to_next_file: bool
     in_memory_bytes: int
     travel_files: int
     max_filter_bytes: int
@@ -67,7 +67,7 @@ class Limits:
     def __init__(
         self,
         *,
-        is_v5: bool,
+        goes_on_to_next_file: bool,
         in_memory_bytes: int,
         travel_files: int,
         max_filter_bytes: int,

@@ -60,7 +60,7 @@ cdef class LogEnd:
 cdef class PutPath:
     cdef object ok
     cdef bytes default_host
-    cdef bint is_v5
+    cdef bint trailing_separator
     cdef long long max_body_size, max_record_size, limit
     cdef public dict topics, hosts
     cdef public int busy
@@ -88,7 +88,7 @@ cdef inline char *add_pair(char *to, const char *name, const char *value, Py_ssi
     memcpy(to + 5, value, size)
     return to + 5 + size
 
-cdef inline bytes join_properties(keys, tags, bint is_v5):
+cdef inline bytes join_properties(keys, tags, bint trailing_separator):
     """Return the property text of keys and tags, which are strings or None."""
     cdef const char *key = NULL
     cdef const char *tag = NULL
@@ -99,7 +99,7 @@ cdef inline bytes join_properties(keys, tags, bint is_v5):
     if tags is not None:
         tag = PyUnicode_AsUTF8AndSize(tags, &tag_size)
     cdef bytes text = PyBytes_FromStringAndSize(
-        NULL, (key != NULL) * (key_size + 5) + (tag != NULL) * (tag_size + 5) + (key != NULL and tag != NULL) + is_v5
+        NULL, (key != NULL) * (key_size + 5) + (tag != NULL) * (tag_size + 5) + (key != NULL and tag != NULL) + trailing_separator
     )
     cdef char *to = PyBytes_AS_STRING(text)
     if key != NULL:
@@ -109,7 +109,7 @@ cdef inline bytes join_properties(keys, tags, bint is_v5):
             to[0] = 2
             to += 1
         to = add_pair(to, "TAGS", tag, tag_size)
-    if is_v5:
+    if trailing_separator:
         to[0] = 2
     return text
 

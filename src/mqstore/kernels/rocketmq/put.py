@@ -75,13 +75,13 @@ class Message:
     def properties(self, value):
         self._given, self._keys, self._tags = value, None, None
 
-    def encoded_properties(self, version):
-        """Return the property text as a broker of this version stores it; a text given as bytes is returned unchanged."""
+    def encoded_properties(self, *, trailing_separator):
+        """Return the property text, with a separator after its last pair if asked for; a text given as bytes is returned unchanged."""
         given = self.properties
         if isinstance(given, bytes):
             return given
         text = "\x02".join([f"{name}\x01{value}" for name, value in given.items()])
-        return (text + "\x02" if version != "4.9.3" and text else text).encode("utf-8", "surrogatepass")
+        return (text + "\x02" if trailing_separator and text else text).encode("utf-8", "surrogatepass")
 
     def property_map(self):
         """Return the properties as name -> value."""
@@ -204,11 +204,11 @@ class PutPath:
     this long; set while dispatch lags, which would otherwise wait for its turn most of the time.
     """
 
-    def __init__(self, ok, default_host, *, is_v5, max_body_size, max_record_size):
+    def __init__(self, ok, default_host, *, trailing_separator, max_body_size, max_record_size):
         """ok: the status of a stored message. max_body_size, max_record_size: the largest that the store accepts, in bytes."""
         self.ok = ok
         self.default_host = default_host
-        self.is_v5 = is_v5
+        self.trailing_separator = trailing_separator
         self.max_body_size = min(max_body_size, LONGEST_BODY)
         self.max_record_size = max_record_size
         self.topics = {}
@@ -275,7 +275,7 @@ class PutPath:
                 return None
         elif not m._given and (m._keys is None or type(m._keys) is str) and (m._tags is None or type(m._tags) is str):
             try:
-                text = join_properties(m._keys, m._tags, self.is_v5)
+                text = join_properties(m._keys, m._tags, self.trailing_separator)
             except UnicodeEncodeError:
                 return None
         else:

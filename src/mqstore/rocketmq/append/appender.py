@@ -131,7 +131,7 @@ class Appender:
         self.path = PutPath(
             PutStatus.PUT_OK,
             self._default_host,
-            is_v5=self.follows.ends_with_separator,
+            trailing_separator=self.follows.ends_with_separator,
             max_body_size=config.max_message_size,
             max_record_size=self.max_record_size,
         )
@@ -155,13 +155,13 @@ class Appender:
     def put_slow(self, message: Message) -> PutResult:
         """Append a message that the fast path did not accept, or refuse it with a status and a sentence."""
         given = message.properties
-        properties = given if type(given) is bytes else message.encoded_properties(self.version)
+        properties = given if type(given) is bytes else message.encoded_properties(trailing_separator=self.follows.ends_with_separator)
         if b"DELAY" in properties and message.sys_flag & TRANSACTION_MASK in QUEUED_TYPES:
             try:
                 message = delayed(message, self._levels, self._release.version)
             except ValueError as error:
                 return illegal(str(error))
-            properties = message.encoded_properties(self.version)
+            properties = message.encoded_properties(trailing_separator=self.follows.ends_with_separator)
         if self.follows.has_timer_wheel and b"TIMER_" in properties and asks_for_timer(message, self.version):
             return illegal("the message asks for the timer wheel of 5.x (TIMER_ properties), which is not supported; use a delay level")
         if self._property_crc and record.CRC_PROPERTY in properties:
@@ -228,7 +228,7 @@ class Appender:
     def put_messages(self, batch: MessageBatch) -> PutResult:
         """Append a producer's batch: all of it into one file, or nothing."""
         envelope = batch.envelope
-        shared = envelope.encoded_properties(self.version)
+        shared = envelope.encoded_properties(trailing_separator=self.follows.ends_with_separator)
         known = self.admission.topic(envelope.topic)
         refused = self.admission.batch_refusal(known, batch, shared)
         if refused is not None:

@@ -1,6 +1,6 @@
 """Messages that a producer puts into a store, and the result of a put.
 
-    >>> Message("orders", b"paid", keys="o-1 o-2", tags="eu", properties={"a": "1"}).encoded_properties("4.9.3")
+    >>> Message("orders", b"paid", keys="o-1 o-2", tags="eu", properties={"a": "1"}).encoded_properties(trailing_separator=False)
     b'KEYS\\x01o-1 o-2\\x02TAGS\\x01eu\\x02a\\x011'
 
 A property text is stored in the given order, and nothing is added to it. What a broker does on its send path (adding CLUSTER,
@@ -25,7 +25,7 @@ DEFAULT_HOST = "127.0.0.1:10911"
 
 def property_text(message: Message, version: str) -> bytes:
     """Return the property text of a message as a broker of this version stores it; a text given as bytes is returned unchanged."""
-    return message.encoded_properties(version)
+    return message.encoded_properties(trailing_separator=version_rules(version).ends_with_separator)
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,7 @@ def kernel_limits(rules: PullRules) -> Limits:
     """Convert the rules for the kernel."""
     max_total = rules.total_limit if rules.follows.goes_on_to_next_file else 1 << 62
     return Limits(
-        is_v5=rules.follows.goes_on_to_next_file,
+        goes_on_to_next_file=rules.follows.goes_on_to_next_file,
         in_memory_bytes=rules.in_memory_bytes,
         travel_files=rules.travel_files,
         max_filter_bytes=rules.max_filter_bytes,

@@ -216,3 +216,54 @@ def test_a_store_that_is_no_directory_is_not_repaired() -> None:
     for case in (KILLED, MIXED):
         with pytest.raises(UnsupportedError, match="unpack or copy the store first"):
             mqstore.open(case.archive).repair()
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in ("to", "files", "seconds", "carving_seconds")}
+
+
+def test_a_salvage_of_a_store_writes_and_reports_what_the_command_does(store: RocketMQ, node: RabbitMQ, tmp_path: Path) -> None:
+    for opened_store, path in ((store, opened(KILLED)), (node, opened(MIXED))):
+        own, other = tmp_path / f"{opened_store.family}.jsonl", tmp_path / f"{opened_store.family}.command.jsonl"
+        with unchanged(path):
+            report = opened_store.salvage(own)
+        printed = run_cli("salvage", path, "--to", other, "-o", "json")
+        assert without_times(report.as_dict()) == without_times(printed.document)
+        assert report.ok == (printed.status == 0)
+        assert own.read_bytes() == other.read_bytes()
+        assert own.stat().st_size == printed.document["bytes"] > 0
+
+
+@pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
+def test_a_salvage_into_a_new_store_reports_what_the_command_does(kind: str, store: RocketMQ, node: RabbitMQ, tmp_path: Path) -> None:
+    opened_store, path = (store, opened(KILLED)) if kind == "rocketmq" else (node, opened(MIXED))
+    report = opened_store.salvage(tmp_path / "own", as_kind=kind)
+    printed = run_cli("salvage", path, "--to", tmp_path / "other", "--as", kind, "-o", "json").document
+    assert without_times(report.as_dict()) == without_times(printed)
+    assert len(mqstore.open(tmp_path / "own").messages()) == report.as_dict()["messages"] > 0
+
+
+def test_what_is_no_store_any_more_is_salvaged_as_the_command_does(tmp_path: Path) -> None:
+    wrecks = {
+        "image": tmp_path / "disk.img",
+        "log": next(path for path in sorted((opened(KILLED) / "commitlog").iterdir()) if path.name.isdigit()),
+        "file": next(iter(sorted(opened(MIXED).rglob("*.rdq")))),
+    }
+    wrecks["image"].write_bytes(bytes(7777) + wrecks["log"].read_bytes() + b"noise" + wrecks["file"].read_bytes())
+    for name, wreck in wrecks.items():
+        report = mqstore.salvage(wreck, tmp_path / f"{name}.jsonl", threads=1 if name != "file" else None)
+        words = ("--threads", 1) if name != "file" else ()
+        printed = run_cli("salvage", wreck, "--to", tmp_path / f"{name}-other.jsonl", *words, "-o", "json").document
+        assert without_times(report.as_dict()) == without_times(printed)
+        assert report.as_dict()["messages"] > 0
+        assert [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}.*jsonl"))] == [
+            path.read_bytes() for path in sorted(tmp_path.glob(f"{name}-other.*jsonl"))
+        ]
+
+
+def test_a_wreck_at_a_url_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="copy it first"):
+        mqstore.salvage("s3://bucket/store", tmp_path / "out.jsonl")
+    done = run_cli("salvage", "s3://bucket/store", "--to", tmp_path / "out.jsonl")
+    assert (done.status, done.stderr.count("\n")) == (2, 1)
+    assert "copy it first" in done.stderr

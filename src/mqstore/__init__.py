@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mqstore import kernels as _kernels  # noqa: F401 (fails at once, with a sentence, where they are not compiled)
 from mqstore.errors import (
@@ -33,6 +33,7 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
+    from mqstore.wreck.salvage import AnyReport
 
 __all__ = [
     "CannotOpenError",
@@ -46,6 +47,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "open",
+    "salvage",
 ]
 
 
@@ -69,6 +71,19 @@ def open(
     from mqstore.stores import open_store
 
     return open_store(as_location(path, fs_options or {}), config=None if config is None else Path(config), now=now)
+
+
+def salvage(path: str | os.PathLike[str], to: str | os.PathLike[str], **options: Any) -> AnyReport:
+    """Recover every intact message of a store, of what is left of one, or of a disk image; what is at the path decides how.
+
+    to: a new file (`.jsonl`, `.parquet`), with as_kind a new directory, or the address of a running broker. options: those of
+    `mqstore.wreck.salvage`, such as verdicts, as_kind and resume. A store that can be opened has the same verb.
+    Raises UsageError, CannotOpenError, NotAStoreError, TargetError. Changes nothing at the path, and never overwrites.
+    """
+    from mqstore.files.location import as_location
+    from mqstore.wreck.salvage import salvage
+
+    return salvage(as_location(path), to, **options)
 
 
 def __dir__() -> list[str]:

@@ -354,6 +354,42 @@ class Report(Shown):
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SalvageReport:
+    """Messages of a store that were written to a file. verdicts: all messages by verdict; messages: those written; bytes: of the file.
+
+    store: the path of the store. findings: None for a store whose damaged messages say it all.
+    """
+
+    store: str
+    to: str
+    format: str
+    messages: int
+    bytes: int
+    verdicts: dict[str, int]
+    findings: tuple[Damage, ...] | None
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was damaged or missing."""
+        return not self.findings and not any(self.verdicts.get(verdict, 0) for verdict in (Verdict.DAMAGED, Verdict.UNREACHABLE))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `salvage -o json` prints."""
+        return {
+            "to": self.to,
+            "format": self.format,
+            "ok": self.ok,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "verdicts": {str(verdict): self.verdicts.get(verdict, 0) for verdict in Verdict},
+            **({} if self.findings is None else {"damage": [item.as_dict() for item in self.findings]}),
+            "seconds": round(self.seconds, 3),
+            "store": self.store,
+        }
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

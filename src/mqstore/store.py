@@ -9,6 +9,7 @@
     usage       what takes the space                             usage
     diagnose    what a broker makes of it, and what to do next   diagnose
     repair      what would be changed, and the changes           repair
+    salvage     every intact message, written elsewhere          salvage
     export      files of messages                                export
 
 A topic is not a vhost: which messages are meant is said in the terms of the family. Verbs, reports and progress are the same.
@@ -104,6 +105,10 @@ class Store(Protocol):
 
         journal: the undo journal, a directory outside the store; by default beside it.
         """
+        ...
+
+    def salvage(self, to: Any, *, observer: Observer = NOBODY) -> Answer:
+        """Write every intact message, with its verdict, to a file, a new store or a running broker."""
         ...
 
     def export(self, to: Any, *, progress: Progress | None = None) -> Answer:

@@ -28,7 +28,7 @@ from mqstore.errors import TargetError
 KILLS = 20
 SPLIT = 40_000
 MESSAGES = 60  # of a fragment, and of a batch of RabbitMQ
-LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.carve", "mqstore.cli.jobs.salvage", "mqstore.wreck.rows")
+LOADED = ("pyarrow.parquet", "mqstore.cli.main", "mqstore.cli.jobs.salvage", "mqstore.wreck.salvage")
 
 
 def start(image: Path, place: Path, suffix: str) -> int:
@@ -115,7 +115,7 @@ def test_a_run_that_ended_between_its_two_files_goes_on_with_the_second(tmp_path
         raise TargetError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqstore.wreck.rows.write_carved_rabbitmq_rows", ending)
+        patch.setattr("mqstore.wreck.salvage.write_carved_rabbitmq_rows", ending)
         assert run_cli(*asked).status == 2
     first, second = tmp_path / "found.rocketmq.jsonl", tmp_path / "found.rabbitmq.jsonl"
     assert (first.exists(), second.exists()) == (True, False)

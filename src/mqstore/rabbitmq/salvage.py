@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
-from mqstore.findings import Damage, Verdict
+from mqstore.findings import Damage, SalvageReport, Verdict
 from mqstore.kernels.rabbitmq import message_store, message_terms
 from mqstore.rabbitmq.convert.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
@@ -224,37 +224,6 @@ def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
 WRITTEN = frozenset({Verdict.INTACT, Verdict.CONSUMED, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED})
 
 
-@dataclass(frozen=True, slots=True)
-class SalvageReport:
-    """The result of a salvage. verdicts: all rows by verdict; messages: those written; bytes: size of the file."""
-
-    to: str
-    format: str
-    messages: int
-    bytes: int
-    verdicts: dict[str, int]
-    findings: tuple[Damage, ...]
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was damaged or missing."""
-        lost = sum(self.verdicts.get(verdict, 0) for verdict in (Verdict.DAMAGED, Verdict.UNREACHABLE))
-        return not self.findings and not lost
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "to": self.to,
-            "format": self.format,
-            "ok": self.ok,
-            "messages": self.messages,
-            "bytes": self.bytes,
-            "verdicts": {str(verdict): self.verdicts.get(verdict, 0) for verdict in Verdict},
-            "damage": [item.as_dict() for item in self.findings],
-            "seconds": round(self.seconds, 3),
-        }
-
-
 def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> RabbitMQStore:
     """Return the store at path, or the parts of one: a directory, any single file, an archive. It is read carefully.
 
@@ -266,12 +235,16 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | 
     elif not path.exists():
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
     directory = open_parts(path if keep is None else keep.store_root())
-    known = tuple(names)
-    store = RabbitMQStore(path, names=known, now=now, keep=keep, directory=directory, careful=True)
-    guessed = guess_names(store.vhosts)
-    if guessed:
-        store = RabbitMQStore(path, names=(*known, *guessed), now=now, keep=keep, directory=directory, careful=True)
-    return store
+    return as_wreck(RabbitMQStore(path, names=names, now=now, keep=keep, directory=directory, careful=True))
+
+
+def as_wreck(store: RabbitMQStore) -> RabbitMQStore:
+    """Return a store read carefully, with the names of its queues as far as they can be guessed."""
+    careful = store.carefully()
+    guessed = guess_names(careful.vhosts)
+    if not guessed:
+        return careful
+    return RabbitMQStore(store.path, names=(*store.names, *guessed), now=store.now, keep=store, directory=store.directory, careful=True)
 
 
 def messages_of(
@@ -321,7 +294,8 @@ def salvage(
     else:
         batches = messages_of(store, RABBITMQ_COLUMNS, vhosts, queues)
     written = write_rows(batches, rabbitmq_schema(RABBITMQ_COLUMNS), to, chosen, frozenset(verdicts), progress=progress)
-    return SalvageReport(str(to), chosen, written.rows, written.bytes, written.verdicts, originals(store), time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return SalvageReport(str(store.path), str(to), chosen, written.rows, written.bytes, written.verdicts, originals(store), seconds)
 
 
 def salvage_store(

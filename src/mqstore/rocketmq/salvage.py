@@ -21,6 +21,7 @@ topics, queues, keys, properties and times of birth are kept, offsets and store 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files import Bytes
 from mqstore.files.durable import NewDirectory
 from mqstore.files.image import Image
-from mqstore.findings import Verdict
+from mqstore.findings import SalvageReport, Verdict
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.config.topic_table import TopicConfig
@@ -42,7 +43,10 @@ from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.commit_log import Records, size_at
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
-from mqstore.table.columns import ROCKETMQ_COLUMNS
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.columns import ROCKETMQ_COLUMNS, rocketmq_schema
+from mqstore.table.row_files import format_of, write_rows
+from mqstore.table.text import columns_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,6 +210,27 @@ def _compare(one: Stretch, at: int, other: Stretch, place: int) -> bool | None:
 RECORDS_AT_ONCE = 4096
 MAX_BATCH_BYTES = 16 << 20
 PERMISSIONS = 6
+
+
+def salvage(
+    store: RocketMQStore,
+    to: Path,
+    *,
+    format: str | None = None,  # noqa: A002
+    verdicts: frozenset[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SalvageReport:
+    """Write every message of a log in its place, with these verdicts, to a new file. format: `jsonl` or `parquet`; None: by the suffix.
+
+    verdicts: None for all. progress: called with (messages read, 0). Raises TargetError, UsageError.
+    """
+    started = time.monotonic()
+    chosen = format_of(to, format)
+    as_text = chosen == "jsonl"
+    batches = store.to_batches(columns_for("base64"), milliseconds=True) if as_text else store.to_batches(ROCKETMQ_COLUMNS)
+    written = write_rows(batches, rocketmq_schema(ROCKETMQ_COLUMNS), to, chosen, verdicts or frozenset(Verdict), progress=progress)
+    seconds = time.monotonic() - started
+    return SalvageReport(str(store.path), str(to), chosen, written.rows, written.bytes, written.verdicts, None, seconds)
 
 
 def rows_of(placed: Iterable[PlacedStretch], names: Sequence[str], *, milliseconds: bool = False) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.usage import QueuesUsageReport
     from mqstore.repair.repair import Repair
     from mqstore.store import Observer, Progress, Store
+    from mqstore.wreck.salvage import AnyReport
 
     _: type[Store]
 
@@ -161,6 +162,12 @@ class RabbitMQ(RabbitMQStore):
 
         chosen = None if journal is None else Path(journal)
         return Repair(self.path, self.directory.root, "node", LOCKING, steps, lambda steps: completed(self.directory, steps), chosen)
+
+    def salvage(self, to: str | os.PathLike[str], *, observer: Observer = NOBODY, **options: Any) -> AnyReport:
+        """Write every intact message, with its verdict, to `to`; options and errors as for `mqstore.wreck.salvage.salvage`."""
+        from mqstore.wreck.salvage import salvage
+
+        return salvage(self, to, observer=observer, **options)
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export_queues`."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.summary import RocketMQSummary
     from mqstore.rocketmq.usage import UsageReport
     from mqstore.store import Observer, Progress, Store
+    from mqstore.wreck.salvage import AnyReport
 
     _: type[Store]
 
@@ -219,6 +220,12 @@ class RocketMQ(RocketMQStore):
             return type(self).at(StorePlace("rocketmq", self.path, self.directory.root), config=self.config_path)
 
         return reset_group(self, reopen, group, topic, to, queue_id=queue, force=force, as_version=version, observer=observer)
+
+    def salvage(self, to: str | os.PathLike[str], *, observer: Observer = NOBODY, **options: Any) -> AnyReport:
+        """Write every intact message, with its verdict, to `to`; options and errors as for `mqstore.wreck.salvage.salvage`."""
+        from mqstore.wreck.salvage import salvage
+
+        return salvage(self, to, observer=observer, **options)
 
     def export(self, to: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Write messages to files in the new directory `to`; options as for `mqstore.jobs.export.export`."""

@@ -36,7 +36,6 @@ Format: docs/formats/rabbitmq-streams.md, section 2.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +44,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
+from mqstore.kernels.common.crc32 import crc32  # with it, the kernel has the library that computes checksums fast
 from mqstore.kernels.rabbitmq import stream_chunks
 from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER, INTACT, UNCHECKED
 
@@ -331,6 +331,6 @@ def chunk(
     data = b"".join(entries)
     count = len(entries) if records is None else records
     head = _CHUNK.pack(
-        0x50, kind, len(entries), count, timestamp, epoch, first, zlib.crc32(data), len(data), len(trailer), len(filter_bytes), bytes(3)
+        0x50, kind, len(entries), count, timestamp, epoch, first, crc32(data), len(data), len(trailer), len(filter_bytes), bytes(3)
     )
     return head + filter_bytes + data + trailer

@@ -93,7 +93,7 @@ class _Work:
             self._check_steps()
         if self.obstacles:
             return Advice(False, *self._advice(starts=False, loses=0))
-        if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store)):
+        if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store, checked=True)):
             affected = sum(item.messages for item in report.damage)
             if affected or not report.damage:
                 return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
@@ -114,13 +114,14 @@ class _Work:
             for row in rows:
                 self._take_queue(row)
             self._check_containers()
+            self._check_streams()
         redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
         report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
         self.evidence += [Evidence("note", ".", note) for note in report.notes]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
-        self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store)]
+        self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store, checked=True)]
         if self._without_metadata() and other is None:
             self.evidence.append(
                 Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
@@ -225,6 +226,20 @@ class _Work:
         if containers:
             sentence = f"{count(containers, 'message')} in the form of 3.13 and later ({{mc, …}}), on which a {self.name} node crashes"
             self.obstacles.append(Evidence("message-containers", ".", sentence, messages=containers))
+
+    def _check_streams(self) -> None:
+        for named, examined in self._careful.examined_streams:
+            start = examined.node_start()
+            for change in start.changes:
+                if change.messages:
+                    what = f"{change.change.replace('-', ' the ')} {change.file}, because {change.detail}"
+                    sentence = f"{named}: the node {what}: {count(change.messages, 'message')} from offset {change.first} on"
+                    self._lose(change.messages, str(change.change), change.file, sentence)
+            if start.stops_at is not None:
+                self.harmless = False
+                left = count(start.kept - start.delivered, "message")
+                sentence = f"{named}: a reader that starts at the beginning stops at offset {start.stops_at}, and {left} after it are there"
+                self.evidence.append(Evidence("reader-stops", named.stream.place, f"{sentence}: {start.stops_why}"))
 
     def _unread(self, queue_version: int) -> bool:
         return queue_version not in self.version.reads

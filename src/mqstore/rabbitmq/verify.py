@@ -1,8 +1,8 @@
 """Every check of a RabbitMQ store: indexes, message files, and every stored message against its index entry.
 
 Journals and segments are merged as the broker merges them, and compared with the message files. Every message's term is decoded; its id
-must be that of the entry, and its body must have the entry's size. The report includes what the broker would do: crashes and losses
-are damage, everything else is a note. What is lost is decided in one place, `mqstore.rabbitmq.store.fate`.
+must be that of the entry, and its body must have the entry's size. Streams are read as a whole. The report includes what the broker
+would do: crashes and losses are damage, everything else is a note. What is lost is decided in one place, `mqstore.rabbitmq.store.fate`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,20 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
         checked.records += len(vhost.persistent) + len(vhost.transient)
         damage += (item if item.kind.subject is Subject.MESSAGE else replace(item, messages=0) for item in vhost.findings)
         notes += _notes(vhost)
+    affected = work.affected
+    for named, examined in store.examined_streams:
+        start = examined.node_start()
+        checked.files += examined.counts.files
+        checked.bytes += examined.counts.bytes
+        checked.index_entries += examined.counts.index_entries
+        checked.messages += examined.counts.messages
+        affected += start.lost + examined.unread
+        damage += examined.damage
+        if start.lost:
+            notes.append(f"{named}: a node would not keep {count(start.lost, 'message')} that are here and intact")
     damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
-    return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes), work.affected)
+    return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes), affected)
 
 
 class _Rows:

@@ -39,7 +39,7 @@ from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.node_directory import coordination_files, node_directory
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import Buffer
-from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term, encode
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
 
@@ -54,6 +54,7 @@ TABLES = (
     "rabbit_topic_permission",
 )
 CLASSIC = "rabbit_classic_queue"
+STREAM = "rabbit_stream_queue"
 MAX_PRIORITY = 255
 # names beyond this size of a Raft log are not found
 MAX_FILE_BYTES = 256 << 20
@@ -61,7 +62,10 @@ MAX_FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class QueueDefinition:
-    """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: the definition of its policy."""
+    """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: the definition of its policy.
+
+    stream_directory: the name of the directory of a stream, below `stream/`; None for queues of other types.
+    """
 
     vhost: bytes
     name: bytes
@@ -71,6 +75,7 @@ class QueueDefinition:
     arguments: Fields
     type: str
     policy: dict[str, Any]
+    stream_directory: str | None = None
 
     def argument(self, name: bytes) -> Any:
         """Return the value of an argument, None if it was not given."""
@@ -317,8 +322,26 @@ def _queue(record: Term) -> QueueDefinition:
     kind = str(record[19]) if len(record) >= 21 and isinstance(record[19], Atom) else CLASSIC
     exclusive = record[4] != "none"
     return QueueDefinition(
-        vhost, name, _is_true(record[2]), _is_true(record[3]), exclusive, _arguments(record[5]), kind, _policy(record[10])
+        vhost,
+        name,
+        _is_true(record[2]),
+        _is_true(record[3]),
+        exclusive,
+        _arguments(record[5]),
+        kind,
+        _policy(record[10]),
+        _stream_directory(kind, record),
     )
+
+
+def _stream_directory(kind: str, record: tuple[Term, ...]) -> str | None:
+    """Return the name in the type state of a stream, which is a list of characters."""
+    state = record[20] if kind == STREAM and len(record) > 20 else None
+    pairs = state.items() if isinstance(state, dict) else state if isinstance(state, Pairs) else ()
+    name = next((value for key, value in pairs if key == "name"), None)
+    if type(name) is not list or not all(type(each) is int and 0 <= each < 0x110000 for each in name):
+        return None
+    return "".join(map(chr, name))
 
 
 def _policy(term: Term) -> dict[str, Any]:

@@ -310,13 +310,19 @@ def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
     return sorted(unread, key=lambda queue: (queue.vhost, queue.name))
 
 
-def unread_parts(store: RabbitMQStore) -> list[str]:
-    """Return a phrase for each queue that is not read; where the metadata names none, for each kind whose directories exist."""
+def unread_parts(store: RabbitMQStore, *, checked: bool = False) -> list[str]:
+    """Return a phrase for each queue that is not read; where the metadata names none, for each kind whose directories exist.
+
+    checked: without streams whose files are here, for `verify` and `diagnose` read them.
+    """
     named = unread_queues(store)
+    if checked:
+        here = {(each.vhost, each.queue) for each in store.streams}
+        named = [queue for queue in named if queue.type != "stream" or (queue.vhost, queue.name) not in here]
     phrases = [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in named]
     types = {queue.type for queue in named}
     for name, depth in (("quorum", 2), ("stream", 1)):
-        if name not in types and _has_directories(store, name, depth):
+        if name not in types and not (checked and name == "stream") and _has_directories(store, name, depth):
             phrases.append(f"{name}/: {_PLURAL[name]} are not read")
     return phrases
 

@@ -27,6 +27,8 @@ from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows, orphan_rows
 from mqstore.rabbitmq.store.queue import EntryTable, Queue
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.rabbitmq.streams.examination import Examination
+from mqstore.rabbitmq.streams.stream import NamedStream, named_streams
 from mqstore.shown import Shown
 from mqstore.store import StorePlace
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
@@ -112,6 +114,21 @@ class RabbitMQStore(Shown):
     @cached_property
     def _names_of_node(self) -> tuple[tuple[str, str], ...]:
         return names_of_node(self.directory)
+
+    @cached_property
+    def streams(self) -> list[NamedStream]:
+        """The streams of the node whose data directory this is, by vhost and queue."""
+        names = {
+            queue.stream_directory: (queue.vhost.decode("utf-8", "replace"), queue.name.decode("utf-8", "replace"))
+            for queue in self.definitions.queues
+            if queue.stream_directory is not None
+        }
+        return named_streams(self.directory, names)
+
+    @cached_property
+    def examined_streams(self) -> list[tuple[NamedStream, Examination]]:
+        """The streams, each read as a whole."""
+        return [(named, Examination(named.stream)) for named in self.streams]
 
     def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
         """Return the vhost at a place with these message stores. refusals: why the broker would not start it."""

@@ -179,6 +179,11 @@ class Examination:
                 detail = f"offsets {before.end} to {first - 1} are in no segment"
                 self.damage.append(Damage(self.stream.segment_file(number), 0, 0, Kind.MISSING_SEGMENT, detail, first - before.end))
 
+    @property
+    def unread(self) -> int:
+        """Messages and offsets that are lost, or cannot be read."""
+        return sum(item.messages for item in self.damage if item.kind.lost or item.kind is Kind.TORN_RECORD)
+
     # what a node makes of it
 
     def node_start(self) -> NodeStart:

@@ -15,11 +15,10 @@ Format: docs/formats/rabbitmq-streams.md, section 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
@@ -150,6 +149,30 @@ class Stream:
         return [Damage(prefix + name, 0, 0, Kind.STRAY_FILE, "this is not a file of a stream; it is not read") for name in self.strays]
 
 
+@dataclass(frozen=True, slots=True)
+class NamedStream:
+    """A stream of a node. vhost: None if no definition names its directory; then queue is the name of the directory."""
+
+    vhost: str | None
+    queue: str
+    stream: Stream
+
+    def __str__(self) -> str:
+        if self.vhost is None:
+            return f"the stream in directory {self.queue!r}"
+        return f"stream {self.queue!r} of vhost {self.vhost!r}"
+
+
+def named_streams(directory: ReadOnlyDirectory, names: Mapping[str, tuple[str, str]]) -> list[NamedStream]:
+    """Return the streams of a node's data directory by vhost and queue. names: vhost and queue by the name of the directory."""
+    found = []
+    for stream in find_streams(directory):
+        vhost, queue = names.get(stream.name, (None, stream.name))
+        if stream.place:  # not the directory itself
+            found.append(NamedStream(vhost, queue, stream))
+    return sorted(found, key=lambda named: (named.vhost or "", named.queue, named.stream.name))
+
+
 def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:
     """Return the streams of a node's data directory, by the name of their directories, or that of a directory that is one."""
     if directory.is_directory(ROOT):
@@ -159,8 +182,3 @@ def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:
     except CannotOpenError:
         return []
     return [Stream(directory, "")] if any(_FILE.fullmatch(name) for name in names) else []
-
-
-def offsets_between(first: Longs, ends: Longs) -> NDArray[np.intp]:
-    """Return the numbers of the segments before which offsets are missing. first, ends: offsets of each segment, ends exclusive."""
-    return np.flatnonzero(first[1:] > ends[:-1]) + 1

@@ -1,0 +1,97 @@
+"""Streams of a node's data directory: their names by its definitions, and what `verify` and `diagnose` say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import streams
+from support.golden import run_cli, unchanged
+
+import mqstore
+from mqstore.findings import Kind
+from mqstore.rabbitmq.streams.rows import build_batch, walk_rows
+from mqstore.stores.rabbitmq import RabbitMQ
+
+CASE = "4.3.6-killed"
+
+
+def opened(path: Path) -> RabbitMQ:
+    store = mqstore.open(path)
+    assert isinstance(store, RabbitMQ)
+    return store
+
+
+@pytest.mark.parametrize("case", [*streams.CASES, streams.NAMES_CASE])
+def test_the_definitions_name_the_directories_of_streams(case: str) -> None:
+    """In `names` of 4.3.6: blanks, quotes, Cyrillic, Chinese and an emoji, of which directories have `_` only."""
+    found = opened(streams.node(case)).streams
+    assert {(named.vhost, named.queue) for named in found} == {
+        ("/", queue) for queue, kind, *_ in streams.counts(case)["queues"] if kind == "stream"
+    }
+    for named in found:
+        rows = [row for part, _ in walk_rows(named.stream) for row in build_batch(part, vhost="/", queue=named.queue).to_pylist()]
+        keys = [row["routing_keys"][0] for row in rows]
+        offsets = [row["stream_offset"] for row in rows]
+        delivered = streams.delivered(case, "amqp091").get(named.queue, [])
+        assert {row["routing_key"] for row in delivered} <= set(keys)
+        assert {streams.offset_of(row) for row in delivered} <= set(offsets)
+
+
+def test_a_directory_that_no_definition_names_is_a_stream_all_the_same(tmp_path: Path) -> None:
+    node = streams.unpack(CASE, tmp_path)
+    (node / "stream" / "__s_small_1795605075816685959").rename(node / "stream" / "unknown_1")
+    [named] = [named for named in opened(node).streams if named.vhost is None]
+    assert (named.queue, len(named.stream)) == ("unknown_1", 5)
+
+
+@pytest.mark.parametrize("case", streams.CASES)
+def test_an_intact_node_is_intact_and_keeps_all(case: str) -> None:
+    with unchanged(streams.node(case)):
+        report = opened(streams.node(case)).verify()
+        diagnosis = opened(streams.node(case)).diagnose()
+    rows = sum(len(rows) for rows in streams.delivered(case, "stream").values())
+    assert (report.ok, report.checked.messages, report.affected) == (True, rows, 0)
+    assert (diagnosis.starts, diagnosis.loses, diagnosis.unknown) == (True, 0, ())
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A node whose stream `s.small` has lost its first index, and has a bit changed in its third segment."""
+    node = streams.unpack(CASE, tmp_path)
+    directory = node / "stream" / "__s_small_1795605075816685959"
+    (directory / f"{0:020}.index").unlink()
+    third = directory / f"{139:020}.segment"
+    raw = bytearray(third.read_bytes())
+    raw[-100] ^= 1
+    third.write_bytes(bytes(raw))
+    return node
+
+
+def test_verify_finds_the_damage_of_a_stream(damaged: Path) -> None:
+    report = opened(damaged).verify()
+    prefix = "stream/__s_small_1795605075816685959/"
+    found = {(item.file.removeprefix(prefix), item.kind) for item in report.damage}
+    assert found == {(f"{0:020}.segment", Kind.BAD_STREAM_INDEX), (f"{139:020}.segment", Kind.BAD_CHUNK)}
+    assert "stream 's.small' of vhost '/': a node would not keep 70 messages that are here and intact" in report.notes
+    [chunk] = [item for item in report.damage if item.kind is Kind.BAD_CHUNK]
+    assert report.affected == 70 + chunk.messages
+
+
+def test_diagnose_says_what_a_node_deletes_and_where_readers_stop(damaged: Path) -> None:
+    done = run_cli("diagnose", damaged, "-o", "json")
+    assert done.status == 1
+    assert done.document["loses"] == 70
+    evidence = {each["finding"]: each["detail"] for each in done.document["evidence"]}
+    assert "deletes the segment stream/__s_small" in evidence["deletes-segment"]
+    assert "70 messages from offset 0 on" in evidence["deletes-segment"]
+    assert "stops at offset" in evidence["reader-stops"]
+
+
+def test_files_that_are_not_a_streams_are_named_up_to_a_hundred(tmp_path: Path) -> None:
+    node = streams.unpack(CASE, tmp_path)
+    for number in range(300):
+        (node / "stream" / "__s_small_1795605075816685959" / f"garbage {number}").touch()
+    report = opened(node).verify()
+    assert {item.kind for item in report.damage} == {Kind.STRAY_FILE}
+    assert len(report.damage) == 100

@@ -18,5 +18,9 @@ cpdef enum:
     PACKED = 16  # compressed: only the decoder can read it
     CONTAINER = 32  # an mc tuple: only the decoder can determine whether it is persistent
 
+cdef Py_ssize_t skip(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit) noexcept nogil
+cdef Py_ssize_t skip_atom(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit) noexcept nogil
+cdef Py_ssize_t atom_text(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit) noexcept nogil
+cdef bint is_message(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, int arity) noexcept nogil
 cdef int shape_at(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo) noexcept nogil
 cdef Py_ssize_t message_end(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo, bint any_id) noexcept nogil

@@ -89,6 +89,7 @@ class Machine:
         self.queued: set[Term] = set()
         self.enqueuers: dict[Pid, Enqueuer] = {}
         self.discards: deque[tuple[str, Message]] = deque()
+        self.bytes_held = 0
         self.worker: DeadLetterWorker | None = None
         self.delayed: list[tuple[int, int, Message]] = []
         self.deferred: dict[bytes, tuple[int, int]] = {}
@@ -103,13 +104,19 @@ class Machine:
     def messages_ready(self) -> Iterator[Message]:
         """Yield the messages that can be delivered, in order."""
         yield from self.returns
-        turn, places = self.turn, dict.fromkeys(self.ready, 0)
-        queues = {level: list(queue) for level, queue in self.ready.items()}
-        for _ in range(sum(map(len, queues.values()))):
-            level = self._level({name: queue[places[name]].index for name, queue in queues.items() if places[name] < len(queue)}, turn)
-            turn = (turn + 1) % 3
-            yield queues[level][places[level]]
-            places[level] += 1
+        if self.rules.levels != 2:
+            for level in sorted(self.ready, reverse=True):
+                yield from self.ready[level]
+            return
+        high, low = (list(self.ready.get(level, ())) for level in (1, 0))
+        above = below = 0
+        for turn in range(self.turn, self.turn + len(high) + len(low)):
+            if below == len(low) or (above < len(high) and (turn % 3 != 2 or high[above].index < low[below].index)):
+                yield high[above]
+                above += 1
+            else:
+                yield low[below]
+                below += 1
 
     def in_hand(self) -> Iterator[tuple[Message, Consumer]]:
         """Yield the messages that consumers have, with the consumer, in the order of keys and numbers."""
@@ -549,6 +556,7 @@ class Machine:
             self.delayed.clear()
             self.deferred.clear()
             self.discards.clear()
+            self.bytes_held = 0
             if self.worker is not None:
                 self.worker.in_hand.clear()
         self._note(gone, PURGED)
@@ -570,6 +578,7 @@ class Machine:
         if before != self.config.dead_letters and "at_least_once" in (before, self.config.dead_letters):
             self._note([message for _, message in self.held()], DROPPED)
             self.discards.clear()
+            self.bytes_held = 0
             self.worker = None
         self._round()
 
@@ -628,6 +637,7 @@ class Machine:
                 for number in command[1]:
                     found = self.worker.in_hand.pop(number, None) if type(number) is int else None
                     if found is not None:
+                        self.bytes_held -= found[1].size
                         self._note([found[1]], CONFIRMED)
             elif command[0] == "checkout" and len(command) == 3 and type(command[2]) is int:
                 if self.worker is not None:
@@ -665,9 +675,11 @@ class Machine:
     # the delivery round
 
     def _round(self) -> None:
-        if self.service or self.rules.expiry:
+        if self.service:
             while self._deliver_one() is not None:
                 pass
+        elif self.ready_count and self.rules.expiry:
+            self._expire(self._now[1])
         if self.worker is not None:
             self._deliver_dead_letters()
         if self.config.max_length is not None or self.config.max_bytes is not None:
@@ -748,22 +760,17 @@ class Machine:
             return min(consumer.prefetch, consumer.credit + count)
         return consumer.credit + count
 
-    def _level(self, heads: dict[int, int], turn: int) -> int:
-        """Return the level to take the next message from. heads: the index of the first message of each level that has one."""
-        if self.rules.levels != 2:
-            return max(heads)
-        if len(heads) == 1:
-            return next(iter(heads))
-        return 0 if turn == 2 and heads[1] >= heads[0] else 1
-
     def _next(self) -> Message:
         """Return the next message without taking it."""
         return self.returns[0] if self.returns else self.ready[self._ready_level()][0]
 
     def _ready_level(self) -> int:
+        """Return the level to take the next message from. Of two, the lower one has every third turn, unless the upper one is older."""
         if len(self.ready) == 1:
             return next(iter(self.ready))
-        return self._level({level: queue[0].index for level, queue in self.ready.items()}, self.turn)
+        if self.rules.levels != 2:
+            return max(self.ready)
+        return 0 if self.turn == 2 and self.ready[1][0].index >= self.ready[0][0].index else 1
 
     def _take(self) -> Message:
         if self.returns:
@@ -812,13 +819,10 @@ class Machine:
         config = self.config
         if config.reject_publish:
             return
-        held = size = 0
-        if self.rules.expiry and (self.discards or self.worker is not None):
-            messages = [message for _, message in self.held()]
-            held, size = len(messages), sum(message.size for message in messages)
+        held = len(self.discards) + (0 if self.worker is None else len(self.worker.in_hand))
         while self.ready_count and (
             (config.max_length is not None and self.ready_count + len(self.delayed) + held > config.max_length)
-            or (config.max_bytes is not None and self.bytes_ready + size > config.max_bytes)
+            or (config.max_bytes is not None and self.bytes_ready + self.bytes_held > config.max_bytes)
         ):
             self._drop(MAXLEN)
 
@@ -827,6 +831,7 @@ class Machine:
     def _dead_letter(self, reason: str, messages: list[Message]) -> None:
         if self.config.dead_letters == "at_least_once" and reason != MAXLEN:
             self.discards.extend((reason, message) for message in messages)
+            self.bytes_held += sum(message.size for message in messages)
         else:
             self._note(messages, reason)
 

@@ -308,6 +308,7 @@ def _load_dead_letters(machine: Machine, term: Term) -> None:
         machine.worker = DeadLetterWorker(pid_of(worker[1]), worker[2], {}, worker[4])
         machine.worker.in_hand = {number: _dead_letter(item) for number, item in _map(worker[3])}
     machine.discards.extend(map(_dead_letter, _items(term[2])))
+    machine.bytes_held = sum(message.size for _, message in machine.held())
 
 
 def _load_delayed(machine: Machine, term: Term) -> None:

@@ -21,21 +21,26 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import raft_commands
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term
 from mqstore.rabbitmq.quorum import machine_state
-from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, Noop, UserCommand, read_entry
+from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, MessageFacts, Noop, UserCommand, key_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Message
 from mqstore.rabbitmq.quorum.machine import LIMIT, PURGED, Machine
 from mqstore.rabbitmq.quorum.member_config import MAX_CONFIG_BYTES, MemberConfig, named_by_cluster, read_config
 from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, Meta
 from mqstore.rabbitmq.quorum.snapshot import members_of
+
+Longs = NDArray[np.int64]
 
 READY, RETURNED, CHECKED_OUT, HELD, DELAYED = "ready", "returned", "checked-out", "dead-letter-held", "delayed"
 MAX_FINDINGS = 100
@@ -111,17 +116,22 @@ class Departures:
     def __init__(self, log: MemberLog) -> None:
         self._log = log
         self._reasons: list[str] = [""]
+        self._codes: dict[str, int] = {}
         self._why: NDArray[np.uint8] = np.zeros(len(log), np.uint8)
         self._at: NDArray[np.int64] = np.zeros(len(log), np.int64)
+        self._first = int(log.index[0]) if len(log) else 0
+        self._dense = len(log) > 0 and int(log.index[-1]) - self._first + 1 == len(log)
 
     def note(self, message: Message, why: str, at: int) -> None:
         """Note that a message left the queue with a command."""
-        row = self._log.row(message.index)
-        if row < 0:
+        row = message.index - self._first if self._dense else self._log.row(message.index)
+        if not 0 <= row < len(self._why):
             return
-        if why not in self._reasons:
+        code = self._codes.get(why)
+        if code is None:
+            code = self._codes[why] = len(self._reasons)
             self._reasons.append(why)
-        self._why[row] = self._reasons.index(why)
+        self._why[row] = code
         self._at[row] = at
 
     def of(self, index: int) -> Departure | None:
@@ -242,7 +252,7 @@ class QuorumQueue:
             run.last,
             run.ts,
             machine.version,
-            run.members,
+            self.cluster,
             tuple(run.uncertainties(machine, limit)),
             (*self.log.damage, *self.damage, *run.damage),
             machine.deleted,
@@ -257,22 +267,8 @@ class QuorumQueue:
 
     @cached_property
     def cluster(self) -> tuple[tuple[str, str], ...]:
-        """The members as the base, the config and the last change in the log state them."""
-        members = self.log.base.snapshot.cluster if self.log.base is not None else ()
-        members = members or self.config.members
-        for row in range(len(self.log) - 1, -1, -1):
-            if self.log.index[row] < self.log.first_replayed:
-                break
-            entry = self.log.entry(row).entry
-            if entry[:40].find(b"$ra_cluster_change") < 0:
-                continue
-            try:
-                change = read_entry(entry)
-            except EtfError:
-                continue
-            if isinstance(change, Membership) and members_of(change.cluster):
-                return members_of(change.cluster)
-        return members
+        """The members as the base and the config state them; after a replay, as the last change in the log does."""
+        return (self.log.base.snapshot.cluster if self.log.base is not None else ()) or self.config.members
 
     def stored(self, row: int) -> Term:
         """Return the stored message of an entry. Raises EtfError, also for an entry that has none."""
@@ -294,20 +290,56 @@ class Replay:
         self.upto = upto
         self.damage: list[Damage] = []
         self.last, self.ts = -1, 0
-        self.members = queue.cluster
         self.entries: Counter[str] = Counter()
         self.lost: list[str] = []
+        self._keys: dict[bytes, Term] = {}
 
     def machine(self) -> Machine:
         """Return the machine after the last entry."""
         machine = self._start()
-        for entry in self.log.entries():
-            if self.upto is not None and entry.index > self.upto:
-                break
-            machine.lenient |= entry.index > max(self.last + 1, 1)
-            self._apply(machine, entry)
-            self.last = entry.index
+        for data, first, position, length in self.log.blocks():
+            index = self.log.index[first : first + len(position)]
+            if self.upto is not None and len(index) and index[-1] > self.upto:
+                kept = int(np.searchsorted(index, self.upto, "right"))
+                index, position, length = index[:kept], position[:kept], length[:kept]
+            self._block(machine, data, first, index, position, length)
         return machine
+
+    def _block(self, machine: Machine, data: Bytes, first: int, index: Longs, position: Longs, length: Longs) -> None:
+        """Apply the entries of a block: those that the kernel has read at once, the others decoded one by one."""
+        columns = np.zeros((len(index), raft_commands.COLUMNS), np.int64)
+        raft_commands.commands(data, position, length, columns)
+        columns[~self.log.valid[first : first + len(index)], raft_commands.KIND] = raft_commands.OTHER
+        kinds = columns[:, raft_commands.KIND]
+        self.entries["e"] += int((kinds == raft_commands.PUBLISH).sum())
+        self.entries["settle"] += int((kinds == raft_commands.SETTLE).sum())
+        view = memoryview(cast(bytes, data))
+        other, publish = raft_commands.OTHER, raft_commands.PUBLISH
+        for row, (number, values) in enumerate(zip(index.tolist(), columns.tolist(), strict=True)):
+            if number > self.last + 1 and number > 1:
+                machine.lenient = True
+            self.last = number
+            kind, ts, seq, meta, body, ttl, priority, count, key_at, key_length, ids_at, ids = values
+            if kind == other:
+                self._apply(machine, self.log.entry(first + row))
+                continue
+            if ts > self.ts:
+                self.ts = ts
+            key = self._key(view[key_at : key_at + key_length].tobytes()) if key_length else None
+            if kind == publish:
+                facts = MessageFacts(
+                    meta, body, ttl if ttl >= 0 else None, priority if priority >= 0 else None, count if count >= 0 else None
+                )
+                machine.enqueue(number, ts, key, seq, facts)
+            else:
+                machine.settle(number, ts, key if key_length else seq, [body] if ids == 1 else list(view[ids_at : ids_at + ids]))
+
+    def _key(self, octets: bytes) -> Term:
+        """Return the process or the consumer that these bytes of a term are."""
+        key = self._keys.get(octets)
+        if key is None:
+            key = self._keys[octets] = key_of(decode(b"\x83" + octets)[0])
+        return key
 
     def _start(self) -> Machine:
         left = self.queue.departures.note
@@ -347,6 +379,7 @@ class Replay:
         if isinstance(command, Membership):
             self.entries["membership"] += 1
             machine.deleted |= command.deleted
+            self.queue.cluster = members_of(command.cluster) or self.queue.cluster
             return
         self.ts = max(self.ts, command.ts)
         if isinstance(command, Noop):
@@ -393,7 +426,7 @@ class Replay:
             if above:
                 yield (
                     f"{above} entries above {committed} are not known to be committed: "
-                    f"the queue has {len(self.members)} members, and this is one of them."
+                    f"the queue has {len(self.queue.cluster)} members, and this is one of them."
                 )
         if machine.placeholders:
             yield f"{machine.placeholders} messages are known by their size only: the log is not complete."

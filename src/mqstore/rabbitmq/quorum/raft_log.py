@@ -24,13 +24,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
-from mqstore.files import DirectoryEntry, ReadOnlyDirectory
+from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.terms import Atom, Term
@@ -250,6 +251,19 @@ class MemberLog:
     def source(self, row: int) -> tuple[str, int]:
         """Return the file of the entry of a row, and the position of its record or place there."""
         return self.files[self._file[row]], int(self._start[row])
+
+    def blocks(self, count: int = 1 << 14) -> Iterator[tuple[Bytes, int, Longs, Longs]]:
+        """Yield the entries to replay, in order, as blocks of one file: its bytes, the first row, position and length of each entry."""
+        start = int(np.searchsorted(self.index, self.first_replayed))
+        borders = [start, *(np.flatnonzero(np.diff(self._file[start:])) + start + 1).tolist(), len(self)]
+        for low, high in pairwise(borders):
+            mapped = self.system.directory.mapped(self.files[int(self._file[low])]) if low < high else None
+            for first in range(low, high, count):
+                assert mapped is not None
+                rows = slice(first, min(first + count, high))
+                position, length = self._position[rows], self._length[rows]
+                data = mapped.load(int(position.min()), min(mapped.size, int((position + length).max())))
+                yield data, first, np.ascontiguousarray(position), np.ascontiguousarray(length)
 
     def entries(self) -> Iterator[LogEntry]:
         """Yield the entries to replay, in order, past gaps."""

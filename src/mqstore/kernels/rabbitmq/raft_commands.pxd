@@ -1,0 +1,46 @@
+from mqstore.kernels.common.loads cimport i32, u16, u32, u8
+from mqstore.kernels.rabbitmq.term_layout cimport (
+    BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT_ARITY, INTEGER, INTEGER_SIZE, LENGTH_16, LIST, LIST_HEADER, MAP,
+    MESSAGE_ARITY, NEW_PID, NIL, PID, SMALL_BIG, SMALL_INTEGER, SMALL_TUPLE, SMALL_TUPLE_HEADER, STRING, VERSION,
+)
+from mqstore.kernels.rabbitmq.terms cimport atom_text, is_message, skip, skip_atom
+
+# cpdef: Python sees them too
+cpdef enum:
+    # kinds
+    OTHER = 0  # another command, or another shape: left to the decoder
+    PUBLISH
+    SETTLE
+
+cpdef enum:
+    # columns; spans count from the buffer's first byte
+    KIND = 0
+    TS  # the machine's time, ms
+    SEQ  # of a publish: its number for the publisher; of a settle: the consumer, if KEY_LENGTH is 0
+    META  # bytes of the properties
+    BODY  # bytes of the body; of a settle with one message its id
+    TTL  # NOTHING: not stated
+    PRIORITY  # NOTHING: not stated
+    COUNT  # of deliveries before; NOTHING: not stated
+    KEY_START  # of the publisher, or of the consumer
+    KEY_LENGTH  # 0: there is none
+    IDS_START  # of the message ids of a settle, one byte each, if there is not exactly one
+    IDS_COUNT
+    COLUMNS
+
+cpdef enum:
+    NOTHING = -1
+
+cdef enum:
+    ENTRY_ARITY = 4  # {'$usr', Meta, Command, ReplyMode}
+    PUBLISH_ARITY = 4  # {e, Seq, Message, Sizes}, {enqueue, Process, Seq, Message}
+    SETTLE_ARITY = 3  # {settle, Consumer, Ids}
+    SIZES_ARITY = 2  # {Meta, Body}
+    NOTIFY_ARITY = 3  # {notify, Correlation, Process}
+    BASIC_ARITY = 15  # {'P_basic', …}, and where two of its fields are
+    BASIC_PRIORITY = 5
+    BASIC_EXPIRATION = 8
+    BIG_HEADER = 3  # tag, number of digits, sign
+    LETTERS = 8  # of a name that make its number
+    LAST_ASCII = 127
+    DELIVERY_COUNT_SIZE = 14

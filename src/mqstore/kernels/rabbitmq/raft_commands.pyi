@@ -1,0 +1,26 @@
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+OTHER: Final = 0
+PUBLISH: Final = 1
+SETTLE: Final = 2
+
+KIND: Final = 0
+TS: Final = 1
+SEQ: Final = 2
+META: Final = 3
+BODY: Final = 4
+TTL: Final = 5
+PRIORITY: Final = 6
+COUNT: Final = 7
+KEY_START: Final = 8
+KEY_LENGTH: Final = 9
+IDS_START: Final = 10
+IDS_COUNT: Final = 11
+COLUMNS: Final = 12
+
+NOTHING: Final = -1
+
+def commands(b: NDArray[np.uint8], at: NDArray[np.int64], length: NDArray[np.int64], out: NDArray[np.int64]) -> None: ...

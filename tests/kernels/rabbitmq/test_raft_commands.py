@@ -1,0 +1,94 @@
+"""Entries of quorum queues parsed in place, against the decoder: on those of real nodes, and on changed ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from support import quorum
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.kernels.rabbitmq import raft_commands as kernel
+from mqstore.rabbitmq.erlang.etf import EtfError, decode
+from mqstore.rabbitmq.quorum.commands import UserCommand, key_of, read_entry
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
+
+TAGS = (0, 97, 98, 104, 107, 108, 109, 110, 116, 119, 255)
+
+
+def entries(case: str) -> list[bytes]:
+    (system,) = raft_systems(ReadOnlyDirectory(quorum.node(case)), "quorum")
+    return [entry.entry for uid in system.uids for entry in system.member(uid).entries()]
+
+
+def parsed(entry: bytes, before: bytes = b"", after: bytes = b"") -> list[int]:
+    """Return the columns of an entry that has other bytes on both sides."""
+    out = np.full((1, kernel.COLUMNS), 99, np.int64)
+    octets = np.frombuffer(before + entry + after, np.uint8)
+    kernel.commands(octets, np.array([len(before)]), np.array([len(entry)]), out)
+    row: list[int] = out[0].tolist()
+    return row
+
+
+def check(entry: bytes, command: object) -> int:
+    """Compare the columns of an entry with the decoded command; return its kind."""
+    row = parsed(entry, b"\x83h\x04", b"\x83m")
+    kind = row[kernel.KIND]
+    if kind == kernel.OTHER:
+        return kind
+    assert isinstance(command, UserCommand)
+    octets = b"\x83h\x04" + entry
+    start, length = row[kernel.KEY_START], row[kernel.KEY_LENGTH]
+    key = key_of(decode(b"\x83" + octets[start : start + length])[0]) if length else None
+    assert row[kernel.TS] == command.ts
+    if kind == kernel.PUBLISH:
+        assert command.name in ("e", "enqueue")
+        assert key == command.pid
+        facts = command.fields[1]
+        assert row[kernel.SEQ] == command.fields[0]
+        assert (row[kernel.META], row[kernel.BODY]) == (facts.meta, facts.body)
+        for column, value in ((kernel.TTL, facts.ttl), (kernel.PRIORITY, facts.priority), (kernel.COUNT, facts.delivery_count)):
+            assert row[column] == (kernel.NOTHING if value is None else value)
+    else:
+        assert command.name == "settle"
+        assert (key if length else row[kernel.SEQ]) == command.fields[0]
+        ids, count = row[kernel.IDS_START], row[kernel.IDS_COUNT]
+        assert ([row[kernel.BODY]] if count == 1 else list(octets[ids : ids + count])) == command.fields[1]
+    return kind
+
+
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_every_entry_of_a_real_node_is_parsed_as_it_is_decoded(case: str) -> None:
+    kinds: Counter[int] = Counter()
+    for entry in entries(case):
+        command = read_entry(entry)
+        kinds[check(entry, command)] += 1
+    assert kinds[kernel.PUBLISH] > 0
+    assert kinds[kernel.PUBLISH] + kinds[kernel.SETTLE] > sum(kinds.values()) // 3
+
+
+@pytest.mark.parametrize("case", ["3.10.8/a-quorum-mix-kill9", "4.0.5/a-quorum-mix-kill9", "4.3.6/a-quorum-mix-kill9"])
+def test_a_changed_entry_is_left_to_the_decoder_or_parsed_as_it_is_decoded(case: str) -> None:
+    luck = random.Random(3)
+    for entry in luck.sample(entries(case), 120):
+        for _ in range(30):
+            changed = bytearray(entry)
+            for _ in range(luck.randrange(1, 4)):
+                changed[luck.randrange(len(changed))] = luck.choice(
+                    (0, 97, 98, 104, 107, 108, 109, 110, 116, 119, 255, luck.randrange(256))
+                )
+            octets = bytes(changed[: luck.choice((len(changed), len(changed), luck.randrange(len(changed))))])
+            try:
+                command = read_entry(octets)
+            except EtfError:
+                parsed(octets)
+                continue
+            check(octets, command)
+
+
+def test_an_entry_outside_the_buffer_is_not_read() -> None:
+    out = np.zeros((3, kernel.COLUMNS), np.int64)
+    kernel.commands(np.zeros(10, np.uint8), np.array([-1, 5, 11]), np.array([4, 6, 0]), out)
+    assert out[:, kernel.KIND].tolist() == [kernel.OTHER] * 3

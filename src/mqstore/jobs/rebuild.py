@@ -247,7 +247,7 @@ class _RebuildRun:
 
     def _task(self, split: Split, first: int | None = None, only: frozenset[Queue] | None = None) -> DispatchTask:
         return DispatchTask(
-            store=str(self.store.place),
+            store=self.store.place,
             log_file_size=self.store.config.commit_log_file_size,
             stage=self.stage,
             run=self.run_id,

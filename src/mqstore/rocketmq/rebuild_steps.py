@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
+from mqstore.files import Bytes, MappedFile, Url
 from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
@@ -37,6 +37,7 @@ from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, usable_topic
 from mqstore.rocketmq.format.dledger_log import open_log
 from mqstore.rocketmq.format.index_geometry import DEFAULT, Shape
+from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.splits import Split, SplitWalk
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -145,7 +146,7 @@ class DispatchTask:
     only: write just these queues, always as segments. keys_in_memory: return the keys with the result.
     """
 
-    store: str
+    store: str | Url
     log_file_size: int | None
     stage: str
     run: str
@@ -186,16 +187,16 @@ def queue_directory(part: QueuePart | QueueBuildTask) -> str:
     return f"{'batchconsumequeue' if part.batch else 'consumequeue'}/{part.topic}/{part.queue_id}"
 
 
-_open_logs: dict[tuple[str, str], CommitLog] = {}
+_open_logs: dict[tuple[str, str | Url], CommitLog] = {}
 
 
-def log_of(store: str, file_size: int | None, run: str) -> CommitLog:
+def log_of(store: str | Url, file_size: int | None, run: str) -> CommitLog:
     """Return the log of a store, opened once per job in each process: mapping files is expensive."""
     found = _open_logs.get((run, store))
     if found is None:
         if len(_open_logs) > 3:
             _open_logs.clear()
-        found = _open_logs[run, store] = open_log(ReadOnlyDirectory(Path(store)), file_size)
+        found = _open_logs[run, store] = open_log(open_place(store), file_size)
     return found
 
 

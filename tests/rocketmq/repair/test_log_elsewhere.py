@@ -55,12 +55,27 @@ def _refused(store: Path, place: object, *options: object) -> None:
     assert not store.with_name("store.undo").exists()
 
 
-def test_a_store_whose_log_is_on_another_disk_is_not_repaired(tmp_path: Path) -> None:
+def test_a_log_on_another_disk_is_read_there_and_not_repaired(tmp_path: Path) -> None:
     store = _site("separate-commitlog", tmp_path)
+    moved = tmp_path / "elsewhere.conf"
+    for given in ((), ("--config", moved)):
+        if given:
+            shutil.move(tmp_path / "broker.conf", moved)
+        assert run_cli("diagnose", store, "-o", "json", *given).document["loses"] == 0
+        assert len(run_cli("messages", store, "-o", "jsonl", *given).rows) == 1500
+        assert plan(open_rocketmq(store, config=given[1] if given else None)) == []
+    log = tmp_path / "logdisk" / "commitlog" / f"{65536:020d}"
+    log.write_bytes(bytes(100) + log.read_bytes()[100:])
+    done = run_cli("repair", store, "--apply", "--config", moved)
+    assert (done.status, len(done.stderr.splitlines())) == (2, 1)
+    assert f"is at {tmp_path}/logdisk/commitlog, and repair changes files of one directory only" in done.stderr
+
+
+def test_a_log_that_is_not_where_the_configuration_has_it_makes_repair_refuse(tmp_path: Path) -> None:
+    store = _site("separate-commitlog", tmp_path)
+    shutil.move(tmp_path / "logdisk", tmp_path / "away")
     _refused(store, tmp_path / "logdisk" / "commitlog")
-    configuration = tmp_path / "broker.conf"
-    shutil.move(configuration, tmp_path / "elsewhere.conf")
-    _refused(store, tmp_path / "logdisk" / "commitlog", "--config", tmp_path / "elsewhere.conf")
+    (tmp_path / "broker.conf").unlink()
     _refused(store, store / "commitlog")
     (store / "commitlog").mkdir()
     _refused(store, store / "commitlog")

@@ -170,9 +170,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open_tail(self, path: str) -> tuple[LogTail, BrokerConfig]:
         opened = self._tails.get(path)
         if opened is None:
-            config = open_for_tasks(path, self._read.config).config
+            store = open_for_tasks(path, self._read.config)
+            config = store.config
             tail = LogTail(
-                path, config.commit_log_file_size, tolerate_loss=not self._read.fail_on_data_loss, fail_fast=self._read.fail_fast
+                store.place if isinstance(store.place, str) else path,
+                config.commit_log_file_size,
+                tolerate_loss=not self._read.fail_on_data_loss,
+                fail_fast=self._read.fail_fast,
             )
             if self._settings.pieces:
                 tail.spacing = 1
@@ -250,7 +254,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lags = {}
         for path, position in self._reached.items():
             if path not in self._lags:
-                self._lags[path] = LogLag(path, self._open_tail(path)[1].commit_log_file_size)
+                self._lags[path] = LogLag(self._open_tail(path)[0].path, self._open_tail(path)[1].commit_log_file_size)
             lags[path] = self._lags[path].of(position)
         return {path: lag for path, lag in lags.items() if lag is not None} or None
 

@@ -168,8 +168,9 @@ def append(
 
 
 def _tail(store: RocketMQStore, skip_lost: bool) -> LogTail:
+    assert isinstance(store.place, str)  # URLs are refused
     return LogTail(
-        str(store.path),
+        store.place,
         store.config.commit_log_file_size,
         tolerate_loss=skip_lost,
         advice="append to the table of that log, or to a new one",

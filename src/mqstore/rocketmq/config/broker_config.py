@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mqstore.errors import CannotOpenError, UsageError
@@ -31,7 +32,7 @@ _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """The settings in a file; None: not set. Sizes in bytes."""
+    """The settings in a file; None: not set. Sizes in bytes. source: the file; lines: from the settings to the lines that they are in."""
 
     commit_log_file_size: int | None = None
     consume_queue_file_size: int | None = None
@@ -56,6 +57,18 @@ class BrokerConfig:
     read_only_commit_log_store_paths: str | None = None
     store_type: str | None = None
     batch_topics: tuple[str, ...] = ()
+    source: Path | None = None
+    lines: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of the file."""
+        return None if self.source is None else self.source.parent
+
+    def where(self, setting: str) -> str:
+        """Return a setting with the file and line that it is in, as a noun; without them if it is in no file."""
+        line = dict(self.lines).get(setting)
+        return setting if self.source is None or line is None else f"{setting} in {self.source}, line {line}"
 
 
 _SIZES = {
@@ -91,21 +104,24 @@ _STRINGS = {
 _QUEUE_TYPE = "queueType."
 
 
-def _logical_lines(text: str) -> list[str]:
-    """Split into lines with continuations joined, without comments and blank lines."""
-    lines: list[str] = []
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with continuations joined, without comments and blank lines, each with the number of its first line, from 1."""
     joined: list[str] = []
-    for natural in re.split(r"\r\n|\r|\n", text):
+    first = 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = natural.lstrip(" \t\f")
-        if not joined and (not line or line[0] in "#!"):
-            continue
+        if not joined:
+            if not line or line[0] in "#!":
+                continue
+            first = number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
             joined.append(line[:-1])
             continue
-        lines.append("".join((*joined, line)))
+        yield first, "".join((*joined, line))
         joined.clear()
-    return [*lines, "".join(joined)] if joined else lines
+    if joined:
+        yield first, "".join(joined)
 
 
 def _unescape(text: str) -> str:
@@ -114,13 +130,16 @@ def _unescape(text: str) -> str:
 
 def properties(raw: bytes) -> dict[str, str]:
     """Parse a properties file into names and values; the last of equal names wins."""
-    found = {}
-    for line in _logical_lines(raw.decode("latin-1")):
+    return {name: value for name, value, _ in _settings(raw)}
+
+
+def _settings(raw: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield the name, the value and the line of each setting."""
+    for number, line in _logical_lines(raw.decode("latin-1")):
         end = _NAME_END.match(line)
         split = end.end() if end else 0
         separator = _SEPARATOR.match(line, split)
-        found[_unescape(line[:split])] = _unescape(line[separator.end() if separator else split :])
-    return found
+        yield _unescape(line[:split]), _unescape(line[separator.end() if separator else split :]), number
 
 
 def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
@@ -142,12 +161,13 @@ def parse(raw: bytes, where: str = "the configuration") -> BrokerConfig:
     queue_size = given.get("consume_queue_file_size")
     if isinstance(queue_size, int):
         given["consume_queue_file_size"] = -(-queue_size // ENTRY_SIZE) * ENTRY_SIZE
-    return BrokerConfig(**given, batch_topics=tuple(sorted(batch)))  # type: ignore[arg-type]
+    lines = {name: number for name, _, number in _settings(raw)}
+    return BrokerConfig(**given, batch_topics=tuple(sorted(batch)), lines=tuple(lines.items()))  # type: ignore[arg-type]
 
 
 def load(path: Path) -> BrokerConfig:
     """Read a configuration file. Raises CannotOpenError or UsageError."""
-    return parse(_read_config_file(path), str(path))
+    return replace(parse(_read_config_file(path), str(path)), source=path)
 
 
 def load_properties(path: Path) -> dict[str, str]:

@@ -19,24 +19,20 @@ Format: docs/formats/rocketmq.md, sections 1.1 to 1.4.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile
-from mqstore.files.archive import is_archive
+from mqstore.files.mounted_directory import MountedDirectory
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.config import broker_config
-from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_at, start_in, status_at
 from mqstore.rocketmq.store.store import RocketMQStore
 
-_PLACES = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.conf")  # relative to the store
 _MOST_PATHS = 8  # over which a log may be spread
 
 _LINK = "give a store that has its log in commitlog/, or a configuration whose storePathCommitLog is that directory"
@@ -73,18 +69,21 @@ class RenamedLogFile:
 
 def log_elsewhere(store: RocketMQStore) -> LogElsewhere | None:
     """Return what is known of a log that is not, or not all, in the directory; None if nothing points to that."""
-    named: tuple[str, ...] = ()
-    if isinstance(store.path, Path):
-        source, config = _configuration(store)
-        named = _named_paths(store, config)
-        seen = os.path.realpath(store.directory.path(store.log.queue.relative))
-        away = [path for path in named if os.path.realpath(path) != seen]
+    named: tuple[ConfiguredPath, ...] = ()
+    if not store.log_only and isinstance(store.directory.root, Path):
+        config, root = store.paths_config, store.directory.root
+        named = log_paths(config, root)
+        if is_another_store(config, root):
+            why = f"{config.where('storePathRootDir')} says that the store is there, and not in {store.path}"
+            return LogElsewhere(", ".join(each.configured for each in named) or str(config.store_path_root_dir), why, _COPY)
+        away = [each for each in named if each.path is None]
         if away:
-            why = f"{source} names {'it' if len(away) == 1 else 'these paths'}, and only {seen} was read"
-            return LogElsewhere(", ".join(away), why, _LINK)
-        root = config.store_path_root_dir
-        if root is not None and not named and _is_another_store(store, root):
-            return LogElsewhere(root, f"{source} says that the store is there, and not in {store.path}", _COPY)
+            settings = " and ".join(dict.fromkeys(each.setting for each in away))
+            read = _read_paths(store)
+            why = (
+                f"{settings} names {'it' if len(away) == 1 else 'these paths'}, and {f'only {read} was read' if read else 'it is not here'}"
+            )
+            return LogElsewhere(", ".join(each.configured for each in away), why, _LINK)
     if renamed_log_files(store):
         return None  # they come first
     place = str(store.directory.path(store.log.queue.relative))
@@ -99,41 +98,11 @@ def log_elsewhere(store: RocketMQStore) -> LogElsewhere | None:
     return None
 
 
-# the configuration
-
-
-def _configuration(store: RocketMQStore) -> tuple[str, BrokerConfig]:
-    """Return the configuration that was given, else one that is found in the store or beside it, and what to call it."""
-    if store.configured or not isinstance(store.path, Path) or is_archive(store.path):
-        return "the configuration", store.config
-    for name in _PLACES:
-        path = Path(os.path.normpath(store.directory.path(name)))
-        if path.is_file():
-            with contextlib.suppress(CannotOpenError, UsageError):  # of another program, or damaged
-                return str(path), broker_config.load(path)
-    return "the configuration", store.config
-
-
-def _named_paths(store: RocketMQStore, config: BrokerConfig) -> tuple[str, ...]:
-    """Return the paths of the log that a configuration names, as they are for this store."""
-    values = (config.store_path_commit_log, config.read_only_commit_log_store_paths)
-    paths = [path.strip() for value in values for path in re.split("[,:]", value or "")]
-    return tuple(dict.fromkeys(_of_copy(store, path, config.store_path_root_dir) for path in paths if path))
-
-
-def _of_copy(store: RocketMQStore, path: str, root: str | None) -> str:
-    """Return a path below the configured root as one below the store, if the store is a copy from elsewhere."""
-    if root is None or _is_another_store(store, root):
-        return path
-    below = os.path.relpath(os.path.normpath(path), os.path.normpath(root))
-    return path if below.startswith("..") else str(store.directory.path(below))
-
-
-def _is_another_store(store: RocketMQStore, root: str) -> bool:
-    """Return whether the configured root is a directory of this machine, and not the store."""
-    if not isinstance(store.path, Path) or is_archive(store.path):
-        return False
-    return os.path.isdir(root) and os.path.realpath(root) != os.path.realpath(store.directory.path(""))
+def _read_paths(store: RocketMQStore) -> str:
+    """Return the directories of the log that were read, as text; empty if there are none."""
+    mounts = store.directory.mounts.get(LOG, ()) if isinstance(store.directory, MountedDirectory) else ()
+    own = store.directory.path(store.log.queue.relative)
+    return " and ".join(map(str, mounts or ([own] if own.is_dir() else [])))
 
 
 # what is left of a log

@@ -41,6 +41,7 @@ from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.directory_views import SingleFile
 from mqstore.files.location import Location, Url, as_location
+from mqstore.files.mounted_directory import MountedDirectory, MountedPath
 from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 
@@ -95,6 +96,8 @@ def open_place(place: str | Location, snapshot: str | None = None) -> ReadOnlyDi
 
     Raises CannotOpenError; NotAStoreError or UnsupportedError for a file that is not of a commit log.
     """
+    if isinstance(place, MountedPath):
+        return MountedDirectory(place, place.mounts)
     path = as_location(place)
     if isinstance(path, Url):
         from mqstore.files.remote import open_directory  # a store on disk starts without it

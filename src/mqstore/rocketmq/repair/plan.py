@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import UnsupportedError
+from mqstore.files.mounted_directory import MountedDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import StoreLocking
+from mqstore.rocketmq.config.broker_paths import LOG
 from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
@@ -61,6 +63,12 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
         *index_steps(store, scan, list(report.damage)),
         *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
     ]
+    if steps and isinstance(store.directory, MountedDirectory):
+        places = " and ".join(map(str, store.directory.mounts[LOG]))
+        raise UnsupportedError(
+            f"the log of {store.path} is at {places}, and repair changes files of one directory only; nothing is changed: put the log into "
+            f"commitlog/ of the store, or `mqstore rebuild {store.path} --to OUT` makes a whole store from it"
+        )
     return [guard.spared(step) for step in steps]
 
 

@@ -22,19 +22,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from mqstore.errors import CannotOpenError, MqstoreError, PipelineError, UsageError
-from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files import Bytes
 from mqstore.files.state_file import fields_of, text, whole
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.common.crc32 import crc32
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format.commit_log import CommitLog, EndOfFile, Records
 from mqstore.rocketmq.format.dledger_log import refuse_dledger
+from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.format.log_slices import store_timestamp_in
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
@@ -138,7 +138,7 @@ class LogTail:
         self._covered = (0, 0)
 
     def _open(self) -> CommitLog:
-        directory = ReadOnlyDirectory(Path(self.path))
+        directory = open_place(self.path)
         refuse_dledger(directory, "following a log")
         return CommitLog(directory, file_size=self._file_size)
 
@@ -448,7 +448,7 @@ class LogLag:
         where, _, _ = position.generation.partition(":")
         if not where or int(where) >= position.offset:
             return None
-        log = CommitLog(ReadOnlyDirectory(Path(self._path)), file_size=self._file_size)
+        log = CommitLog(open_place(self._path), file_size=self._file_size)
         file = log.file_at(int(where))
         if file is None:
             return None

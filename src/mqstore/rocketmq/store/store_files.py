@@ -17,10 +17,12 @@ from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import SingleFile
 from mqstore.files.location import Location, Url, as_location
+from mqstore.files.mounted_directory import MountedDirectory, MountedPath
 from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.config.broker_paths import found_beside, with_configured_log
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, OffsetTable, load_offset_table
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, json_version
 from mqstore.rocketmq.config.topic_table import GROUPS_FILE, TOPICS_FILE, TopicsConfig, load_topics_config
@@ -58,8 +60,8 @@ _V5_ONLY = (
 class StoreFiles:
     """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly.
 
-    configured: whether a configuration was given. log_only: one file of the log is all that was given, so that queues, index,
-    configuration and shutdown are unknown, not missing.
+    configured: whether a configuration was given; paths_config: the one that names paths, given or found beside the store.
+    log_only: one file of the log is all that was given, so that queues, index, configuration and shutdown are unknown, not missing.
     """
 
     family: ClassVar[Literal["rocketmq"]] = "rocketmq"
@@ -71,8 +73,11 @@ class StoreFiles:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
         self.configured = config is not None
-        self.directory = open_place(self.path, snapshot)
-        self.log_only = isinstance(self.directory, SingleFile)
+        directory = open_place(self.path, snapshot)
+        self.log_only = isinstance(directory, SingleFile)
+        found = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
+        self.paths_config = found or self.config
+        self.directory = with_configured_log(directory, self.paths_config)
         self.directory.tolerate_unlisted(*REQUIRED)
         if self.directory.has_entry("commitlog") and not self.directory.is_directory("commitlog"):
             self.directory.entries("commitlog")  # raises an error that says more
@@ -93,7 +98,10 @@ class StoreFiles:
     @property
     def place(self) -> str | Url:
         """The location of the store for a task: an absolute path (of what an archive was unpacked to), or a URL with its credentials."""
-        return self.path if isinstance(self.path, Url) else os.path.abspath(self.directory.root)
+        if isinstance(self.path, Url):
+            return self.path
+        path = os.path.abspath(self.directory.root)
+        return MountedPath(path, self.directory.mounts) if isinstance(self.directory, MountedDirectory) else path
 
     # the files
 

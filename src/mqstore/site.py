@@ -1,13 +1,13 @@
-"""The site of a store: the parts that a store of its family has, where each lies, and who says that it should be there.
+"""The site of a store: the parts that a store of its family has, where each is, and who says that it should be there.
 
-A directory is not the whole world: a log may lie on another disk, feature flags beside the directory, a queue on another node. What is
+A directory is not the whole world: a log may be on another disk, feature flags beside the directory, a queue on another node. What is
 said of a store rests on parts; an answer that needs a part which is absent, elsewhere or not read cannot be told without it.
 
     state       the part
     here        is where the store keeps it, and is read
     partly      is there, but not all of it
     absent      is not where it should be, or not needed yet
-    elsewhere   lies at a place that was not read
+    elsewhere   is at a place that was not read
     not-read    is there, in a form that is not read
 
     >>> flags = Part("feature flags", "rabbit@a-feature_flags", "here", "a file beside the directory")

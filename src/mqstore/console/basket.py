@@ -27,7 +27,7 @@ from mqstore.console.stores import StoreList
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rocketmq.query.message_pages import batches_at
+from mqstore.rocketmq.store.message_pages import batches_at
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, QueueSelection, rabbitmq_schema, rocketmq_schema
 from mqstore.table.text import columns_for, json_rows, rabbitmq_columns_for, rename_properties_json
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from mqstore.findings import Damage
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.queue_states import STATES, QueueDepth, state_numbers
-from mqstore.rocketmq.query.timeline import Timeline
+from mqstore.rocketmq.store.timeline import Timeline
 from mqstore.table.formatting import count
 
 WIDTH, HEIGHT = 1000.0, 200.0

@@ -22,7 +22,7 @@ from mqstore.errors import MqstoreError, NotFoundError, UsageError
 from mqstore.files.location import Url
 from mqstore.rabbitmq.store.queue_states import queue_depths
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rocketmq.query.timeline import timeline
+from mqstore.rocketmq.store.timeline import timeline
 from mqstore.table.formatting import printable
 
 KEPT = 200

@@ -163,7 +163,7 @@ class _ExportRun(Generic[T]):
         raise NotImplementedError
 
     def limited(self, task: T, limit: int) -> T:
-        """Return a task that writes at most so many messages."""
+        """Return a task that writes at most `limit` messages."""
         raise NotImplementedError
 
     def empty_part(self) -> PartFile:

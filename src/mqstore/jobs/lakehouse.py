@@ -14,6 +14,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,21 @@ TABLE_FORMATS = {"iceberg": "pyiceberg", "delta": "deltalake"}
 _NEEDED = {"iceberg": ("pyiceberg", "sqlalchemy"), "delta": ("deltalake",)}
 _NO_ROOM = re.compile("disk is full|disk I/O error|No space left|File too large|quota")  # SQLite reports a file size limit as the second
 _STAGED, _TARGET = "mqstore.staged", "mqstore.target"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedBatch:
+    """A batch that is on disk. files: paths below OUT, with their sizes. start, stop: physical offsets."""
+
+    number: int
+    start: int
+    stop: int
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Properties of the commit that adds the batch."""
+        return {"mqstore.batch": str(self.number), "mqstore.start": str(self.start), "mqstore.stop": str(self.stop)}
 
 
 def check_table_format(table_format: str, target: Path, partition_by: Sequence[str] = (), *, option: str = "--format") -> None:

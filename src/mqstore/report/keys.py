@@ -9,7 +9,7 @@ from mqstore.report.messages import MessageTable, message_table
 from mqstore.report.parts import Column, Field, Gap, Headline, NextStep, Parts, Sentence, Table, Tone
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.lookup.explain import DATABASE, meant
-from mqstore.rocketmq.query.message_pages import batches_at
+from mqstore.rocketmq.store.message_pages import batches_at
 from mqstore.table.formatting import command, count, moment
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.rocketmq.format.trace_message import Step, steps
 from mqstore.rocketmq.lookup import explain
-from mqstore.rocketmq.query.message_pages import batches_at
+from mqstore.rocketmq.store.message_pages import batches_at
 from mqstore.table.formatting import count
 from mqstore.table.text import body_text, columns_for, python_rows
 

@@ -158,7 +158,7 @@ class CarveReport:
         return not self.verdicts.get(Verdict.DAMAGED) and self.wreck.ok and not refused
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the document that `salvage -o json` prints for what is no store under its own names."""
+        """Return the document that `salvage -o json` prints for anything that is not a store under its own names."""
         return {
             "store": self.store,
             "ok": self.ok,

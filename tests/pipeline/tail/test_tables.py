@@ -19,11 +19,11 @@ from support.spark_api import needs_streams
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
-from mqstore.jobs.lakehouse import CATALOG, TABLE
+from mqstore.jobs.lakehouse import CATALOG, TABLE, AddedBatch
 from mqstore.pipeline.tail.delta import APPLICATION, DeltaBatches, bounds
 from mqstore.pipeline.tail.follow import FollowedBatch, FollowReport, follow
 from mqstore.pipeline.tail.iceberg import IcebergBatches
-from mqstore.pipeline.tail.sinks import STATE, AddedBatch
+from mqstore.pipeline.tail.sinks import STATE
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message

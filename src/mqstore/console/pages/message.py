@@ -17,7 +17,7 @@ from mqstore.rabbitmq.store import listing
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.get import consumers_of, trace_of
-from mqstore.rocketmq.query.message_pages import batches_at
+from mqstore.rocketmq.store.message_pages import batches_at
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import RABBITMQ_COLUMNS
 

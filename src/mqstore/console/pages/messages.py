@@ -15,9 +15,9 @@ from mqstore.errors import NotFoundError, UsageError
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.get import place_of
 from mqstore.rocketmq.lookup import explain as explaining
-from mqstore.rocketmq.query import message_pages
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
-from mqstore.rocketmq.query.message_pages import Cursor
+from mqstore.rocketmq.store import message_pages
+from mqstore.rocketmq.store.message_pages import Cursor
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
 

@@ -20,7 +20,7 @@ from mqstore.rabbitmq.store.queue_states import QueueDepth
 from mqstore.report.checks import diagnosis_parts
 from mqstore.report.parts import NextStep, Part, Table
 from mqstore.report.summary import summary_parts
-from mqstore.rocketmq.query.timeline import Timeline
+from mqstore.rocketmq.store.timeline import Timeline
 from mqstore.rocketmq.store.view import ConsumerGroup, groups_of
 from mqstore.table.formatting import count
 

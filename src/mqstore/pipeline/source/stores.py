@@ -108,7 +108,7 @@ class StoreReader(DataSourceReader):
         return planned
 
     def own_columns(self, default: str) -> tuple[str, ...]:
-        """Return the columns that are read from a store: without `store`, and at least one, which tells how many rows there are."""
+        """Return the columns that are read from a store: without `store`, and at least one, for the number of rows."""
         return tuple(name for name in self.columns if name != STORE) or (default,)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

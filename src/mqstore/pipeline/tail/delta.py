@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import RemoveAction
 
     from mqstore.files.durable import DurableDirectory
-    from mqstore.pipeline.tail.sinks import AddedBatch
+    from mqstore.jobs.lakehouse import AddedBatch
 
 APPLICATION = "mqstore-follow"
 COMPACTED_BYTES = 256 << 20

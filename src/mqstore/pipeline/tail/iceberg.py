@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from mqstore.pipeline.tail.sinks import AddedBatch
+    from mqstore.jobs.lakehouse import AddedBatch
 
 TRIES = 5
 _LAST = "mqstore.batch"

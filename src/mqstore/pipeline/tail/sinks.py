@@ -6,7 +6,7 @@
 
 All determine from what is on disk whether a batch was already written, so a repeated batch adds nothing.
 
-A table lies over the directories of its batches:
+A table consists of the directories of its batches:
 
     OUT/batch=0000000000/part-00000.parquet …            as `ParquetSink` writes them
     OUT/metadata/…, catalog.db   or   OUT/_delta_log/…   the table over them; a reader never sees part of a batch
@@ -33,7 +33,7 @@ from mqstore.files.location import check_outside, check_parent
 from mqstore.files.locking import LockedFile, LockHeldError
 from mqstore.files.state_file import fields_of, flag, one_of, parse, plain_name, read_state, rows, seal, whole
 from mqstore.findings import Damage
-from mqstore.jobs.lakehouse import table_errors
+from mqstore.jobs.lakehouse import AddedBatch, table_errors
 from mqstore.pipeline.source.stream import LogRange, view_of
 from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.rocketmq.engine.log_copy import Geometry, LogCopy
@@ -283,21 +283,6 @@ class ParquetSink:
 
 
 # tables
-
-
-@dataclass(frozen=True, slots=True)
-class AddedBatch:
-    """A batch that is on disk. files: paths below OUT, with their sizes. start, stop: physical offsets."""
-
-    number: int
-    start: int
-    stop: int
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Properties of the commit that adds the batch."""
-        return {"mqstore.batch": str(self.number), "mqstore.start": str(self.start), "mqstore.stop": str(self.stop)}
 
 
 _METADATA = {"iceberg": "metadata and catalog.db", "delta": "_delta_log"}

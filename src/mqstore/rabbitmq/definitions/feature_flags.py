@@ -71,7 +71,7 @@ FLAGS = (
     Flag("topic_binding_projection_v5", "4.3"),
     Flag("track_qq_members_uids", "4.3"),
 )
-# since patch releases that a minor release began without: not what tells two releases apart
+# since patch releases that a minor release began without: they do not separate two releases
 _LATE = frozenset({"classic_queue_type_delivery_support", "stream_sac_coordinator_unblock_group"})
 _OF_4 = re.compile(r"rabbitmq_4\.(\d{1,3})\.0")
 

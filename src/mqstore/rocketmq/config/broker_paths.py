@@ -1,6 +1,6 @@
 r"""Where a broker's configuration says that the parts of its store are, and where these places are for the store that was given.
 
-    storePathRootDir               the root; the parts below are in it unless a setting of their own says otherwise
+    storePathRootDir               the root; the parts below are in it unless another setting names their place
     storePathCommitLog             the log, or several directories that are one log: file n is in directory n modulo their number
     readOnlyCommitLogStorePaths    further directories of old files of the log
     storePathDLedgerCommitLog      the log of a DLedger group (5.x)

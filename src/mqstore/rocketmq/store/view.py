@@ -18,7 +18,6 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.query.index_search import IndexFileLike
-from mqstore.rocketmq.query.message_pages import first_entry
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # entries read at once
 COUNTED = 1 << 23  # entries of a store that `messages_of` reads; of larger stores it looks at the first ones of each queue only
+TOGETHER = 200  # queue entries, a memory page of them, that are read at once where bisection ends
 
 
 class QueueView(Protocol):
@@ -147,6 +147,21 @@ class View(Protocol):
 #
 # An entry counts if its record may be in the log. Entries of records that retention has removed from the log are *expired*: they stay in
 # the last queue file for a while, and a broker's minimum offset passes them. Entries after the end of the log point at bytes that are gone.
+
+
+def first_entry(queue: QueueView, physical_offset: int, low: int | None = None, high: int | None = None) -> int:
+    """Return the queue offset of the first entry that points at or after a position. low, high: where it must be."""
+    low, high = queue.min_offset if low is None else low, queue.max_offset if high is None else high
+    while high - low > (0 if queue.batch else TOGETHER):
+        middle = (low + high) // 2
+        entries = queue.entries(middle, middle + 1)
+        if len(entries) and int(entries["physical_offset"][0]) < physical_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low == high:
+        return low
+    return low + int(np.searchsorted(queue.entries(low, high)["physical_offset"].astype(np.int64), physical_offset))
 
 
 @dataclass(frozen=True, slots=True)

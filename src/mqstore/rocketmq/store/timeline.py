@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE
-from mqstore.rocketmq.query.message_pages import first_entry, first_stored
+from mqstore.rocketmq.store.message_pages import first_stored
+from mqstore.rocketmq.store.view import first_entry
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import count
 

@@ -11,8 +11,8 @@ from support.golden import GoldenCase
 
 import mqstore
 from mqstore.errors import UsageError
-from mqstore.rocketmq.query import message_pages
-from mqstore.rocketmq.query.message_pages import Cursor, Range
+from mqstore.rocketmq.store import message_pages
+from mqstore.rocketmq.store.message_pages import Cursor, Range
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection

@@ -21,10 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.record import body_crc
+from mqstore.rocketmq.store.view import first_entry
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 PAGE = 200
 WINDOW = 32 << 20  # bytes of log read between two checks of the clock
-TOGETHER = 200  # queue entries, a memory page of them, that are read at once where bisection ends
 BUDGET = 2.0  # seconds of reading for one page
 
 _HIGHEST = 2**63 - 1
@@ -135,21 +133,6 @@ def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: in
         stop = queue.max_offset if high is None else first_entry(queue, high)
         found.append(Range(queue, start, max(start, stop)))
     return found
-
-
-def first_entry(queue: QueueView, physical_offset: int, low: int | None = None, high: int | None = None) -> int:
-    """Return the queue offset of the first entry that points at or after a position. low, high: where it must be."""
-    low, high = queue.min_offset if low is None else low, queue.max_offset if high is None else high
-    while high - low > (0 if queue.batch else TOGETHER):
-        middle = (low + high) // 2
-        entries = queue.entries(middle, middle + 1)
-        if len(entries) and int(entries["physical_offset"][0]) < physical_offset:
-            low = middle + 1
-        else:
-            high = middle
-    if low == high:
-        return low
-    return low + int(np.searchsorted(queue.entries(low, high)["physical_offset"].astype(np.int64), physical_offset))
 
 
 # pages

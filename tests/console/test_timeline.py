@@ -14,7 +14,7 @@ from support.console import tables, visiting, words
 
 from mqstore.console.jobs import SMALL
 from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
-from mqstore.rocketmq.query import timeline
+from mqstore.rocketmq.store import timeline
 from mqstore.rocketmq.store.view import COUNTED
 
 ENTRIES_PER_FILE = 300_000  # a broker's default

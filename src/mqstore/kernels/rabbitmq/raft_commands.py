@@ -275,7 +275,7 @@ def message(
         if q < 0 or q >= limit:
             return -1
         column = TTL if name == NAME_TTL else PRIORITY if name == NAME_P else COUNT if name == NAME_COUNT else COLUMNS
-        # `undefined` is no number
+        # `undefined` is an atom: not stated
         if column != COLUMNS and atom_text(b, q, limit) < 0:
             q = integer_at(b, q, limit, out, row, column)
         else:

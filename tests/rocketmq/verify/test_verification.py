@@ -66,6 +66,11 @@ OF_RABBITMQ = {  # tests/rabbitmq and tests/cli have stores of these
     Kind.BAD_BATCH,
     Kind.BAD_STREAM_INDEX,
     Kind.MISSING_SEGMENT,
+    Kind.BAD_WAL,
+    Kind.BAD_RAFT_SEGMENT,
+    Kind.BAD_SNAPSHOT,
+    Kind.MISSING_ENTRIES,
+    Kind.UNKNOWN_MEMBER,
 }
 
 

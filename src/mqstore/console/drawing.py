@@ -7,6 +7,7 @@
 ('commitlog', 'config', 'other files')
 >>> part_of("msg_stores/vhosts/6/queues/1/0.idx"), part_of("vhosts/6/msg_store_persistent/0.rdq")
 ('queues', 'msg_store_persistent')
+>>> from mqstore.rocketmq.store.timeline import Period
 >>> chart = columns_of(Timeline((Period(0, 10, {"a": 3, "b": 1}), Period(10, 20, {"a": 2})), (("a", 5), ("b", 1)), True, ""))
 >>> [(column.x, column.y, column.width, column.height, column.series) for column in chart.columns]
 [(0.0, 50.0, 480.0, 150.0, 0), (0.0, 0.0, 480.0, 50.0, 1), (500.0, 100.0, 480.0, 100.0, 0)]

@@ -5,6 +5,7 @@ from mqstore.kernels.rabbitmq.term_layout cimport (
     NONE_SIZE, RESOURCE, RESOURCE_ARITY, RESOURCE_SIZE, SMALL_ATOM, SMALL_ATOM_HEADER, SMALL_ATOM_UTF8, SMALL_INTEGER, SMALL_TUPLE,
     SMALL_TUPLE_HEADER, TRUE, TRUE_SIZE, VERSION,
 )
+from mqstore.kernels.rabbitmq.terms cimport tuple_of
 
 # cpdef: Python sees them too
 cpdef enum:

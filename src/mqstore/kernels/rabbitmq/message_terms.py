@@ -115,16 +115,6 @@ def binaries(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def tuple_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, arity: cython.int) -> cython.Py_ssize_t:
-    """Return the position of the first element of the tuple at p if it has this arity, else -1."""
-    if p < 0 or limit - p < SMALL_TUPLE_HEADER or u8(b, p) != SMALL_TUPLE or u8(b, p + 1) != arity:
-        return -1
-    return p + SMALL_TUPLE_HEADER
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def binary(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,

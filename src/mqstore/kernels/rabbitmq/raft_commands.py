@@ -109,16 +109,6 @@ def integer_at(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def tuple_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, arity: cython.int) -> cython.Py_ssize_t:
-    """Return the position of the first element of the tuple at p, or -1 if it has another arity."""
-    if p < 0 or limit - p < SMALL_TUPLE_HEADER or u8(b, p) != SMALL_TUPLE or u8(b, p + 1) != arity:
-        return -1
-    return p + SMALL_TUPLE_HEADER
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def timestamp(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,
@@ -159,7 +149,7 @@ def record(
 ) -> cython.Py_ssize_t:
     """Store the priority of {'P_basic', …} at p. Return the position after it; -1 too if it has an expiration."""
     k: cython.int
-    p = tuple_at(b, p, limit, BASIC_ARITY)
+    p = tuple_of(b, p, limit, BASIC_ARITY)
     for k in range(BASIC_ARITY):
         if p < 0 or p >= limit:
             return -1
@@ -185,7 +175,7 @@ def content(
     """Store the facts of {content, 60, Properties, PropertiesBin, Protocol, Payload} at p. Return the position after it, or -1."""
     n: cython.longlong
     size: cython.longlong = 0
-    p = tuple_at(b, p, limit, CONTENT_ARITY)
+    p = tuple_of(b, p, limit, CONTENT_ARITY)
     if p < 0 or name_at(b, p, limit) != NAME_CONTENT:
         return -1
     p = skip(b, skip_atom(b, p, limit), limit)
@@ -235,7 +225,7 @@ def message(
     n: cython.longlong
     name: cython.longlong
     column: cython.Py_ssize_t
-    q: cython.Py_ssize_t = tuple_at(b, p, limit, MESSAGE_ARITY)
+    q: cython.Py_ssize_t = tuple_of(b, p, limit, MESSAGE_ARITY)
     out[row, TTL] = out[row, PRIORITY] = out[row, COUNT] = NOTHING
     if q >= 0:
         if not is_message(b, q, limit, MESSAGE_ARITY):
@@ -248,7 +238,7 @@ def message(
         if q >= 0:
             q = skip(b, q, limit)
         return skip(b, q, limit) if q >= 0 else -1
-    q = tuple_at(b, p, limit, CONTAINER_ARITY)
+    q = tuple_of(b, p, limit, CONTAINER_ARITY)
     if q < 0 or name_at(b, q, limit) != NAME_MC:
         return -1
     q = skip_atom(b, q, limit)
@@ -357,13 +347,13 @@ def command_at(
     q: cython.Py_ssize_t
     if limit - p < 2 or u8(b, p) != VERSION:
         return OTHER
-    p = tuple_at(b, p + 1, limit, ENTRY_ARITY)
+    p = tuple_of(b, p + 1, limit, ENTRY_ARITY)
     if p < 0 or name_at(b, p, limit) != NAME_USR:
         return OTHER
     p = timestamp(b, skip_atom(b, p, limit), limit, out, row)
     if p < 0:
         return OTHER
-    q = tuple_at(b, p, limit, SETTLE_ARITY)
+    q = tuple_of(b, p, limit, SETTLE_ARITY)
     if q >= 0:
         if name_at(b, q, limit) != NAME_SETTLE:
             return OTHER
@@ -371,7 +361,7 @@ def command_at(
         if q < 0 or skip(b, q, limit) != limit:
             return OTHER
         return SETTLE
-    q = tuple_at(b, p, limit, PUBLISH_ARITY)
+    q = tuple_of(b, p, limit, PUBLISH_ARITY)
     if q < 0:
         return OTHER
     name = name_at(b, q, limit)
@@ -390,12 +380,12 @@ def command_at(
     q = message(b, q, limit, out, row, True)
     if q < 0:
         return OTHER
-    q = tuple_at(b, q, limit, SIZES_ARITY)
+    q = tuple_of(b, q, limit, SIZES_ARITY)
     q = integer_at(b, integer_at(b, q, limit, out, row, META), limit, out, row, BODY)
     if q < 0 or skip(b, q, limit) != limit:
         return OTHER
     # {notify, Correlation, Process}
-    q = tuple_at(b, q, limit, NOTIFY_ARITY)
+    q = tuple_of(b, q, limit, NOTIFY_ARITY)
     if q >= 0 and name_at(b, q, limit) == NAME_NOTIFY:
         q = skip(b, skip_atom(b, q, limit), limit)
         if q < 0 or process(b, q, limit, out, row) < 0:

@@ -24,3 +24,4 @@ cdef Py_ssize_t atom_text(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t l
 cdef bint is_message(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, int arity) noexcept nogil
 cdef int shape_at(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo) noexcept nogil
 cdef Py_ssize_t message_end(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, long long hi, long long lo, bint any_id) noexcept nogil
+cdef Py_ssize_t tuple_of(const unsigned char[::1] b, Py_ssize_t p, Py_ssize_t limit, int arity) noexcept nogil

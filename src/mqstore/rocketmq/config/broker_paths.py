@@ -34,7 +34,7 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.mounted_directory import MountedDirectory
+from mqstore.files.directory_views import MountedDirectory
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import MappedFile
-from mqstore.files.mounted_directory import MountedDirectory
+from mqstore.files.directory_views import MountedDirectory
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths
 from mqstore.rocketmq.format import record

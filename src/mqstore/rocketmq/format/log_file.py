@@ -39,9 +39,8 @@ from pathlib import Path, PurePath
 
 from mqstore.errors import NotAStoreError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
-from mqstore.files.directory_views import SingleFile
+from mqstore.files.directory_views import MountedDirectory, MountedPath, SingleFile
 from mqstore.files.location import Location, Url, as_location
-from mqstore.files.mounted_directory import MountedDirectory, MountedPath
 from mqstore.rocketmq.format.commit_log import start_in
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 

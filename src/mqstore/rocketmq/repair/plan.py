@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import UnsupportedError
-from mqstore.files.mounted_directory import MountedDirectory
+from mqstore.files.directory_views import MountedDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import StoreLocking
 from mqstore.rocketmq.config.broker_paths import LOG

@@ -15,9 +15,8 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.directory_views import SingleFile
+from mqstore.files.directory_views import MountedDirectory, MountedPath, SingleFile
 from mqstore.files.location import Location, Url, as_location
-from mqstore.files.mounted_directory import MountedDirectory, MountedPath
 from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config

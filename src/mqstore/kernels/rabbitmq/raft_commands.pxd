@@ -1,7 +1,7 @@
 from mqstore.kernels.common.loads cimport i32, u16, u32, u8
 from mqstore.kernels.rabbitmq.term_layout cimport (
     BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT_ARITY, INTEGER, INTEGER_SIZE, LENGTH_16, LIST, LIST_HEADER, MAP,
-    MESSAGE_ARITY, NEW_PID, NIL, PID, SMALL_BIG, SMALL_INTEGER, SMALL_TUPLE, SMALL_TUPLE_HEADER, STRING, VERSION,
+    MESSAGE_ARITY, NEW_PID, NIL, PID, SMALL_BIG, SMALL_INTEGER, STRING, VERSION,
 )
 from mqstore.kernels.rabbitmq.terms cimport atom_text, is_message, skip, skip_atom, tuple_of
 

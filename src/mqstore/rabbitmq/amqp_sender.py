@@ -34,11 +34,12 @@ from mqstore.findings import Verdict
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
-from mqstore.rabbitmq.message.properties import properties_to_bin
+from mqstore.rabbitmq.message.properties import Properties, properties_to_bin
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import TRANSIENT
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.streams.rows import NOT_AMQP
 from mqstore.table.columns import QueueSelection
 
 UNREADABLE = "the bytes are not a message"
@@ -85,6 +86,27 @@ def outgoing_messages(
                 left[UNREADABLE] += 1
             else:
                 yield message
+    for held in store.quorum_rows(QueueSelection(vhosts=vhosts, queues=queues)):
+        for queued, (verdict, stored, properties) in zip(held.messages, held.stored(), strict=True):
+            if verdict not in verdicts:
+                left[_REASONS.get(verdict, f"{verdict}: not among the verdicts to send")] += 1
+            elif stored is None or properties is None:
+                left[UNREADABLE if stored is None else UNWRITABLE] += 1
+            elif queued.leaves is not None:
+                left[queued.leaves] += 1
+            else:
+                block = _block_of(properties, user, to_queue=not by_exchange)
+                yield _sent(stored, None if by_exchange else held.queue.name[1], block)
+    chosen = QueueSelection(vhosts=vhosts, queues=queues)
+    for named in store.selected_streams(chosen):
+        for part in store.stream_rows(named, chosen):
+            for verdict, stored, properties in part.stored():
+                if verdict not in verdicts:
+                    left[_REASONS.get(verdict, verdict if verdict == NOT_AMQP else f"{verdict}: not among the verdicts to send")] += 1
+                elif stored is None or properties is None:
+                    left[UNREADABLE if stored is None else UNWRITABLE] += 1
+                else:
+                    yield _sent(stored, None if by_exchange else named.queue, _block_of(properties, user, to_queue=not by_exchange))
 
 
 def outgoing_message(
@@ -119,7 +141,10 @@ def _message_of(
 
 
 def _outgoing(message: MessageTerm, queue: str | None, user: str, queue_addresses: bool) -> OutgoingMessage:
-    block = _property_block(message, user, queue_addresses, to_queue=queue is not None)
+    return _sent(message, queue, _property_block(message, user, queue_addresses, to_queue=queue is not None))
+
+
+def _sent(message: MessageTerm, queue: str | None, block: bytes) -> OutgoingMessage:
     if queue is not None:
         return OutgoingMessage("", queue, block, message.body)
     key = message.routing_keys[0] if message.routing_keys else b""
@@ -133,8 +158,16 @@ def _property_block(message: MessageTerm, user: str, queue_addresses: bool, *, t
     copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
     if message.form == "basic_message" and message.properties_bin is not None and not foreign and not copied:
         return message.properties_bin
-    if foreign:
+    return _block_of(properties, user, to_queue=to_queue)
+
+
+def _block_of(given: Properties, user: str, *, to_queue: bool) -> bytes:
+    """Return properties as they are sent again: without a user that the sender is not, and without copies where the queue is named."""
+    properties = dict(given)
+    sender, headers = properties.get("user_id"), properties.get("headers")
+    if sender is not None and sender not in (user, user.encode()):
         del properties["user_id"]
+    copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
     if copied and isinstance(headers, list):
         properties["headers"] = [field for field in headers if field[0] not in _COPIES]
     return properties_to_bin(properties)

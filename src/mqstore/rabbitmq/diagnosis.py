@@ -6,7 +6,8 @@ and on the node:
     4.3 and later     does not know version 1 queues: it starts, reports nothing and deletes every message of them
     before 3.10       does not know version 2 queues: they start empty
     before 3.13       crashes on messages that a newer node stored (message containers)
-    4.3, 3.x node     the file `feature_flags` of a 3.x node keeps it from starting
+    from 3.11 on      does not start on the feature flags of a node that lacks one that the version requires (`definitions.feature_flags`)
+    before 3.11       does not start where a newer node has deleted the table rabbit_listener
     another name      a node does not know the queues of a node of another name, and deletes their directories
 
 Nothing is written.
@@ -16,73 +17,69 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from mqstore.diagnosis import Advice, Diagnosis, Evidence
-from mqstore.errors import CannotOpenError
+from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
 from mqstore.findings import Kind, Report
-from mqstore.rabbitmq.convert.broker_version import NEWEST_NODE, BrokerVersion, node_version
-from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.convert.broker_version import BrokerVersion, node_version
+from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
+from mqstore.rabbitmq.delayed import delayed_sentences
+from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes
+from mqstore.rabbitmq.format.names import vhost_directory
+from mqstore.rabbitmq.quorum.examination import ExaminedQueue
+from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
-from mqstore.rabbitmq.store.listing import queue_rows, unread_parts
+from mqstore.rabbitmq.site import absent_queues
+from mqstore.rabbitmq.store.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
+from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import command, count
 
 START = "rabbitmq-server"
 
+# tried with a 3.10.8 node
+_NOT_EMPTY = {
+    "schema.DAT": "failed_to_start mnesia",
+    "cluster_nodes.config": "corrupt_cluster_status_files",
+    "nodes_running_at_shutdown": "corrupt_cluster_status_files",
+    "schema_version": "case_clause in rabbit_version",
+}
+_MENDED = frozenset({"stale-tables", "wrong-terms"})  # a repair mends them, although no message may be lost
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})
-_NODE = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 
 
 def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> Diagnosis:
     """Return what a node makes of a store. version: of the node, by default the one that the files suggest. Raises MqstoreError."""
-    name = version or _likely_version(store)
-    return _Work(store, name, node_version(name)).run(progress)
+    name = version or likely_version(store)
+    return _Work(store, name, node_version(name), asked=version is not None).run(progress)
 
 
 def advise(store: RabbitMQStore, report: Report | None = None) -> Advice:
     """Return what to do next with a store, from names and indexes, and the report of `verify` if there is one."""
-    name = _likely_version(store, read_messages=False)
+    name = likely_version(store, read_messages=False)
     return _Work(store, name, node_version(name)).advice_after(report)
 
 
-def _small(store: RabbitMQStore, relative: str) -> bytes:
-    try:
-        return store.directory.read(relative) or b""
-    except CannotOpenError:
-        return b""
-
-
-def _likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
-    """Return the version that the files suggest: its feature flags, else the versions of its queues and messages."""
-    if flags := flags_of_4(store):
-        return f"4.{min(max(flags), int(NEWEST_NODE[2:]))}"
-    if any(queue.version == 1 for queue in store.queues):
-        return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
-    return "4.0" if read_messages and any(are_containers(store)) else "3.10"
-
-
 class _Work:
-    def __init__(self, store: RabbitMQStore, name: str, version: BrokerVersion) -> None:
+    def __init__(self, store: RabbitMQStore, name: str, version: BrokerVersion, *, asked: bool = False) -> None:
         self.store = store
         self.name = name
         self.version = version
+        self.asked = asked
         self.obstacles: list[Evidence] = []
         self.evidence: list[Evidence] = []
         self.changes: list[str] = []
         self.unknown: list[str] = []
         self.harmless = True
-        self.loses = 0
+        self.loses = self.again = 0
+        self._keeps: list[int] = []  # messages of each queue after a repair
+        self.gained = 0  # messages that only a repair brings back
         self.intact = False  # `verify` found no damage
 
     def advice_after(self, report: Report | None) -> Advice:
@@ -93,7 +90,7 @@ class _Work:
             self._check_steps()
         if self.obstacles:
             return Advice(False, *self._advice(starts=False, loses=0))
-        if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store, checked=True)):
+        if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store)):
             affected = sum(item.messages for item in report.damage)
             if affected or not report.damage:
                 return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
@@ -106,22 +103,48 @@ class _Work:
         other = self._other_node()
         self._check_vhosts()
         self._check_feature_flags()
+        self._check_small_files()
         if other is not None:
             messages = sum(row["messages"] + row["lost"] + row["waiting"] for row in rows)
             self._lose(messages, "other-node", ".", f"{other}: it deletes the directories of queues that it does not know")
             self.unknown.append("whether a node starts on the metadata of a node of another name")
         else:
             for row in rows:
-                self._take_queue(row)
+                if row["vhost"] in self._renamed:
+                    sentence = (
+                        f"the node looks for vhost {row['vhost']!r} in a directory {vhost_directory(row['vhost'])}, and finds nothing of"
+                        f" queue {row['queue']!r}: give this one that name"
+                    )
+                    self._lose(row["messages"] + row["lost"] + row["waiting"], "unknown-directory", self._renamed[row["vhost"]], sentence)
+                elif why := self._unknown_queue(row):
+                    messages = row["messages"] + row["lost"] + row["waiting"]
+                    self._lose(messages, "unknown-queue", str(row["directories"][0]), f"{why} ({count(messages, 'message')})")
+                else:
+                    self._take_queue(row)
             self._check_containers()
             self._check_streams()
-        redelivers = 0 if self.obstacles or other is not None else sum(self._marked())
+            self._check_quorum()
+        if self.store.definitions.damage and not self._without_metadata():
+            damage = self.store.definitions.damage[0]
+            what = "which queues the node knows, and it deletes the directories of all others"
+            self.unknown.append(f"{what}: {damage.file} cannot be read whole: {damage.detail}")
+        redelivers = 0 if self.obstacles or other is not None else sum(self._marked()) + self.again
         report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
-        self.evidence += [Evidence("note", ".", note) for note in report.notes]
+        self.evidence += [Evidence("note", ".", note) for note in (*report.notes, *delayed_sentences(self.store))]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
-        self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store, checked=True)]
+        absent = absent_queues(self.store)
+        named = [each.sentence for each in absent if each.sure]
+        self.unknown += named
+        self.evidence += [
+            Evidence("note", each.path or ".", f"{each.title} has no directory: it is empty, unless it was not copied")
+            for each in absent
+            if not each.sure
+        ]
+        gone = [item for item in report.damage if item.kind is Kind.ABSENT_PART and item.detail not in named]
+        self.unknown += [f"what of {item.file} is gone: {item.detail}" for item in gone]
+        self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store)]
         if self._without_metadata() and other is None:
             self.evidence.append(
                 Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
@@ -131,6 +154,10 @@ class _Work:
         starts = not self.obstacles
         loses = self.loses if starts else 0
         next_, why = self._advice(starts, loses)
+        every = (*rows, *quorum_rows(self._careful))
+        listed = sum(row["messages"] + row["lost"] + row["waiting"] for row in every) + self.gained
+        starts_of_streams = (examined.node_start() for _, examined in self._careful.examined_streams)
+        listed += sum(start.kept + start.lost for start in starts_of_streams)
         return Diagnosis(
             store=str(self.store.path),
             family="rabbitmq",
@@ -145,7 +172,63 @@ class _Work:
             harmless=self.harmless and not any(item.messages for item in report.damage),
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *self.evidence),
+            ways=self._ways(Way(next_, why), starts, max(0, listed - loses)),
         )
+
+    def _ways(self, advised: Way, starts: bool, delivered: int) -> tuple[Way, ...]:
+        """Return the possible next commands, the advised one first. delivered: what the node delivers of the store as it is."""
+        ways = {advised.next: advised}
+        if self._missing is not None:
+            ways.setdefault(self._missing.next, self._missing)
+        if self._is_repairable:
+            repair = Way(command("mqstore", "repair", self.store.path), "list what can be repaired; nothing is changed")
+            ways.setdefault(repair.next, repair)
+        ways.setdefault(self._salvage.next, self._salvage)
+        if starts:
+            ways.setdefault(START, Way(START, "start the node on it as it is"))
+        readable = sum(self._keeps) if self._steps or self._keeps else None
+        keeps: dict[str, int | None] = {START: delivered}
+        if self._missing is not None:
+            keeps[self._missing.next] = None  # what is in the missing files cannot be told
+        return tuple(Way(way.next, way.why, keeps.get(way.next, readable)) for way in ways.values())
+
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        """The directories below `msg_stores/vhosts` that are not named as the node names that of their vhost, by vhost."""
+        vhosts = [vhost for vhost in self.store.vhosts if vhost.name is not None and vhost.place.place.startswith("msg_stores/vhosts/")]
+        named = {vhost.name or "": vhost.place.place for vhost in vhosts if vhost.directory == vhost_directory(vhost.name or "")}
+        return {vhost.name or "": vhost.place.place for vhost in vhosts if (vhost.name or "") not in named}
+
+    def _unknown_queue(self, row: dict[str, Any]) -> str:
+        """Return what a node does with a queue that the metadata, read whole, does not have; empty for one that it has."""
+        names = row["directories"] if isinstance(row["directories"], list) else []
+        if self._defined is None or not names:
+            return ""
+        vhosts, queues = self._defined
+        above = vhost_directory(row["vhost"] or "")
+        if above not in vhosts:
+            alone = f"leaves its queue {row['queue']!r} alone, and delivers nothing of it"
+            return f"vhost {row['vhost']!r} is not in the metadata: the node {alone}"
+        if all((above, name) in queues for name in names):
+            return ""
+        return f"queue {row['queue']!r} of vhost {row['vhost']!r} is not in the metadata: the node deletes its directory"
+
+    @cached_property
+    def _defined(self) -> tuple[frozenset[str], frozenset[tuple[str, str]]] | None:
+        """The directories of vhosts, and of vhosts and queues, that the metadata has; None if there is none, or it cannot be read whole.
+
+        Without schema.DAT a node begins with empty tables, and knows the vhost / only.
+        """
+        definitions, directory = self.store.definitions, self.store.directory
+        tables = directory.exists("rabbit_durable_queue.DCD")
+        if self._without_metadata() or definitions.damage or not directory.is_directory("msg_stores/vhosts"):
+            return None
+        if not (tables or definitions.vhosts):
+            return None
+        vhosts = frozenset(map(vhost_directory, definitions.vhosts))
+        if tables and not directory.exists("schema.DAT"):
+            return vhosts, frozenset()
+        return vhosts, frozenset((vhost_directory(queue.vhost), own) for queue in definitions.queues for _, own in queue.directories())
 
     def _lose(self, messages: int, finding: str, file: str, sentence: str) -> None:
         self.harmless = False
@@ -166,30 +249,60 @@ class _Work:
         )
 
     def _check_feature_flags(self) -> None:
-        if (
-            not self.version.wants_flags
-            or self._without_metadata()
-            or not self.store.directory.exists("feature_flags")
-            or flags_of_4(self.store)
-        ):
+        """Say whether a node of the version starts with the feature flags of the one that wrote the metadata."""
+        name = self.version.name
+        flags = None if self._without_metadata() else flags_of(self.store)
+        if flags is None:
+            if self.asked and not self._without_metadata() and order(name) > order("3.10") and not self.version.starts_without_flags:
+                self.unknown.append(
+                    f"whether a {name} node starts: that cannot be told without the file <node>-feature_flags of the old node"
+                )
             return
-        sentence = "it was written by a 3.x node and lacks flags that the version requires"
-        if self.version.ends_without_flags:
+        if flags.enabled is None and self.version.starts_on_empty_files is False:
+            ends = f"{flags.path} is not a list of feature flags: the node ends while it reads it; a copy of the list mends that"
+            self.obstacles.append(Evidence("feature-flags", flags.path, ends))
+        elif flags.enabled is None:
+            self.unknown.append(f"whether a {name} node starts: {flags.path} is not a list of feature flags")
+        if flags.enabled is None:
+            return
+        missing = missing_flags(flags.enabled, name)
+        if missing:
+            sentence = f"{flags.path} lacks {', '.join(missing)}, which {name} requires: the node ends with"
+            ends = f"{sentence} failed_to_initialize_feature_flags_registry, disabled_required_feature_flag"
+            self.obstacles.append(Evidence("feature-flags", flags.path, ends))
+        elif order(name) < order("3.11") and DELETES_LISTENERS in flags.enabled:
+            sentence = f"{flags.path} has {DELETES_LISTENERS}, which deletes the table rabbit_listener: {name} ends with"
             self.obstacles.append(
-                Evidence("feature-flags", "feature_flags", f"{sentence}: the node ends with disabled_required_feature_flag")
+                Evidence("feature-flags", flags.path, f"{sentence} schema_integrity_check_failed, table_missing rabbit_listener")
             )
-        else:
-            self.unknown.append(f"whether the node starts with this file `feature_flags`: {sentence.removeprefix('it ')}")
+        elif (oldest := releases(flags.enabled)) and order(oldest[0]) > order(name):
+            self.unknown.append(f"whether a {name} node starts: {flags.path} has flags of {oldest[0]}, which {name} does not know")
+
+    def _check_small_files(self) -> None:
+        """Say which small files of the metadata are empty: a node that reads them does not start."""
+        for name, ends in _NOT_EMPTY.items():
+            entry = next((entry for entry in self.store.directory.entries() if entry.name == name), None)
+            known = self.version.starts_on_empty_files is False
+            if entry is None and known and name == "schema_version" and lacks_schema_version(self.store):
+                state = "is missing"
+            elif entry is None or entry.size:
+                continue
+            else:
+                state = "is empty"
+            if known:
+                self.obstacles.append(Evidence("empty-file", name, f"{name} {state}: the node ends with {ends}"))
+            else:
+                self.unknown.append(f"whether a {self.version.name} node starts: {name} {state}, on which 3.10 ends with {ends}")
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""
-        name = self.store.directory.root.name
-        if _NODE.fullmatch(name) is None:
+        name = self.store.directory.root.name.removesuffix("-mnesia")  # the default on Windows
+        if NODE_NAME.fullmatch(name) is None:
             return None
-        known = set(_NODE.findall(_small(self.store, "cluster_nodes.config").decode("latin-1")))
+        known = set(cluster_nodes(self.store.directory))
         for system in ("quorum", "coordination"):
             if self.store.directory.is_directory(system):
-                known |= {entry.name for entry in self.store.directory.entries(system) if _NODE.fullmatch(entry.name)}
+                known |= {entry.name for entry in self.store.directory.entries(system) if NODE_NAME.fullmatch(entry.name)}
         if not known or name in known:
             return None
         return f"the directory is that of node {name}, but the metadata in it is of {', '.join(sorted(known))}"
@@ -241,6 +354,34 @@ class _Work:
                 sentence = f"{named}: a reader that starts at the beginning stops at offset {start.stops_at}, and {left} after it are there"
                 self.evidence.append(Evidence("reader-stops", named.stream.place, f"{sentence}: {start.stops_why}"))
 
+    def _check_quorum(self) -> None:
+        for node in self._careful.examined_quorum:
+            for fact in node.facts:
+                if fact.stops:
+                    self.obstacles.append(Evidence(fact.name, fact.place, fact.sentence))
+                else:
+                    self.evidence.append(Evidence(fact.name, fact.place, fact.sentence))
+            for queue in node.queues:
+                self._take_quorum_queue(queue)
+
+    def _take_quorum_queue(self, queue: ExaminedQueue) -> None:
+        self.again += queue.redelivered
+        self.unknown += [f"{queue}: {sentence}" for sentence in queue.uncertain]
+        if queue.version > self.version.machine:
+            runs = f"its machine has version {queue.version}, and the node runs up to {self.version.machine}"
+            self.unknown.append(f"what the node makes of {queue}: {runs}")
+            return
+        lost = 0
+        for fact in queue.facts:
+            if fact.name == REDELIVERY_FAILS and self.version.old_redelivered is not False:
+                if self.version.old_redelivered is None:
+                    self.unknown.append(f"whether {self.name} redelivers them from {queue}: {fact.seen}; 4.3 does not")
+                continue
+            more = max(0, fact.messages - lost)  # of one message that several facts concern, the first one counts
+            self._lose(more, fact.name, fact.place, f"{queue}: {fact.sentence}")
+            lost += more
+            self.again += fact.again
+
     def _unread(self, queue_version: int) -> bool:
         return queue_version not in self.version.reads
 
@@ -260,18 +401,38 @@ class _Work:
     @cached_property
     def _steps(self) -> list[QueueStep]:
         """What `repair` would change."""
-        return [step for step in plan(self._careful, intact=self.intact) if step.possible]
+        return [step for step in plan(self._careful, intact=self.intact, keeps=self._keeps) if step.possible]
+
+    @cached_property
+    def _refused_files(self) -> frozenset[str]:
+        """The files of the queues that do not start by themselves."""
+        refused = (queue for vhost in self._careful.vhosts for queue in vhost.queues if queue.crashes)
+        return frozenset(queue.index_v2.index_file(number) for queue in refused for number in queue.index_v2.numbers)
 
     def _check_steps(self) -> None:
         """Add what keeps the node from starting, or makes a queue fail, and is not in the messages that it loses."""
         for step in self._steps:
+            if step.otherwise == IGNORED:
+                continue
             if step.kind == "take-out":
                 sentence = f"{step.why.partition(':')[0]}: {step.otherwise}"
                 if step.otherwise.startswith("the queue"):
                     self.unknown.append(f"which messages the queue of {step.file} delivers: {sentence}")
                 else:
                     self.obstacles.append(Evidence("broker-crash", step.file, sentence))
-            elif step.kind in ("config", "terms", "clean-markers", "unreadable", "lost-index") or "crashes when" in step.otherwise:
+            elif step.kind == "clean-markers":
+                self.evidence.append(Evidence("stale-tables", step.file, f"{step.why.partition(': ')[0]}: {step.otherwise}"))
+                self.harmless = False
+            elif step.kind == "terms" and step.terms:
+                self.evidence.append(Evidence("wrong-terms", step.file, f"{step.why.rpartition(':')[0]}: {step.otherwise}"))
+                self.harmless = False
+            elif step.file in self._refused_files and step.kind in ("unreadable", "torn-entry", "header"):
+                continue  # counted as `waiting`
+            elif step.kind == "lost-index":
+                self.gained += step.messages
+                sentence = f"{step.why.partition(':')[0]}: {step.otherwise}, {count(step.messages, 'message')}"
+                self._lose(step.messages, "lost-index", step.file, f"{sentence}; nothing shows which of them were acknowledged")
+            elif step.kind in ("config", "terms", "unreadable") or "crashes when" in step.otherwise:
                 self.unknown.append(f"what it makes of {step.file}: {step.why.partition(': ')[0]}, and {step.otherwise}")
 
     def _advice(self, starts: bool, loses: int) -> tuple[str, str]:
@@ -279,6 +440,10 @@ class _Work:
         old = any(queue.version == 1 for queue in self.store.queues) and self._unread(1)
         new = any(queue.version == 2 for queue in self.store.queues) and self._unread(2)
         other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
+        if (missing := self._missing) is not None:
+            if not self._is_repairable:
+                return missing.next, missing.why
+            return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
         if old or new or other:
             directory = self.store.directory
             if directory.root == Path(store) and directory.is_directory("msg_stores") and not self._without_metadata():
@@ -292,71 +457,33 @@ class _Work:
                 command("mqstore", "convert", store, "--to", f"{store}.new", "--for", self.name),
                 f"write the queues in a form that {self.name} reads, before a node of that version starts",
             )
-        if starts and not loses and not self.unknown:
+        faulty = any(item.finding in _MENDED for item in self.evidence)
+        if starts and not loses and not self.unknown and not faulty:
             return START, "start the node: it keeps every persistent message"
-        if self.store.directory.root == Path(store) and self._steps:
+        if self._is_repairable:
             return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
-        return (
-            command("mqstore", "salvage", store, "--to", f"{store}.jsonl"),
-            "save every message that can be read before a node starts",
-        )
+        if starts and Path(f"{store}.jsonl").exists():
+            return START, "start the node: nothing in the files can be repaired, and what can be read of them is saved"
+        return self._salvage.next, self._salvage.why
 
+    @property
+    def _is_repairable(self) -> bool:
+        """Whether `repair` would change anything; it does not work on archives."""
+        return self.store.directory.root == Path(self.store.path) and bool(self._steps)
 
-# ---- which version's node wrote a RabbitMQ store last, as far as its files show it, and by which of them
-#
-# Nothing in `msg_stores` states the version. In order:
-#
-#     feature_flags of a data directory    names `rabbitmq_4.N.0` for each 4.x version whose flags are on
-#     redeliver_seq_id in recovery.dets    4.3
-#     message containers                   3.13 and later; version 1 queues with them: up to 4.2
-#     other stored messages                before 3.13, or stored before an upgrade
-#
-# Without metadata and without a stored message the version cannot be known.
-#
-# Format: docs/formats/rabbitmq.md, sections 7, 8.3 and 11.
+    @cached_property
+    def _missing(self) -> Way | None:
+        """How to get the parts that the lists of a clean stop name, and that are not there; None if all are there."""
+        missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_files]
+        missing += [part.path for vhost in self.store.vhosts for part in vhost.missing_queues]
+        if not missing:
+            return None
+        named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
+        why = f"get what is missing before anything else: {named}; start no node before"
+        return Way(command("mqstore", "inspect", self.store.path), why)
 
-LOOKED_AT = 10_000  # messages
-
-_CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
-_FLAG_OF_4 = re.compile(rb"rabbitmq_4\.(\d{1,2})\.0")
-
-
-class VersionEvidence(NamedTuple):
-    """version: as text, None if nothing shows it. why: what in the files does, or what is missing."""
-
-    version: str | None
-    why: str
-
-
-def flags_of_4(store: RabbitMQStore) -> list[int]:
-    """Return the minor versions of 4.x that the file `feature_flags` names."""
-    return [int(flag[1]) for flag in _FLAG_OF_4.finditer(_small(store, "feature_flags"))]
-
-
-def are_containers(store: RabbitMQStore) -> Iterator[bool]:
-    """Yield, for each stored message, whether it is a message container, as nodes from 3.13 on write them."""
-    for rows in store.rows(QueueSelection()):
-        table = rows.table
-        for row in np.flatnonzero(table.source >= 0).tolist():
-            data = mapped_bytes(store.directory, table.sources[int(table.source[row])][0])
-            at = int(table.at[row])
-            yield data is not None and _CONTAINER.match(data[at : at + 16].tobytes()) is not None
-
-
-def version_evidence(store: RabbitMQStore) -> VersionEvidence:
-    """Return what the files suggest; at most `LOOKED_AT` messages are looked at."""
-    if flags := flags_of_4(store):
-        return VersionEvidence(f"4.{max(flags)}", f"the file feature_flags names rabbitmq_4.{max(flags)}.0")
-    if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
-        return VersionEvidence("4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
-    count = 0
-    for container in islice(are_containers(store), LOOKED_AT):
-        if container:
-            if any(queue.version == 1 for queue in store.queues):
-                return VersionEvidence("3.13 to 4.2", "a stored message is a message container, and there are version 1 queues")
-            return VersionEvidence("3.13 or later", "a stored message is a message container, which 3.13 and later write")
-        count += 1
-    if not count:
-        return VersionEvidence(None, "no message is stored and no feature flag of 4.x is named: nothing shows the version")
-    oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
-    return VersionEvidence(f"{oldest} to 3.12", "no stored message that was looked at is a message container, which 3.13 and later write")
+    @property
+    def _salvage(self) -> Way:
+        store = self.store.path
+        words = command("mqstore", "salvage", store, "--to", f"{store}.jsonl")
+        return Way(words, "save every message that can be read before a node starts")

@@ -6,6 +6,10 @@ Every message in the files is searched, also those that no queue holds any more.
     acknowledged    a consumer has confirmed it; its bytes are still in the files. By whom is not recorded
     in-no-queue     a message file holds it, no index entry leads to it: acknowledged, or its entry is lost
     lost            a queue has it, and the broker would start without it; the verdict says why
+    delayed         the plug-in for delayed messages holds it until it is due (`delayed`)
+    kept            a stream holds it, consumed or not, until its segment is deleted
+
+Messages of quorum queues have the states of `quorum.rows`.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.table.columns import QueueSelection
+from mqstore.rabbitmq.delayed import delayed_of
+from mqstore.rabbitmq.store.store import RabbitMQStore, TableRows
+from mqstore.table.columns import QUORUM, STREAM, QueueSelection
 from mqstore.table.needle import Needle, looks_compressed
 from mqstore.table.text import python_rows, rabbitmq_columns_for, rename_properties_json
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 # added to the columns of the message table
 FOUND_COLUMNS = ("matched_in", "matched_as", "state", "consumed_by")
 
+KEPT = "kept"
 ID_PART = 8  # digits: a shorter part of a message id is in some of them by chance
 _SEARCHED = ("payload", "properties_json", "msg_id", "verdict")
 
@@ -56,7 +61,7 @@ def find(
     counts: FoundInQueues,
     *,
     body: str = "sha256",
-    pieces: Iterable[MessageRows] | None = None,
+    pieces: Iterable[TableRows] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of the messages that hold the text, as JSON values, with FOUND_COLUMNS. counts: are counted up.
@@ -68,7 +73,7 @@ def find(
 
     quoted = Needle(json.dumps(needle.text, ensure_ascii=False)[1:-1])  # as the properties of a batch have it
     hexadecimal = Needle(needle.text.lower())
-    for rows in store.rows(QueueSelection(everything=True)) if pieces is None else pieces:
+    for rows in store.all_rows(QueueSelection(everything=True)) if pieces is None else pieces:
         batch = store.batch(rows, _SEARCHED)
         if batch is None:
             continue
@@ -86,6 +91,22 @@ def find(
             yield from _rows(store, rows.take(np.flatnonzero(mask)), needle, counts, body)
 
 
+def find_delayed(store: RabbitMQStore, needle: Needle, counts: FoundInQueues, *, body: str = "sha256") -> Iterator[dict[str, Any]]:
+    """Yield the rows of the messages that a plug-in delays and that hold the text, as `find` does; all are counted."""
+    names = tuple("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body))
+    hits = []
+    for message in (message for table in delayed_of(store) for message in table.messages):
+        counts.messages += 1
+        counts.bytes += len(message.payload or b"")
+        counts.unreadable += message.payload is None
+        row = message.found_row(names, body)
+        matched, forms = _matches(row, message.payload, needle)
+        if matched:
+            counts.hits += 1
+            hits.append(row | {"matched_in": matched, "matched_as": forms, "state": "delayed", "consumed_by": []})
+    yield from hits
+
+
 def _lost_bytes(batch: pa.RecordBatch) -> int:
     """Count the messages whose bytes cannot be searched: those that are in a queue, and whose payload is missing."""
     pairs = zip(batch.column("payload").is_null().to_pylist(), batch.column("verdict").to_pylist(), strict=True)
@@ -101,7 +122,7 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
         yield k, batch.column("payload")[k].as_py()
 
 
-def _rows(store: RabbitMQStore, rows: MessageRows, needle: Needle, counts: FoundInQueues, body: str) -> Iterator[dict[str, Any]]:
+def _rows(store: RabbitMQStore, rows: TableRows, needle: Needle, counts: FoundInQueues, body: str) -> Iterator[dict[str, Any]]:
     columns = rabbitmq_columns_for(body)
     batch = store.batch(rows, columns)
     searched = store.batch(rows, ("payload",))
@@ -131,7 +152,7 @@ def _matches(row: dict[str, Any], payload: bytes | None, needle: Needle) -> tupl
         look(name, None if value is None else str(value).encode("utf-8", "surrogatepass"))
     for value in _texts(properties):
         look("properties", value.encode("utf-8", "surrogatepass"))
-    if row["msg_id"] is not None and len(needle.text) >= ID_PART and needle.text.lower() in row["msg_id"]:
+    if row.get("msg_id") is not None and len(needle.text) >= ID_PART and needle.text.lower() in row["msg_id"]:
         names["msg_id"], forms["text"] = None, None
     look("payload", payload)
     return list(names), list(forms)
@@ -151,8 +172,12 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _state(row: dict[str, Any]) -> str:
+    if row["queue_type"] == QUORUM:
+        return str(row["state"])
     if row["recovered"]:
-        return "waiting"
+        return KEPT if row["queue_type"] == STREAM else "waiting"
+    if row["queue_type"] == STREAM:
+        return "lost"
     if row["verdict"] == "consumed":
         return "acknowledged"
     return "in-no-queue" if row["queue"] is None or row["verdict"] in ("unindexed", "duplicate") else "lost"

@@ -18,10 +18,9 @@ from mqstore.table.formatting import count, queue_title
 from mqstore.table.text import body_text, python_rows, rabbitmq_columns_for, rename_properties_json
 
 if TYPE_CHECKING:
-    from mqstore.rabbitmq.store.message_table import MessageRows
-    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rabbitmq.store.store import RabbitMQStore, TableRows
 
-WAYS = "name the message with one of --id MESSAGE_ID, --vhost V -q QUEUE --at POSITION, or --vhost V -q QUEUE --seq SEQ"
+WAYS = "name the message with one of --id MESSAGE_ID, --vhost V --queue QUEUE --at POSITION, or --vhost V --queue QUEUE --seq SEQ"
 _LOST = ("damaged", "unreachable")
 
 
@@ -77,7 +76,7 @@ def get(
         hits, what = list(_rows_with_id(store, id)), f"id {id}"
     else:
         if queue is None:
-            raise UsageError("--at and --seq need a queue: add --vhost V and -q QUEUE; `mqstore topics` lists them")
+            raise UsageError("--at and --seq need a queue: add --vhost V and --queue QUEUE; `mqstore topics` lists them")
         of = store.vhost_of(vhost, queue)
         chosen = QueueSelection(
             vhosts=frozenset({of}), queues=frozenset({queue}), from_seq=seq, to_seq=None if seq is None else seq + 1,
@@ -135,9 +134,16 @@ def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, prior
     for rows in store.rows(chosen):
         if priority is None or rows.priority_level == priority:
             yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
+    for held in store.quorum_rows(chosen) if at is not None and priority is None else ():
+        yield from _decoded(store, held, np.array([message.pos == at for message in held.messages], np.bool_))
+    for named in store.selected_streams(chosen) if at is not None and priority is None else ():
+        for part in store.stream_rows(named, chosen):
+            if (part.pos == at).any():
+                yield from _decoded(store, part, part.pos == at)
+                break
 
 
-def _decoded(store: RabbitMQStore, rows: MessageRows, keep: Any) -> list[dict[str, Any]]:
+def _decoded(store: RabbitMQStore, rows: TableRows, keep: Any) -> list[dict[str, Any]]:
     """Return the rows selected by the mask `keep` as JSON values, with the payload as base64."""
     if not keep.any():
         return []

@@ -16,6 +16,11 @@ The parts of a damaged store are arranged as a store: single files, one queue's 
     lost+found/#1/12.idx          -->   queues/#1/12.idx
     lost+found/#1/journal.jif     -->   queues/#1/journal.jif
     copies/3.rdq  copies/3.rdt    -->   msg_store_persistent/3.rdq, 3.rdt
+    lost+found/00000007.wal       -->   quorum/parts@salvage/00000007.wal        RAWA, RASG, OSIL at its start: names alone do not decide
+    lost+found/#2/00000003.segment -->  quorum/parts@salvage/#2/00000003.segment, or stream/#2/<first offset>.segment
+    lost+found/f0012.wal          -->   quorum/parts@salvage@f0012.wal/00000001.wal
+
+A message that the log of a quorum queue has and nothing there acknowledges is `unindexed`: the acknowledgement may be in a missing part.
 
 All parts become one vhost: index files are grouped by their directory, and all message files form one store (an entry finds its message
 by id, wherever it is). A file whose name is not a number gets one. `.queue_name`, `.config` and `.vhost` are included.
@@ -68,16 +73,18 @@ from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ENTRY
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER
-from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, mapped_bytes
+from mqstore.rabbitmq.format.layout import STREAM_FILE, looks_like_rabbitmq, mapped_bytes
 from mqstore.rabbitmq.format.message_file import OVERHEAD, record
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.quorum import raft_log, segment, wal
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, UNINDEXED, EntryTable, Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.rabbitmq.streams.segment import HEADER as STREAM_HEADER
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
 from mqstore.table.row_files import format_of, write_rows
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
@@ -88,6 +95,8 @@ if TYPE_CHECKING:
 INDEX = ("idx", "jif", "qi", "qs")
 STORE = ("rdq", "rdt")
 BESIDE = (".config", ".vhost", "recovery.dets")
+PARTS = "quorum/parts@salvage"  # of all Raft logs
+CHUNK_ID = slice(32, 40)  # of a stream segment: the offset of its first record
 ASKED = 200  # messages of a queue whose routing keys are tried as its name
 MOST_FILES = 1_000_000
 
@@ -112,8 +121,10 @@ def open_parts(path: Path) -> ReadOnlyDirectory:
     else:
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
     files = dict(_arrange_files(names, path.absolute().name))
-    if not any(is_part(name) for name in files):
-        raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs or .rdq file")
+    logs = dict(_arrange_logs(path, names))
+    if not logs and not any(is_part(name) for name in files):
+        raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs, .rdq, .wal or .segment file")
+    files |= logs
     arranged = AliasDirectory(path, files)
     arranged.tolerate_unlisted("", known=unlisted)
     return arranged
@@ -159,6 +170,60 @@ def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]
         if placed not in taken:
             taken.add(placed)
             yield placed, name
+
+
+def _arrange_logs(path: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each file of quorum queues and streams in the arrangement, with its real name; none if no log is among them."""
+    logs: dict[str, str] = {}
+    beside: dict[str, str] = {}
+    root = path.absolute().name
+    for name in sorted(names):
+        above, _, own = name.rpartition("/")
+        place = _directory(above, root)
+        if own.endswith((".wal", ".segment")):
+            placed = _place_of_log(_start_of(path / name), own, place)
+            if placed is not None:
+                logs[placed if placed not in logs else _place_apart(placed, name)] = name
+        elif own == "config":
+            beside[f"{PARTS}/{place}/config"] = name
+        elif own in ("names.dets", "meta.dets"):
+            beside.setdefault(f"{PARTS}/{own}", name)
+        elif own == "snapshot.dat":
+            parents = [root, *above.split("/")][-3:]
+            beside["/".join((PARTS, *parents, own))] = name
+        elif STREAM_FILE.fullmatch(own):
+            beside[f"stream/{place}/{own}"] = name
+    if logs:
+        yield from {**beside, **logs}.items()
+
+
+def _place_of_log(start: bytes, own: str, place: str) -> str | None:
+    """Return where a file with this start belongs; None if it is not a log. A Raft log without its name stays separate."""
+    if start.startswith(wal.MAGIC):
+        placed = f"{PARTS}/{own}"
+        return placed if raft_log.WAL_NAME.fullmatch(own) else _place_apart(f"{PARTS}/00000001.wal", own)
+    if start.startswith(segment.MAGIC):
+        placed = f"{PARTS}/{place}/{own}"
+        return placed if raft_log.SEGMENT_NAME.fullmatch(own) else _place_apart(f"{PARTS}/{place}/00000001.segment", own)
+    if start.startswith(STREAM_HEADER[:4]):
+        first = int.from_bytes(start[CHUNK_ID], "big")
+        return f"stream/{place}/{own if STREAM_FILE.fullmatch(own) else f'{first:020}.segment'}"
+    return None
+
+
+def _place_apart(placed: str, name: str) -> str:
+    """Return a place like this one that no other file has: files whose order is not known must not void each other's entries."""
+    above, _, own = placed.rpartition("/")
+    return f"{above}@{name.replace('/', '_')}/{own}"
+
+
+def _start_of(path: Path) -> bytes:
+    """Return the first bytes of a file, none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(CHUNK_ID.stop)
+    except OSError:
+        return b""
 
 
 def _directory(above: str, root: str) -> str:

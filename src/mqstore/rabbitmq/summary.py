@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mqstore.rabbitmq.diagnosis import advise, version_evidence
-from mqstore.rabbitmq.store.listing import empty_queues, totals, unread_parts, vhost_rows
+from mqstore.rabbitmq.diagnosis import advise
+from mqstore.rabbitmq.site import site_of
+from mqstore.rabbitmq.store.listing import empty_queues, quorum_rows, stream_rows, totals, unread_parts, vhost_rows
+from mqstore.rabbitmq.version import version_evidence
 from mqstore.store import StorePart
+from mqstore.table.columns import QUORUM, STREAM
 
 if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.listing import StoreTotals
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
+    from mqstore.site import Site
 
 FITS = {
     (): "any version: there is no queue index yet",
@@ -27,6 +31,7 @@ FITS = {
     (1, 2): "RabbitMQ 3.10 to 4.2; brokers from 4.3 on do not read version 1 queues",
 }
 # sums of a vhost besides queues, messages and bytes
+_OTHER_COUNTS = ("queues", "messages", "bytes", "not_recovered", "lost", "waiting")
 _COUNTS = ("not_recovered", "transient", "lost", "waiting", "acknowledged")
 
 
@@ -64,6 +69,8 @@ class RabbitMQSummary:
     store: str
     queue_versions: tuple[int, ...]
     vhosts: tuple[VhostSummary, ...]
+    quorum: StoreTotals
+    streams: StoreTotals
     first: int | None
     last: int | None
     unsupported: tuple[str, ...]
@@ -71,6 +78,7 @@ class RabbitMQSummary:
     suggested_version: str | None
     version_known_from: str
     advice: Advice
+    site: Site
 
     @property
     def ok(self) -> bool:
@@ -80,6 +88,11 @@ class RabbitMQSummary:
     @property
     def shutdown(self) -> str:
         return "clean" if all(vhost.shutdown == "clean" for vhost in self.vhosts) else "unclean"
+
+    @property
+    def others(self) -> tuple[tuple[str, StoreTotals], ...]:
+        """The sums of the queues of other types."""
+        return ("quorum", self.quorum), ("streams", self.streams)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `inspect -o json` prints."""
@@ -104,30 +117,37 @@ class RabbitMQSummary:
             "messages": sum(vhost.totals.messages for vhost in self.vhosts),
             "message_bytes": sum(vhost.totals.bytes for vhost in self.vhosts),
             **{name: sum(getattr(vhost.totals, name) for vhost in self.vhosts) for name in _COUNTS},
+            **{kind: {name: getattr(sums, name) for name in _OTHER_COUNTS} for kind, sums in self.others},
             "first_written": self.first,
             "last_written": self.last,
             "unsupported": list(self.unsupported),
             "broker_would_refuse": {vhost.name or vhost.directory: vhost.refusals[0] for vhost in self.vhosts if vhost.refusals},
             "findings": [item.as_dict() for item in self.findings],
+            "site": self.site.as_dicts(),
             **self.advice.as_dict(),
         }
 
 
 def summarize(store: RabbitMQStore) -> RabbitMQSummary:
     """Summarize an open store."""
-    version, why = version_evidence(store)
-    times = [entry.mtime_ms for vhost in store.vhosts for _, entry in store.directory.walk(vhost.place.place)]
+    known = version_evidence(store)
+    others = [place for place in (QUORUM, STREAM) if store.directory.is_directory(place)]
+    places = [*(vhost.place.place for vhost in store.vhosts), *others]
+    times = [entry.mtime_ms for place in places for _, entry in store.directory.walk(place)]
     return RabbitMQSummary(
         store=str(store.path),
         queue_versions=tuple(sorted({queue.version for queue in store.queues})),
         vhosts=tuple(_summarize_vhost(store, vhost) for vhost in store.vhosts),
+        quorum=totals(quorum_rows(store)),
+        streams=totals(stream_rows(store)),
         first=min(times, default=None),
         last=max(times, default=None),
         unsupported=tuple(unread_parts(store)),
         findings=(*store.findings, *store.definitions.damage),
-        suggested_version=version,
-        version_known_from=why,
+        suggested_version=known.version,
+        version_known_from=known.why,
         advice=advise(store),
+        site=site_of(store),
     )
 
 

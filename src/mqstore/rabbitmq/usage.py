@@ -8,12 +8,17 @@ garbage, runs of zeros included, except for those that damage has made unreadabl
 
 A body shared by several queues is one record: it counts once by file, and once for each queue.
 
-Format: docs/formats/rabbitmq.md, sections 6.1 and 6.5.
+Quorum queues have their messages in logs: `member` and `log` are the groups of `quorum.log_usage`.
+
+A stream keeps what it holds until its limits, x-max-length-bytes and x-max-age, delete a whole segment from its beginning; a node never
+deletes the last one. Its messages are counted by its indexes and the names of its segments.
+
+Format: docs/formats/rabbitmq.md, sections 6.1 and 6.5; docs/formats/rabbitmq-streams.md, section 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,10 +28,13 @@ from numpy.typing import NDArray
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE
 from mqstore.rabbitmq.format.message_file import OVERHEAD
+from mqstore.rabbitmq.quorum.log_usage import LogUsage, MemberUsage, QuorumUsage, quorum_usage
+from mqstore.rabbitmq.streams.rows import MessagesBefore
 from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
+    from mqstore.rabbitmq.definitions.metadata import QueueDefinition
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
@@ -79,17 +87,39 @@ class QueueUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuesUsageReport:
-    """Usage by file and by queue, the largest first. shown_by: the groups that are shown unasked.
+class StreamUsage:
+    """One stream. bytes, index_bytes: of its segments and their indexes; first_timestamp, last_timestamp: of its chunks, in ms.
 
-    least_names: of the columns, if there are no rows. Nothing is read in tasks, so that there are no runs_on, damage and notes.
+    max_length_bytes, max_age: its limits as it was declared, or as its policy has them; None: it has none, or nothing defines it.
+    """
+
+    vhost: str | None
+    stream: str
+    messages: int
+    bytes: int
+    index_bytes: int
+    segments: int
+    first_timestamp: int | None
+    last_timestamp: int | None
+    max_length_bytes: int | None
+    max_age: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesUsageReport:
+    """Usage by file, by queue and by stream, the largest first. shown_by: the groups that are shown unasked.
+
+    least_names: of the columns, if there are no rows. quorum: what the logs of quorum queues take. Nothing is read in tasks, so that there
+    are no runs_on and notes.
     """
 
     family: ClassVar[str] = "rabbitmq"
-    shown_by: ClassVar[tuple[str, ...]] = ("file", "queue")
+    shown_by: ClassVar[tuple[str, ...]] = ("file", "queue", "stream", "member", "log")
     least_names: ClassVar[tuple[str, ...]] = ("file", "bytes")
     elsewhere: ClassVar[tuple[tuple[str, int], ...]] = ()
-    damage: ClassVar[tuple[Damage, ...]] = ()
     notes: ClassVar[tuple[str, ...]] = ()
     runs_on: ClassVar[str] = ""
     why: ClassVar[str] = ""
@@ -97,10 +127,23 @@ class QueuesUsageReport:
     store: str
     files: tuple[FileUsage, ...]
     queues: tuple[QueueUsage, ...]
+    streams: tuple[StreamUsage, ...]
+    quorum: QuorumUsage
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Findings about the logs of quorum queues."""
+        return self.quorum.damage
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of message files."""
+        return sum(file.bytes for file in self.files)
 
     @property
     def total_bytes(self) -> int:
-        return sum(file.bytes for file in self.files)
+        """Bytes of message files and of logs."""
+        return self.file_bytes + self.quorum.total_bytes
 
     @property
     def live_bytes(self) -> int:
@@ -120,13 +163,17 @@ class QueuesUsageReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all bytes of the message files are records."""
-        return not self.unreadable_bytes
+        """Whether all bytes of the message files are records, and nothing is wrong with the logs."""
+        return not self.unreadable_bytes and not self.damage
 
     @property
     def headline(self) -> str:
         """What there is, in one sentence."""
-        return f"{count(self.live_records, 'live record')} in {size(self.total_bytes)} of message files."
+        files = f"{count(self.live_records, 'live record')} in {size(self.file_bytes)} of message files"
+        logs = f"{count(self.quorum.messages, 'message')} in {size(self.quorum.total_bytes)} of logs of quorum queues"
+        held = f"{size(sum(each.bytes + each.index_bytes for each in self.streams))} in {count(len(self.streams), 'stream')}"
+        others = [logs] * bool(self.quorum.logs) + [held] * bool(self.streams)
+        return f"{'; '.join([files] * bool(self.files or not others) + others)}."
 
     @property
     def read_bytes(self) -> int:
@@ -135,17 +182,29 @@ class QueuesUsageReport:
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """What the message files consist of, in bytes, by name."""
-        return ("live", self.live_bytes), ("garbage", self.garbage_bytes), ("unreadable", self.unreadable_bytes)
+        """What the message files and the logs consist of, in bytes, by name."""
+        files = (("live", self.live_bytes), ("garbage", self.garbage_bytes), ("unreadable", self.unreadable_bytes))
+        if not self.quorum.logs:
+            return files
+        live = self.quorum.live_bytes
+        logs = (("messages in quorum queues", live), ("all else in their logs", self.quorum.total_bytes - live))
+        return (*files, *logs) if self.files else logs
 
     def rows(self, by: str) -> list[dict[str, Any]]:
-        """Return rows by `file` or by `queue`."""
-        return [item.as_dict() for item in (self.files if by == "file" else self.queues)]
+        """Return rows by `file`, `queue`, `stream`, `member` or `log`."""
+        groups: dict[str, Sequence[FileUsage | QueueUsage | StreamUsage | MemberUsage | LogUsage]] = {
+            "file": self.files,
+            "queue": self.queues,
+            "stream": self.streams,
+            "member": self.quorum.members,
+            "log": self.quorum.logs,
+        }
+        return [item.as_dict() for item in groups[by]]
 
-    def as_dict(self, by: Sequence[str] = ("file", "queue")) -> dict[str, Any]:
+    def as_dict(self, by: Sequence[str] = ("file", "queue", "stream", "member", "log")) -> dict[str, Any]:
         """Return the document that `usage -o json` prints."""
         sums = {
-            "bytes": self.total_bytes,
+            "bytes": self.file_bytes,
             "live_bytes": self.live_bytes,
             "garbage_bytes": self.garbage_bytes,
             "unreadable_bytes": self.unreadable_bytes,
@@ -156,8 +215,8 @@ class QueuesUsageReport:
 
 def check_group(by: str | None) -> None:
     """Raise UsageError for a group that the usage of a RabbitMQ store does not have."""
-    if by not in (None, "file", "queue"):
-        raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file or queue")
+    if by not in (None, *QueuesUsageReport.shown_by):
+        raise UsageError(f"--by {by!r} does not apply to a RabbitMQ store; use file, queue, stream, member or log")
 
 
 def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = None) -> QueuesUsageReport:
@@ -182,7 +241,39 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
         str(store.path),
         tuple(sorted(files, key=lambda file: (-file.bytes, file.file))),
         tuple(sorted(queues, key=lambda queue: (-queue.bytes, queue.vhost or "", queue.queue))),
+        tuple(sorted(_streams(store), key=lambda stream: (-stream.bytes, stream.vhost or "", stream.stream))),
+        quorum_usage(store.directory),
     )
+
+
+def _streams(store: RabbitMQStore) -> Iterator[StreamUsage]:
+    defined = {queue.stream_directory: queue for queue in store.definitions.queues if queue.stream_directory is not None}
+    for named in store.streams:
+        stream, queue = named.stream, defined.get(named.stream.name)
+        times = stream.times()
+        length, age = (None, None) if queue is None else (_limit(queue, name) for name in ("max-length-bytes", "max-age"))
+        yield StreamUsage(
+            named.vhost,
+            named.queue,
+            MessagesBefore(stream).segment(len(stream)),
+            int(stream.size.sum()),
+            int(np.maximum(stream.index_size, 0).sum()),
+            len(stream),
+            times[0] if times else None,
+            times[1] if times else None,
+            length if type(length) is int else None,
+            age if type(age) is str else None,
+        )
+
+
+def _limit(queue: QueueDefinition, name: str) -> int | str | None:
+    """Return a limit of a stream: its argument before its policy, as the node has it for ages; of two lengths the lower one."""
+    own, policy = queue.argument(f"x-{name}".encode()), queue.policy.get(name)
+    own = own.decode("utf-8", "replace") if type(own) is bytes else own
+    if type(own) is int and type(policy) is int:
+        return min(own, policy)
+    found: int | str | None = policy if own is None else own
+    return found
 
 
 def _queue_usage(

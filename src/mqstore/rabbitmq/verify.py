@@ -1,8 +1,9 @@
 """Every check of a RabbitMQ store: indexes, message files, and every stored message against its index entry.
 
 Journals and segments are merged as the broker merges them, and compared with the message files. Every message's term is decoded; its id
-must be that of the entry, and its body must have the entry's size. Streams are read as a whole. The report includes what the broker
-would do: crashes and losses are damage, everything else is a note. What is lost is decided in one place, `mqstore.rabbitmq.store.fate`.
+must be that of the entry, and its body must have the entry's size. Streams are read as a whole, quorum queues are replayed. The report
+includes what the broker would do: crashes and losses are damage, everything else is a note. What is lost is decided in one place,
+`mqstore.rabbitmq.store.fate`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
-from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.format.layout import IGNORED, files_of_mac, mapped_bytes
+from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
+from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store import fate, message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import DAMAGED, PLAIN
@@ -55,13 +58,27 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
     damage = work.findings()
     damage += store.unread
     notes: list[str] = []
+    of_mac = files_of_mac(store.directory)
+    if of_mac is not None and of_mac.otherwise != IGNORED:
+        damage.append(Damage(of_mac.worst, 0, 0, Kind.BROKER_CRASH, f"{of_mac.sentence}; of a node: {of_mac.otherwise}"))
+    elif of_mac is not None:
+        notes.append(f"{of_mac.sentence}; a node ignores them")
+    for absent in absent_queues(store):
+        if absent.sure and absent.stated and not absent.nodes:
+            damage.append(Damage(absent.path or ".", 0, 0, Kind.ABSENT_PART, absent.sentence))
+        elif absent.sure:
+            notes.append(absent.sentence)
     if work.unlisted:
         notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
+    affected = work.affected
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)
-        damage += (item if item.kind.subject is Subject.MESSAGE else replace(item, messages=0) for item in vhost.findings)
+        damage += (
+            item if item.kind.subject is Subject.MESSAGE or item.kind is Kind.MISSING_PART else replace(item, messages=0)
+            for item in vhost.findings
+        )
         notes += _notes(vhost)
-    affected = work.affected
+        affected += sum(part.messages for part in vhost.missing_queues)
     for named, examined in store.examined_streams:
         start = examined.node_start()
         checked.files += examined.counts.files
@@ -72,6 +89,18 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
         damage += examined.damage
         if start.lost:
             notes.append(f"{named}: a node would not keep {count(start.lost, 'message')} that are here and intact")
+    for node in store.examined_quorum:
+        checked.files += node.counts.files
+        checked.bytes += node.counts.bytes
+        checked.records += node.counts.records
+        checked.messages += node.counts.messages
+        damage += node.damage
+        notes += [fact.sentence for fact in node.facts]
+        for queue in node.queues:
+            affected += max(queue.unread, *(fact.messages for fact in queue.facts if fact.name != REDELIVERY_FAILS), 0)
+            damage += queue.damage
+            notes += [f"{queue}: {fact.sentence}" for fact in queue.facts if fact.name != REDELIVERY_FAILS]
+            notes += [f"{queue}: {sentence}" for sentence in queue.uncertain]
     damage = sorted(dict.fromkeys(damage), key=lambda item: (item.file, item.offset, item.length))
     skipped = tuple(SkippedRange(item.file, item.offset, item.length, item.detail) for item in damage if item.kind is Kind.UNREADABLE)
     return Report(str(store.path), store.family, checked, Coverage(skipped), tuple(damage), tuple(notes), affected)

@@ -22,18 +22,23 @@ from mqstore.errors import UsageError
 class BrokerVersion:
     """A minor version. queue_versions: which of the two are written for it, its default first; containers: whether it reads those of 4.x.
 
-    single_deliveries: whether it records deliveries message by message. reads: versions of queues whose messages it keeps.
-    crashes_on_containers: of any version. wants_flags: feature flags that 3.x does not write. ends_without_flags: and does not start then.
+    machine: the newest version of the machine of quorum queues that it runs. single_deliveries: whether it records deliveries message
+    by message. reads: versions of queues whose messages it keeps. crashes_on_containers: of any version. starts_without_flags: on the
+    metadata of 3.10 to 3.12 without their feature flags; how others do is not known. old_redelivered: whether consumers of quorum
+    queues get a message of before 3.13 again; None: not known. starts_on_empty_files: of the small ones beside Mnesia's tables; None: not
+    known.
     """
 
     name: str
     queue_versions: tuple[int, ...]
     containers: bool
+    machine: int
     single_deliveries: bool = False
     reads: tuple[int, ...] = (1, 2)
     crashes_on_containers: bool = False
-    wants_flags: bool = True
-    ends_without_flags: bool = False
+    starts_without_flags: bool = False
+    old_redelivered: bool | None = True
+    starts_on_empty_files: bool | None = None
 
     @property
     def queue_version(self) -> int:
@@ -41,12 +46,14 @@ class BrokerVersion:
         return self.queue_versions[0]
 
 
+_MACHINES = {"3.8": 0, "3.9": 1, "3.10": 2, "3.11": 3, "3.12": 3, "4.0": 5, "4.1": 7, "4.2": 7}  # of quorum queues
 _VERSIONS = {
-    **{name: BrokerVersion(name, (1,), False, reads=(1,), crashes_on_containers=True, wants_flags=False) for name in ("3.8", "3.9")},
-    **{name: BrokerVersion(name, (1, 2), False, crashes_on_containers=True, wants_flags=False) for name in ("3.10", "3.11", "3.12")},
-    "3.13": BrokerVersion("3.13", (1, 2), False, wants_flags=False),
-    **{name: BrokerVersion(name, (2,), True) for name in ("4.0", "4.1", "4.2")},
-    "4.3": BrokerVersion("4.3", (2,), True, single_deliveries=True, reads=(2,), ends_without_flags=True),
+    **{name: BrokerVersion(name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True) for name in ("3.8", "3.9")},
+    "3.10": BrokerVersion("3.10", (1, 2), False, _MACHINES["3.10"], crashes_on_containers=True, starts_on_empty_files=False),
+    **{name: BrokerVersion(name, (1, 2), False, _MACHINES[name], crashes_on_containers=True) for name in ("3.11", "3.12")},
+    "3.13": BrokerVersion("3.13", (1, 2), False, 3, old_redelivered=None),
+    **{name: BrokerVersion(name, (2,), True, _MACHINES[name], old_redelivered=None) for name in ("4.0", "4.1", "4.2")},
+    "4.3": BrokerVersion("4.3", (2,), True, 8, single_deliveries=True, reads=(2,), starts_without_flags=True, old_redelivered=False),
 }
 OLDEST_NODE, *_, NEWEST_NODE = _VERSIONS
 _NUMBER = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")
@@ -65,11 +72,22 @@ def node_version(text: str) -> BrokerVersion:
     return version
 
 
+def versions_with_machine(machine: int) -> list[str]:
+    """Return the versions that leave quorum queues with a machine of this version; the newest for one that is newer."""
+    newest = min((each.machine for each in _VERSIONS.values() if each.machine >= machine), default=_VERSIONS[NEWEST_NODE].machine)
+    return [name for name, each in _VERSIONS.items() if each.machine == newest]
+
+
 def target_version(text: str, queue_version: int | None = None) -> BrokerVersion:
     """Return the version that a text names, for example 3.10 or 3.10.8. queue_version: one it must read. Raises UsageError."""
     version = _known(text)
     if version is None:
         raise UsageError(f"{text!r} is not a version of RabbitMQ that can be converted for; they are {', '.join(_VERSIONS)}")
+    if queue_version is not None and queue_version not in version.queue_versions and queue_version in version.reads:
+        raise UsageError(
+            f"RabbitMQ {version.name} does not write queues of version {queue_version}: it reads them, and converts them to version "
+            f"{version.queue_version} when it starts; leave out --queue-version"
+        )
     if queue_version is not None and queue_version not in version.queue_versions:
         raise UsageError(f"RabbitMQ {version.name} does not read queues of version {queue_version}; leave out --queue-version")
     return version

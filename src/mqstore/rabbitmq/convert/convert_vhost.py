@@ -28,11 +28,10 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.directory_views import AliasDirectory, ConfinedDirectory
 from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.durable_file import SECRET
-from mqstore.files.location import check_outside
+from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store, rewrite_store
@@ -177,7 +176,7 @@ def convert(
     target: the version of RabbitMQ that will read it, for example "3.10": it determines the queue version unless one is given, and up to
     3.13 message containers are rewritten; without it messages keep their form.
 
-    store: `msg_stores`, a node's data directory, one vhost, or an archive of one. now: microseconds since the epoch; messages at the
+    store: `msg_stores`, a node's data directory, or one vhost. now: microseconds since the epoch; messages at the
     head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
     version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
     file, as configured on the node that will read them. beside: called with the reports of the queues, it returns further files of the
@@ -196,29 +195,18 @@ def convert(
         raise UsageError(f"queue version must be 1 or 2, not {version}")
     if not 1 <= entries_v2 <= MOST_ENTRIES:
         raise UsageError(f"a version 2 file has 1 to {MOST_ENTRIES} entries, not {entries_v2}; brokers have {ENTRY_COUNT}")
-    directory, keep = _open_source(Path(store))
-    try:
-        places = find_vhosts(directory)
-        if not places and directory.is_directory("commitlog"):
-            raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
-        if not places:
-            raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
-        chosen = None if queues is None else set(queues)
-        options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
-        options = replace(options, broker=broker, beside=beside)
-        return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
-    finally:
-        if keep is not None:
-            keep.close()
-
-
-def _open_source(store: Path) -> tuple[ReadOnlyDirectory, UnpackedArchive | None]:
-    if is_archive(store) and store.is_file():
-        keep = UnpackedArchive(store)
-        return ConfinedDirectory(keep.store_root()), keep
-    if not store.is_dir():
+    if not Path(store).is_dir():
         raise CannotOpenError(f"{store} is not a directory; give msg_stores, a node's data directory, one vhost's directory, or an archive")
-    return ConfinedDirectory(store), None
+    directory = ConfinedDirectory(Path(store))
+    places = find_vhosts(directory)
+    if not places and directory.is_directory("commitlog"):
+        raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
+    if not places:
+        raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
+    chosen = None if queues is None else set(queues)
+    options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
+    options = replace(options, broker=broker, beside=beside)
+    return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
 
 
 def write_stores(
@@ -231,6 +219,7 @@ def write_stores(
     directory.tolerate_unlisted(*REQUIRED)
     open_vhost.cache_clear()
     try:
+        local_target(to)
         check_outside(to, directory.root)
         opened = {place: open_vhost(root, place, options.names, files) for place in places}
         versions = _versions(opened.values(), options.version, chosen)

@@ -3,12 +3,17 @@
     OUT/msg_stores/         the classic queues, converted for the version
     OUT/definitions.json    vhosts, exchanges, queues, bindings, policies, parameters, for `rabbitmqctl import_definitions`; for its owner
                             only: users have password hashes, and parameters may have URLs with passwords
+    OUT/definitions-plugins.json    what only a node with certain plug-ins imports, if there is any; STEPS.md names them
     OUT/STEPS.md            the commands to type
 
 A node deletes each queue directory whose queue it does not know when it starts. Therefore each converted directory has its queue in
 `definitions.json`: one that the metadata lacks is added under the name in its `.queue_name`; one that no definition can lead to, because
 its name is not known or not UTF-8, is reported, and is the only thing that would be lost. Arguments and policies that the new version does
-not know are left out. Quorum queues and streams are named, and are not carried over.
+not know are left out.
+
+Quorum queues and streams are defined too, with their arguments, and their messages are sent to the new node by `mqstore replay`, in the
+order in which the old node would deliver them: no file of theirs is written. In the new stream offsets begin at 0. The messages that a
+plug-in delays are named, and are not carried over.
 
 `StoppedNode` is the data directory that a rescue reads: whether it is one, and whether a node is writing to it.
 
@@ -28,27 +33,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from mqstore.errors import NotAStoreError, UsageError
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.files.locking import can_tell, writers
 from mqstore.files.readonly import walk_tree
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Verdict
 from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
-from mqstore.rabbitmq.definitions.document import definitions_document
+from mqstore.rabbitmq.definitions.document import definitions_document, split_plugins
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
+from mqstore.rabbitmq.delayed import PLUGIN, delayed_tables
+from mqstore.rabbitmq.format.layout import has_other_queues
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import CLASSIC, QUORUM, STREAM
 
 # what 3.12 and newer ignore, and 4.x refuses in a policy
-_OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator"})
+_OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator", "x-max-in-memory-length", "x-max-in-memory-bytes"})
 _OLD_POLICIES = frozenset(
     {
         "queue-version", "queue-mode", "queue-master-locator", "ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size",
         "ha-promote-on-shutdown", "ha-promote-on-failure",
     }
 )  # fmt: skip
+OF_PLUGINS = "definitions-plugins.json"
 _POLICY_COMPONENTS = ("operator_policy",)
 
 
@@ -56,7 +67,9 @@ _POLICY_COMPONENTS = ("operator_policy",)
 class RescueReport:
     """The result. converted: of the stores; added: queues that only their directories name; unknown: directories to which no definition
     leads, which a node deletes with their messages; others: queues that are not carried over; dropped: what was left out of the
-    definitions; notes: what could not be determined.
+    definitions; notes: what could not be determined. replayed: messages of quorum queues and streams to send, by vhost and name. plugins:
+    what
+    each plug-in is needed for; delayed: messages that the plug-in for delayed messages holds, by the name of the node.
     """
 
     to: str
@@ -69,6 +82,9 @@ class RescueReport:
     dropped: tuple[str, ...] = ()
     damage: tuple[Damage, ...] = field(default=())
     notes: tuple[str, ...] = ()
+    replayed: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    delayed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def deleted(self) -> int:
@@ -90,7 +106,10 @@ class RescueReport:
             "added": list(self.added),
             "unknown_directories": [queue.directory for queue in self.unknown],
             "not_carried_over": list(self.others),
+            "to_replay": [{"vhost": vhost, "queue": name, "messages": number} for (vhost, name), number in self.replayed.items()],
             "left_out_of_definitions": list(self.dropped),
+            "needs_plugins": {plugin: list(names) for plugin, names in self.plugins.items()},
+            "delayed_messages": sum(self.delayed.values()),
             "converted": self.converted.as_dict(),
             "damage": [item.as_dict() for item in self.damage],
             "notes": list(self.notes),
@@ -114,16 +133,20 @@ def rescue(
     stopped = StoppedNode(Path(data))
     definitions = read_definitions(stopped.directory)
     made: list[_Prepared] = []
+    replayed = messages_to_replay(RabbitMQStore(Path(data)))
+    delayed = {table.node: len(table.messages) for table in delayed_tables(stopped.directory) if table.messages}
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
         stopped.check()
-        prepared = _prepare(definitions, queues, broker, users)
+        prepared = _prepare(definitions, queues, broker, users, replayed)
         made.append(prepared)
-        text = steps(broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, users=users)
-        return {
-            DEFINITIONS: json.dumps(prepared.document, ensure_ascii=False, indent=1).encode() + b"\n",
-            "STEPS.md": text.encode("utf-8", "surrogateescape"),
-        }
+        sending = replay_steps(Path(data), Path(to), replayed)
+        text = steps(
+            broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, sending, users=users,
+            plugins=prepared.plugins, delayed=delayed,
+        )  # fmt: skip
+        files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
+        return files | {OF_PLUGINS: _json(prepared.of_plugins)} if prepared.plugins else files
 
     converted = convert(data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside)
     last = made[-1]
@@ -138,7 +161,32 @@ def rescue(
         last.dropped,
         definitions.damage,
         stopped.notes,
+        replayed,
+        last.plugins,
+        delayed,
     )
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, indent=1).encode() + b"\n"
+
+
+def messages_to_replay(store: RabbitMQStore) -> dict[tuple[str, str], int]:
+    """Return how many messages of each quorum queue and stream a replay sends, by vhost and name, of those whose names are known."""
+    counts: dict[tuple[str, str], int] = {}
+    for queue in store.quorum_queues:
+        if queue.name[0] is not None:
+            counts[queue.name[0], queue.name[1]] = 0
+    for held in store.quorum_rows():
+        vhost, name = held.queue.name
+        for message, (verdict, stored, properties) in zip(held.messages, held.stored(), strict=True):
+            if vhost is not None and verdict == Verdict.INTACT and message.leaves is None and None not in (stored, properties):
+                counts[vhost, name] += 1
+    for named in store.streams:
+        if named.vhost is not None:
+            sent = (None not in row and row[0] == Verdict.INTACT for part in store.stream_rows(named) for row in part.stored())
+            counts[named.vhost, named.queue] = sum(sent)
+    return counts
 
 
 def queue_names(definitions: Definitions) -> list[tuple[str, str]]:
@@ -153,20 +201,29 @@ class _Prepared:
     unknown: tuple[QueueReport, ...]
     others: tuple[str, ...]
     dropped: tuple[str, ...]
+    of_plugins: dict[str, Any]
+    plugins: Mapping[str, tuple[str, ...]]
 
 
-def _prepare(definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool) -> _Prepared:
+def _prepare(
+    definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool, replayed: Mapping[tuple[str, str], int]
+) -> _Prepared:
     document = definitions_document(definitions, users=users)
-    others = [queue for queue in document["queues"] if queue["type"] != "classic"]
+    others = [
+        queue
+        for queue in document["queues"]
+        if queue["type"] != CLASSIC and (queue["type"] not in (QUORUM, STREAM) or (queue["vhost"], queue["name"]) not in replayed)
+    ]
     left = {(queue["vhost"], queue["name"]) for queue in others}
-    document["queues"] = [queue for queue in document["queues"] if queue["type"] == "classic"]
+    document["queues"] = [queue for queue in document["queues"] if (queue["vhost"], queue["name"]) not in left]
     document["bindings"] = [
         each for each in document["bindings"] if each["destination_type"] != "queue" or (each["vhost"], each["destination"]) not in left
     ]
     dropped = _drop_old(document)
+    of_plugins, plugins = split_plugins(document)
     added, unknown = _add_missing(document, queues)
     named = tuple(f"{queue['type']} {queue['name']!r} of vhost {queue['vhost']!r}" for queue in others)
-    return _Prepared(document, added, unknown, named, dropped)
+    return _Prepared(document, added, unknown, named, dropped, of_plugins, plugins)
 
 
 def _drop_old(document: dict[str, Any]) -> tuple[str, ...]:
@@ -250,8 +307,8 @@ class StoppedNode:
         if not data.is_dir():
             raise UsageError(f"{data} is not a directory; give the data directory of a node, which has msg_stores/ and its metadata")
         self.directory = ConfinedDirectory(data)
-        if not self.directory.is_directory("msg_stores"):
-            raise NotAStoreError(f"{data} has no msg_stores/; give the data directory of a node, not one of its parts")
+        if not (self.directory.is_directory("msg_stores") or has_other_queues(self.directory)):
+            raise NotAStoreError(f"{data} has no msg_stores/, quorum/ or stream/; give the data directory of a node, not one of its parts")
         self._data = data
         self.notes: tuple[str, ...] = ()
         if not can_tell(data):
@@ -336,10 +393,16 @@ def steps(
     unknown: Sequence[QueueReport],
     others: Sequence[str],
     dropped: Sequence[str],
+    sending: Sequence[str],
     *,
     users: bool,
+    plugins: Mapping[str, tuple[str, ...]],
+    delayed: Mapping[str, int],
 ) -> str:
-    """Return the text. document: the definitions; queues: those converted; unknown, others, dropped: as in `RescueReport`."""
+    """Return the text. document: the definitions; queues: those converted; the others: as in `RescueReport`.
+
+    sending: from `replay_steps`.
+    """
     out = quoted(os.path.abspath(to))
     counts = message_counts(queues, unknown)
     total = sum(counts.values())
@@ -361,6 +424,18 @@ def steps(
     for vhost in document["vhosts"]:
         own = sum(1 for queue in document["queues"] if queue["vhost"] == vhost["name"])
         lines.append(f"       rabbitmqctl -q list_queues -p {quoted(vhost['name'])} --no-table-headers name | wc -l    # {own}")
+    if plugins:
+        lines += ["", "   These need plug-ins, and are in a separate file, because a node without them ends the import:", ""]
+        lines += [f"   * {plugin}: {', '.join(names)}" for plugin, names in plugins.items()]
+        lines += [
+            "",
+            "   Until they are there, what clients publish to these exchanges is refused. Plug-ins that do not come with RabbitMQ must be",
+            "   installed first; one named ? is not known here.",
+            "",
+            *(f"       rabbitmq-plugins enable {quoted(plugin)}" for plugin in plugins if plugin != "?"),
+            f"       chown rabbitmq {out}/{OF_PLUGINS} || true",
+            f"       rabbitmqctl import_definitions {out}/{OF_PLUGINS}",
+        ]
     lines += [
         "",
         "   Do not go on if a queue is missing. If the plug-in rabbitmq_management is enabled, this names every definition that is:",
@@ -383,9 +458,14 @@ def steps(
         "       systemctl start rabbitmq-server",
     ]
     lines += list_commands(vhost["name"] for vhost in document["vhosts"])
-    lines += ["", *message_table(counts)]
+    lines += ["", *message_table(counts), *sending]
     lines += ["", "## Not in the new node", ""]
     lines += [f"* {name}: such queues are not carried over." for name in others]
+    lines += [
+        f"* {number:,} messages that the plug-in {PLUGIN} of node {node} holds until they are due: `mqstore timers` with the old data "
+        "directory lists them, with exchange, payload and time."
+        for node, number in delayed.items()
+    ]
     lines += [
         f"* {queue.messages:,} messages of the directory {queue.directory}: no definition leads to it, so the node deletes them."
         for queue in unknown
@@ -397,6 +477,28 @@ def steps(
         )
     lines.append("")
     return "\n".join(lines)
+
+
+def replay_steps(data: Path, to: Path, replayed: Counts) -> list[str]:
+    """Return the lines that send the messages of quorum queues and streams; none if there are none."""
+    if not any(replayed.values()):
+        return []
+    lines = [
+        "",
+        "6. Send the messages of the quorum queues and streams out of the old directory, in their order. A line that was interrupted goes",
+        "   on where it ended if it is run again. Give the name and password of a user who may write to the vhost. In a new stream offsets",
+        "   begin at 0, and what consumers stored is not carried over: `mqstore topics -o json` with the old directory lists it.",
+        "   The limits of a stream, x-max-length-bytes and x-max-age, apply to what is sent, whose age begins now.",
+        "",
+    ]
+    own, out = quoted(os.path.abspath(data)), os.path.abspath(to)
+    for number, vhost in enumerate(sorted({vhost for vhost, _ in replayed}), 1):
+        target = f"amqp://USER:PASSWORD@localhost:5672/{quote(vhost, safe='')}"
+        resume = quoted(f"{out}/replayed-{number}")
+        lines.append(
+            f"       mqstore replay {own} --vhost {quoted(vhost)} --queue-type quorum --queue-type stream --to {target} --resume {resume}"
+        )
+    return [*lines, "", *message_table(replayed)]
 
 
 def _cell(text: str) -> str:
@@ -470,7 +572,7 @@ def steps_in_place(
         "## What is not converted",
         "",
     ]
-    lines += [f"* {name}: its files stay as they are, and mqstore has not looked at them." for name in others]
+    lines += [f"* {name}: its files stay as they are; `mqstore diagnose --for 4.3` says what the node makes of them." for name in others]
     lines += [
         f"* {queue.messages:,} messages of the directory {queue.directory}: the metadata has no queue for it, so the new node deletes "
         "them; `mqstore rescue` without `--in-place` defines such queues."

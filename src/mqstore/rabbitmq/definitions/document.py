@@ -1,5 +1,7 @@
 """Definitions as the JSON document that `rabbitmqctl export_definitions` writes and `import_definitions` reads.
 
+What belongs to plug-ins can be split off, since a node without them imports nothing after it.
+
 As the broker does, it leaves out what every vhost has by itself: the default exchange, those named `amq.…`, and the bindings of the
 default exchange. Unlike the broker it includes internal exchanges, and leaves out exclusive queues, which do not outlive a connection.
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,33 @@ POLICIES = b"policy"
 _OWN = (b"internal_cluster_id", b"imported_definition_hash_value")
 _IN_PROGRESS = b"exchange-delete-in-progress"
 _TYPES = {"rabbit_classic_queue": "classic", "rabbit_quorum_queue": "quorum", "rabbit_stream_queue": "stream"}
+
+
+# types of exchanges that every node has, the last one from 4.0 on
+_EXCHANGE_TYPES = frozenset({"direct", "fanout", "topic", "headers", "x-local-random"})
+PLUGIN_OF_EXCHANGE = {
+    "x-consistent-hash": "rabbitmq_consistent_hash_exchange",
+    "x-delayed-message": "rabbitmq_delayed_message_exchange",
+    "x-federation-upstream": "rabbitmq_federation",
+    "x-jms-topic": "rabbitmq_jms_topic_exchange",
+    "x-lvc": "rabbitmq_lvc_exchange",
+    "x-modulus-hash": "rabbitmq_sharding",
+    "x-random": "rabbitmq_random_exchange",
+    "x-recent-history": "rabbitmq_recent_history_exchange",
+    "x-rtopic": "rabbitmq_rtopic_exchange",
+}
+_PLUGIN_OF_COMPONENT = {
+    "federation-upstream": "rabbitmq_federation",
+    "federation-upstream-set": "rabbitmq_federation",
+    "shovel": "rabbitmq_shovel",
+}
+_PLUGIN_OF_KEY = {
+    "federation-upstream": "rabbitmq_federation",
+    "federation-upstream-pattern": "rabbitmq_federation",
+    "federation-upstream-set": "rabbitmq_federation",
+    "routing-key": "rabbitmq_sharding",
+    "shards-per-node": "rabbitmq_sharding",
+}
 
 
 def queue_type(module: str) -> str:
@@ -100,6 +129,41 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
             if each.exchange is not None
         ]
     return document
+
+
+def split_plugins(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Take out of a document what only a node with a plug-in imports: exchanges of its types with their bindings, parameters, policies.
+
+    Returns a document of these, and what each plug-in is needed for. A node without the plug-in ends the import of a document that has
+    any of them, and what was not imported before it is missing. A type that is not known is of the plug-in "?".
+    """
+    needed: dict[str, list[str]] = {}
+
+    def split(kind: str, plugin_of: Callable[[Any], str | None], title: str) -> list[dict[str, Any]]:
+        own = [(each, plugin_of(each)) for each in document[kind]]
+        document[kind] = [each for each, plugin in own if plugin is None]
+        for each, plugin in own:
+            if plugin is not None:
+                needed.setdefault(plugin, []).append(f"{title} {each['name']!r} of vhost {each['vhost']!r}")
+        return [each for each, plugin in own if plugin is not None]
+
+    exchanges = split(
+        "exchanges", lambda each: None if each["type"] in _EXCHANGE_TYPES else PLUGIN_OF_EXCHANGE.get(each["type"], "?"), "exchange"
+    )
+    taken = {(each["vhost"], each["name"]) for each in exchanges}
+    bindings = [
+        each
+        for each in document["bindings"]
+        if (each["vhost"], each["source"]) in taken
+        or (each["destination_type"] == "exchange" and (each["vhost"], each["destination"]) in taken)
+    ]
+    document["bindings"] = [each for each in document["bindings"] if each not in bindings] if bindings else document["bindings"]
+    parameters = split("parameters", lambda each: _PLUGIN_OF_COMPONENT.get(each["component"]), "parameter")
+    policies = split(
+        "policies", lambda each: next((_PLUGIN_OF_KEY[key] for key in each["definition"] if key in _PLUGIN_OF_KEY), None), "policy"
+    )
+    split_off = {"exchanges": exchanges, "bindings": bindings, "parameters": parameters, "policies": policies}
+    return split_off, {plugin: tuple(names) for plugin, names in sorted(needed.items())}
 
 
 def _patterns(permission: Any) -> dict[str, str]:

@@ -34,7 +34,6 @@ from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, raft_systems
 
 MEMBER = "rabbitmq_metadata"
-NO_PAYLOAD = "$__NO_PAYLOAD__"
 
 Path = tuple[Term, ...]
 

@@ -39,8 +39,8 @@ from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.node_directory import coordination_files, node_directory
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import Buffer
-from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term, encode
-from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
+from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode
+from mqstore.rabbitmq.format.names import priority_name, queue_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
 
 TABLES = (
@@ -64,7 +64,8 @@ MAX_FILE_BYTES = 256 << 20
 class QueueDefinition:
     """One durable queue. arguments: [name, type, value] as headers have them. type: Erlang module. policy: the definition of its policy.
 
-    stream_directory: the name of the directory of a stream, below `stream/`; None for queues of other types.
+    stream_directory: the name of the directory of a stream, below `stream/`; None for queues of other types. nodes: on which its
+    process, or its members, were; empty where nothing says so.
     """
 
     vhost: bytes
@@ -76,6 +77,7 @@ class QueueDefinition:
     type: str
     policy: dict[str, Any]
     stream_directory: str | None = None
+    nodes: tuple[str, ...] = ()
 
     def argument(self, name: bytes) -> Any:
         """Return the value of an argument, None if it was not given."""
@@ -181,10 +183,10 @@ class Definitions:
     damage: tuple[Damage, ...] = field(default=())
 
 
-def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitions:
-    """Return the definitions of a node. place: its data directory, which also has `msg_stores`, relative to directory."""
+def table_files(directory: ReadOnlyDirectory, tables: Sequence[str], place: str = "") -> tuple[dict[str, bytes], list[Damage]]:
+    """Return the files of Mnesia that tables are in, by name, and those that cannot be read. place: as for `read_definitions`."""
     files, damage = {}, []
-    for name in file_names(TABLES):
+    for name in file_names(tables):
         path = f"{place}/{name}" if place else name
         try:
             content = directory.read(path, MAX_FILE_BYTES)
@@ -193,6 +195,12 @@ def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitio
             continue
         if content is not None:
             files[name] = content
+    return files, damage
+
+
+def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitions:
+    """Return the definitions of a node. place: its data directory, which also has `msg_stores`, relative to directory."""
+    files, damage = table_files(directory, TABLES, place)
     tables = replay(files, TABLES)
     replayed = read_khepri(directory, place)
     damage += replayed.damage
@@ -331,7 +339,25 @@ def _queue(record: Term) -> QueueDefinition:
         kind,
         _policy(record[10]),
         _stream_directory(kind, record),
+        _nodes(record),
     )
+
+
+_NODE_OF_PID = re.compile(rb"[Xg](?:d\x00|[ws])[\x00-\xff]([A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+)\x00")
+
+
+def _nodes(record: tuple[Term, ...]) -> tuple[str, ...]:
+    """Return the nodes of the members in the type state of a queue, else that of its process: a pid, or {name, node}."""
+    state = record[20] if len(record) > 20 else None
+    pairs = state.items() if isinstance(state, dict) else state if isinstance(state, Pairs) else ()
+    nodes = next((value for key, value in pairs if key == "nodes"), None)
+    if isinstance(nodes, list):
+        return tuple(str(each) for each in nodes if isinstance(each, Atom))
+    process = record[6]
+    if isinstance(process, Opaque):
+        found = _NODE_OF_PID.match(process.encoded)
+        return () if found is None else (found[1].decode(),)
+    return (str(process[1]),) if isinstance(process, tuple) and len(process) == 2 and isinstance(process[1], Atom) else ()
 
 
 def _stream_directory(kind: str, record: tuple[Term, ...]) -> str | None:
@@ -417,30 +443,6 @@ def names_of_node(directory: ReadOnlyDirectory) -> tuple[tuple[str, str], ...]:
     return tuple((vhost.decode("utf-8", "surrogateescape"), queue.decode("utf-8", "surrogateescape")) for vhost, queue in sorted(pairs))
 
 
-def named_directories(
-    names: Iterable[tuple[bytes, bytes]], selected: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], tuple[bytes, bytes, int | None]]:
-    """Map each (vhost directory, queue directory) of one of these (vhost, queue) names to vhost, queue, level."""
-    missing = set(selected)
-    vhosts = {vhost for vhost, _ in missing}
-    named: dict[tuple[str, str], tuple[bytes, bytes, int | None]] = {}
-    for vhost, name in names:
-        above = vhost_directory(vhost)
-        if above not in vhosts:
-            continue
-        plain = (above, queue_directory(vhost, name))
-        if plain in missing:
-            named[plain] = (vhost, name, None)
-        # a queue with priorities always has its lowest level
-        lowest = (above, queue_directory(vhost, priority_name(name, 0)))
-        if lowest in missing:
-            for level in range(MAX_PRIORITY + 1):
-                each = (above, queue_directory(vhost, priority_name(name, level)))
-                if each in missing:
-                    named[each] = (vhost, name, level)
-    return named
-
-
 # ---- Mnesia's tables on disk, in the node's data directory up to RabbitMQ 4.2
 #
 # Each file is a disk log (see `disk_log`) whose first item, if there is one, is a header:
@@ -476,8 +478,10 @@ def file_names(tables: Iterable[str]) -> list[str]:
     return [*(f"{table}.{kind}" for table in tables for kind in ("DCD", "DCL")), DECISIONS, *LOGS]
 
 
-def replay(files: Mapping[str, Buffer], tables: Sequence[str]) -> Tables:
+def replay(files: Mapping[str, Buffer], tables: Sequence[str], *, bags: bool = False) -> Tables:
     r"""Return the tables after all changes. files: the contents of those files of `file_names` that exist.
+
+    bags: a key may have several records.
 
     >>> change = ((Atom("t"), b"key"), (Atom("record"), b"key", 1), Atom("write"))
     >>> log = disk_log.write_log(
@@ -487,22 +491,53 @@ def replay(files: Mapping[str, Buffer], tables: Sequence[str]) -> Tables:
     ((Atom('record'), b'key', 1),)
     """
     logs = {name: disk_log.read_log(files[name], name) for name in file_names(tables) if name in files}
-    held: dict[str, dict[bytes, Record]] = {table: {} for table in tables}
+    held = _Held(tables, bags)
     for table in tables:
         if f"{table}.DCD" in logs:
             for term in logs[f"{table}.DCD"].terms:
                 if isinstance(term, tuple) and len(term) >= 2 and not _is_header(term):
-                    held[table][encode(term[1])] = term
+                    held.write(table, encode(term[1]), term)
         if f"{table}.DCL" in logs:
             for term in logs[f"{table}.DCL"].terms:
-                _apply(held, term)
+                held.apply(term)
     every = [log.terms for name, log in logs.items() if name in LOGS]
     committed = {encode(term[1]) for terms in every for term in terms if _is_decision(term) and term[2] == "committed"}
     for terms in every:
         for change in _changes(terms, committed):
-            _apply(held, change)
+            held.apply(change)
     damage = tuple(item for log in logs.values() for item in log.damage)
-    return Tables({table: tuple(records.values()) for table, records in held.items()}, damage)
+    return Tables({table: held.records(table) for table in tables}, damage)
+
+
+class _Held:
+    """The records of tables, by key; of a bag, by key and content."""
+
+    def __init__(self, tables: Sequence[str], bags: bool) -> None:
+        self._tables: dict[str, dict[bytes, dict[bytes, Record]]] = {table: {} for table in tables}
+        self._bags = bags
+
+    def records(self, table: str) -> tuple[Record, ...]:
+        return tuple(record for records in self._tables[table].values() for record in records.values())
+
+    def write(self, table: str, key: bytes, record: Record) -> None:
+        self._tables[table].setdefault(key, {})[encode(record) if self._bags else b""] = record
+
+    def apply(self, change: Term) -> None:
+        """Make a change: {{Table, Key}, Record, Op}; any other term changes nothing."""
+        if not isinstance(change, tuple) or len(change) != 3 or not isinstance(change[0], tuple) or len(change[0]) != 2:
+            return
+        (table, key), record, action = change
+        if not isinstance(table, Atom) or table not in self._tables:
+            return
+        records = self._tables[table]
+        if action == "write" and isinstance(record, tuple):
+            self.write(table, encode(key), record)
+        elif action == "delete_object" and self._bags:
+            records.get(encode(key), {}).pop(encode(record), None)
+        elif action in ("delete", "delete_object"):
+            records.pop(encode(key), None)
+        elif action == "clear_table":
+            records.clear()
 
 
 def _is_header(term: Record) -> bool:
@@ -521,18 +556,3 @@ def _changes(terms: Sequence[Term], committed: set[bytes]) -> Iterator[Term]:
         decision = term[2]
         if decision == "presume_commit" or (_is_decision(decision) and encode(decision[1]) in committed):
             yield from term[4]
-
-
-def _apply(held: dict[str, dict[bytes, Record]], change: Term) -> None:
-    if not isinstance(change, tuple) or len(change) != 3 or not isinstance(change[0], tuple) or len(change[0]) != 2:
-        return
-    (table, key), record, action = change
-    if not isinstance(table, Atom) or table not in held:
-        return
-    records = held[table]
-    if action == "write" and isinstance(record, tuple):
-        records[encode(key)] = record
-    elif action in ("delete", "delete_object"):
-        records.pop(encode(key), None)
-    elif action == "clear_table":
-        records.clear()

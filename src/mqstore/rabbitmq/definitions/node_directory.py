@@ -15,8 +15,11 @@ from pathlib import Path
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location
+from mqstore.rabbitmq.definitions.feature_flags import flags_file
+from mqstore.rabbitmq.format.layout import NODE_NAME, cluster_nodes, has_other_queues
 
 MNESIA = ("schema.DAT", "LATEST.LOG")
+_CONTAINERS = "message_containers"
 _LONG_NAME = re.compile(r"[0-9A-Fa-f]{16}\.(?:wal|segment)")
 _SHORT_NAME = re.compile(r"[0-9A-Fa-f]{8}\.(?:wal|segment)")
 
@@ -26,13 +29,30 @@ def node_directory(directory: ReadOnlyDirectory) -> ReadOnlyDirectory | None:
 
     directory: the data directory, its `msg_stores`, the `vhosts` in that, or one of these.
     """
-    if directory.is_directory("msg_stores"):
+    if directory.is_directory("msg_stores") or has_other_queues(directory):
         return directory
     above = _above_msg_stores(directory.root)
     try:
         return None if above is None else ReadOnlyDirectory(above)
     except CannotOpenError:
         return None
+
+
+def name_of_node(node: ReadOnlyDirectory) -> str | None:
+    """Return the name of the node that wrote a data directory; None if its files do not show it.
+
+    That is the name of its Raft systems, else of the directory if the cluster has such a member, else of the only member.
+    """
+    for system in ("quorum", "coordination"):
+        if node.is_directory(system):
+            raft = [entry.name for entry in node.entries(system) if entry.is_directory and NODE_NAME.fullmatch(entry.name)]
+            if len(raft) == 1:
+                return raft[0]
+    members = cluster_nodes(node)
+    own = node.root.name.removesuffix("-mnesia")  # the default on Windows
+    if own in members or (not members and NODE_NAME.fullmatch(own)):
+        return own
+    return members[0] if len(members) == 1 else None
 
 
 def _above_msg_stores(root: Location) -> Path | None:
@@ -52,6 +72,18 @@ def coordination_files(directory: ReadOnlyDirectory, place: str = "") -> list[st
     if not directory.is_directory(below):
         return []
     return sorted(path for path, entry in directory.walk(below) if entry.is_file)
+
+
+def stream_release(node: ReadOnlyDirectory) -> str:
+    """Return the release whose rules the node has for messages of streams: 3.10, 4.0 or 4.3; 4.3 if nothing shows its version.
+
+    3.13 and newer are known by a feature flag, or by the lack of `schema_version` beside the tables of Mnesia.
+    """
+    if delivers_queue_names(node) is not False:
+        return "4.3"
+    flags = flags_file(node)
+    containers = not node.has_entry("schema_version") if flags is None or flags.enabled is None else _CONTAINERS in flags.enabled
+    return "4.0" if containers else "3.10"
 
 
 def delivers_queue_names(node: ReadOnlyDirectory) -> bool | None:

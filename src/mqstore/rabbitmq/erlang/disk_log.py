@@ -70,12 +70,12 @@ class SavedTable:
     damage: tuple[Damage, ...] = ()
 
 
-def items(data: Buffer) -> Iterator[LogItem]:
-    """Yield the complete items of a log, without decoding their terms."""
+def items(data: Buffer, at: int = 8) -> Iterator[LogItem]:
+    """Yield the complete items of a log from a position on, without decoding their terms."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if view[:4] != MAGIC or view[4:8] not in (CLOSED, OPENED):
         return
-    at, size = 8, len(view)
+    size = len(view)
     while at + 8 <= size:
         length, magic = _LENGTH.unpack_from(view, at)
         start = at + 8
@@ -143,22 +143,6 @@ def read_table(data: Buffer, file: str = "") -> SavedTable:
     objects = rest[:-1] if ended else rest
     whole = log.closed and ended and not log.damage and last == [END_OF_TABLE, [(Atom("count"), len(objects))]]
     return SavedTable(properties, objects, whole, log.damage)
-
-
-def table_is_complete(data: Buffer) -> bool:
-    """Return whether a saved table was closed and has its end item. Reads only its two ends."""
-    view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
-    if bytes(view[:8]) != MAGIC + CLOSED:
-        return False
-    tail = bytes(view[-256:])
-    at = tail.rfind(ITEM)
-    if at < 4 or int.from_bytes(tail[at - 4 : at], "big") != len(tail) - at - 4:
-        return False
-    try:
-        last, _ = decode(tail, at + 4)
-    except EtfError:
-        return False
-    return isinstance(last, list) and last[:1] == [END_OF_TABLE]
 
 
 def write_table(table: SavedTable, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:

@@ -213,8 +213,10 @@ class QueueIndexV2:
             seen &= valid & ((entries["flags"] & PERSISTENT) != 0) & index.valid_header
         entries["seen"] = np.where(seen, SP, 0)
         entries["flags"] |= np.where(valid, 0, HIDDEN).astype(np.uint8)
-        crashes: tuple[str, ...] = (index.crash,) if dirty and index.crash else ()
-        if dirty and self.lacks_store(number) and (seen_in_store & ((rows["flags"] & 1) != 0)).any():
+        crashes: tuple[str, ...] = (index.crash,) if index.crash else ()
+        if index.partial and not dirty:  # after a clean stop it is read with the entries before it, whatever it is
+            crashes = (f"{name} ends inside an entry; the broker's queue process crashes on it whenever it reads on",)
+        if self.lacks_store(number) and (seen_in_store & ((rows["flags"] & 1) != 0)).any():
             crashes += (f"{number}.qs is missing, and {name} has messages in it; the broker's queue process crashes on it at every start",)
         empty = np.empty(0, np.uint8)
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))

@@ -20,6 +20,7 @@ Format: docs/formats/rabbitmq.md, section 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -30,12 +31,25 @@ from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
+from mqstore.table.formatting import count
 
+NODE_NAME = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
+STREAM_FILE = re.compile(r"([0-9]{20})\.(segment|index)")
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
 NOT_A_FILE = "a directory in the place of a file; it is skipped: move it away"
 REQUIRED = ("", "msg_stores", "msg_stores/vhosts", "vhosts")  # without these there is no store to speak of
+# what a node makes of a name that it takes for one of its files
+STUMBLES = {
+    "wal": "it does not start",
+    "idx": "it does not start",
+    "store": "the vhost does not start",
+    "qi": "the queue does not start",
+}
+IGNORED = "it ignores them"
+_ORDER = [*STUMBLES.values(), IGNORED]
+_OF_MAC = b"\x00\x05\x16\x07"  # AppleDouble
 _DIRECTORIES = frozenset({"queues", "msg_store_persistent", "msg_store_transient"})
 
 
@@ -105,6 +119,15 @@ def _is_vhost(directory: ReadOnlyDirectory, place: str) -> bool:
     return any(directory.is_directory(f"{place}/{mark}" if place else mark) for mark in _VHOST_MARKS)
 
 
+def cluster_nodes(node: ReadOnlyDirectory) -> tuple[str, ...]:
+    """Return the members of the cluster that a data directory was in, by name: {[Node, …], [Node with a disk, …]} in a file."""
+    try:
+        text = (node.read("cluster_nodes.config", 1 << 20) or b"").decode("latin-1")
+    except CannotOpenError:
+        return ()
+    return tuple(sorted(set(NODE_NAME.findall(text))))
+
+
 def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
     """Return the places of the vhost directories, relative to the root."""
     for base in ("msg_stores/vhosts", "vhosts"):
@@ -120,8 +143,24 @@ def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
 
 
 def looks_like_rabbitmq(directory: ReadOnlyDirectory) -> bool:
-    """Return whether the directory holds message stores of RabbitMQ: one vhost, several, or an empty `msg_stores/vhosts`."""
-    return directory.is_directory("msg_stores/vhosts") or directory.is_directory("vhosts") or bool(find_vhosts(directory))
+    """Return whether the directory holds message stores of RabbitMQ: one vhost, several, or an empty `msg_stores/vhosts`; or a node's
+    quorum queues or streams."""
+    return (
+        directory.is_directory("msg_stores/vhosts")
+        or directory.is_directory("vhosts")
+        or has_other_queues(directory)
+        or bool(find_vhosts(directory))
+    )
+
+
+def has_other_queues(directory: ReadOnlyDirectory) -> bool:
+    """Return whether it is a node's data directory with quorum queues, `quorum/NAME@HOST`, or with streams, `stream/NAME/*.segment`."""
+    if directory.is_directory("quorum") and any("@" in entry.name and entry.is_directory for entry in directory.entries("quorum")):
+        return True
+    streams = [entry.name for entry in directory.entries("stream") if entry.is_directory] if directory.is_directory("stream") else []
+    return any(
+        STREAM_FILE.fullmatch(entry.name) is not None and entry.is_file for name in streams for entry in directory.entries(f"stream/{name}")
+    )
 
 
 def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
@@ -145,7 +184,7 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
 
 def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iterable[tuple[str, str]] = ()) -> list[QueueDirectory]:
     """Return the queues of a vhost by name, the highest priority level first. known: pairs of vhost and queue that may be here."""
-    by_directory = _names_by_directory(known, vhost)
+    by_directory = names_by_directory(known, vhost)
     queues = [
         _read_queue(directory, vhost, entry.name, by_directory)
         for entry in own_entries(directory, vhost.below("queues"))
@@ -154,7 +193,8 @@ def read_queues(directory: ReadOnlyDirectory, vhost: VhostDirectory, known: Iter
     return sorted(queues, key=lambda queue: (queue.queue, -1 if queue.priority_level is None else -queue.priority_level, queue.directory))
 
 
-def _names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
+def names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) -> Mapping[str, tuple[str, bytes]]:
+    """Return vhost and name of queues, with those of priority levels, by the names of their directories."""
     names: dict[str, tuple[str, bytes]] = {}
     for of, queue in known:
         if vhost.name is not None and of != vhost.name:
@@ -192,6 +232,53 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
 def _decode_name(raw: bytes) -> str:
     """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
     return raw.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class MacFiles:
+    """Files `._…` that a Mac adds for itself to archives and to disks that are not its own. worst: that which a node stumbles on the most.
+
+    otherwise: what a node makes of it.
+    """
+
+    files: tuple[str, ...]
+    worst: str
+    otherwise: str
+
+    @property
+    def sentence(self) -> str:
+        does = "does" if len(self.files) == 1 else "do"
+        return f"{count(len(self.files), 'file')} ._… of a Mac, which {does} not belong here"
+
+
+def files_of_mac(directory: ReadOnlyDirectory) -> MacFiles | None:
+    """Return what a Mac has added, known by name and content; None without any."""
+    files = tuple(
+        path
+        for path, entry in directory.walk()
+        if entry.name.startswith("._") and entry.is_file and not entry.is_link and _starts_with(directory, path, _OF_MAC)
+    )
+    if not files:
+        return None
+    worst = min(files, key=lambda file: _ORDER.index(_stumbles(file)))
+    return MacFiles(files, worst, _stumbles(worst))
+
+
+def _stumbles(file: str) -> str:
+    """Return what a node makes of a file that a Mac has put beside another."""
+    ending = file.rpartition(".")[2]
+    if ending == "wal":
+        return STUMBLES["wal"]
+    if ending in ("rdq", "rdt") and "/msg_store_persistent/" in f"/{file}":
+        return STUMBLES["store"]
+    return STUMBLES[ending] if ending in ("idx", "qi") and "/queues/" in f"/{file}" else IGNORED
+
+
+def _starts_with(directory: ReadOnlyDirectory, path: str, start: bytes) -> bool:
+    try:
+        return directory.map(path).bytes(0, len(start)) == start
+    except CannotOpenError:
+        return False
 
 
 def unread_entries(directory: ReadOnlyDirectory) -> Iterator[Damage]:

@@ -198,8 +198,10 @@ class Version1Writer:
         self._waiting, self._bytes = [], 0
 
     def close(self) -> dict[int, int]:
-        """Write what is left; return the number of messages in each segment."""
+        """Write what is left, and the empty journal that every queue of a node has; return the number of messages in each segment."""
         self._finish()
+        if self._unacked:
+            self.directory.append(f"{self.place}/journal.jif", b"")
         return dict(sorted(self._unacked.items()))
 
 

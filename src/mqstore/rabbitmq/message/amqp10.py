@@ -251,12 +251,15 @@ PROPERTY_FIELDS = (
 
 def properties(data: Term, annotations: dict[str, Term]) -> dict[str, Any]:
     """Return the AMQP 0-9-1 properties of stored data. annotations: those of the container, by name. Raises PropertiesError."""
-    from mqstore.rabbitmq.message.properties import NAMES, PropertiesError, properties_from_bin, properties_to_bin
+    from mqstore.rabbitmq.message.properties import PropertiesError, properties_from_bin, properties_to_bin
+    from mqstore.table.columns import RABBITMQ_PROPERTIES
 
     try:
         converted = _convert(data, annotations)
         # drop what cannot be encoded as a property
-        return properties_from_bin(properties_to_bin({name: converted[name] for name in NAMES if converted.get(name) is not None}))
+        return properties_from_bin(
+            properties_to_bin({name: converted[name] for name in RABBITMQ_PROPERTIES if converted.get(name) is not None})
+        )
     except (Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
         raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
 

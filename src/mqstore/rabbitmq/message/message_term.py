@@ -46,7 +46,6 @@ from mqstore.rabbitmq.erlang.etf import LIMITS, Buffer, EtfError, Limits, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term, encode
 from mqstore.rabbitmq.message import amqp10
 from mqstore.rabbitmq.message.properties import (
-    NAMES,
     Properties,
     PropertiesError,
     json_properties,
@@ -54,6 +53,7 @@ from mqstore.rabbitmq.message.properties import (
     properties_from_record,
     properties_to_bin,
 )
+from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 __all__ = [
     "FRAME",
@@ -411,7 +411,7 @@ def delivered_properties(properties: Properties, annotations: dict[str, Term]) -
         delivered["priority"] = annotations["p"]
     if delivered.get("delivery_mode") is None and annotations.get("d") != "false":
         delivered["delivery_mode"] = 2
-    return {name: delivered[name] for name in NAMES if delivered.get(name) is not None}
+    return {name: delivered[name] for name in RABBITMQ_PROPERTIES if delivered.get(name) is not None}
 
 
 def _headers(own: list[Header] | None, annotations: dict[str, Term]) -> list[Header] | None:

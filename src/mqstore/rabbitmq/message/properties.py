@@ -44,26 +44,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term
+from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 Properties = dict[str, Any]
 Fields = list[list[Any]]
 
-NAMES = (
-    "content_type",
-    "content_encoding",
-    "headers",
-    "delivery_mode",
-    "priority",
-    "correlation_id",
-    "reply_to",
-    "expiration",
-    "message_id",
-    "timestamp",
-    "type",
-    "user_id",
-    "app_id",
-    "cluster_id",
-)
 MAX_DEPTH = 100
 MAX_FIELDS = 200_000
 
@@ -126,7 +111,7 @@ class _BlockReader:
         if flags & 1:
             raise PropertiesError("the property flags continue in a second word, which basic properties never have")
         properties: Properties = {}
-        for bit, name in enumerate(NAMES):
+        for bit, name in enumerate(RABBITMQ_PROPERTIES):
             if flags & 0x8000 >> bit:
                 if name == "headers":
                     properties[name] = self.fields(self.number(_U32), True, MAX_DEPTH)
@@ -183,11 +168,11 @@ class _BlockReader:
 
 def properties_to_bin(properties: Properties) -> bytes:
     """Return the block of these properties. Raises PropertiesError for a value its field cannot hold."""
-    unknown = set(properties) - set(NAMES)
+    unknown = set(properties) - set(RABBITMQ_PROPERTIES)
     if unknown:
-        raise PropertiesError(f"{', '.join(sorted(unknown))}: not an AMQP property; they are {', '.join(NAMES)}")
+        raise PropertiesError(f"{', '.join(sorted(unknown))}: not an AMQP property; they are {', '.join(RABBITMQ_PROPERTIES)}")
     flags, out = 0, bytearray()
-    for bit, name in enumerate(NAMES):
+    for bit, name in enumerate(RABBITMQ_PROPERTIES):
         if name in properties:
             flags |= 0x8000 >> bit
             value = properties[name]
@@ -241,10 +226,10 @@ def _fields_bytes(fields: Sequence[Sequence[Any]], named: bool, depth: int) -> b
 
 def properties_from_record(record: tuple[Term, ...]) -> Properties:
     """Return the properties that {'P_basic', content_type, …} sets. Raises PropertiesError."""
-    if len(record) != 1 + len(NAMES) or record[0] != "P_basic":
-        raise PropertiesError(f"decoded properties are a P_basic record of {len(NAMES)} fields, not {record!r:.60}")
+    if len(record) != 1 + len(RABBITMQ_PROPERTIES) or record[0] != "P_basic":
+        raise PropertiesError(f"decoded properties are a P_basic record of {len(RABBITMQ_PROPERTIES)} fields, not {record!r:.60}")
     properties: Properties = {}
-    for name, value in zip(NAMES, record[1:], strict=True):
+    for name, value in zip(RABBITMQ_PROPERTIES, record[1:], strict=True):
         if isinstance(value, Atom) and value == "undefined":
             continue
         if name == "headers":

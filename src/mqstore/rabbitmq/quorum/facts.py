@@ -12,24 +12,36 @@ Format: docs/formats/rabbitmq-quorum.md, section 11.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mqstore.rabbitmq.quorum.queue import CHECKED_OUT, QueueState, QuorumQueue
+from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import WAL_NAME, RaftDirectory
+from mqstore.table.formatting import count
 
+FAILING = frozenset({"entries-missing", "entries-damaged"})  # the queue does not start
+REDELIVERY_FAILS = "redelivery-fails"
 _LONG_NAME = 16  # digits of the names of files, from 4.1 on
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact. place: file or directory. seen, does: parts of a sentence. messages: that the node does not deliver, as far as known."""
+    """One fact. place: file or directory. seen, does: parts of a sentence. messages: that the node does not deliver, as far as known.
+
+    again: messages that it delivers although they had left the queue.
+    """
 
     name: str
     place: str
     seen: str
     does: str
     messages: int = 0
+    again: int = 0
+
+    @property
+    def stops(self) -> bool:
+        """Whether no quorum queue starts, and with them the node."""
+        return self.name in ("wal-damaged", "wal-empty")
 
     @property
     def sentence(self) -> str:
@@ -64,7 +76,7 @@ def torn_logs(system: RaftDirectory) -> Iterator[Fact]:
 
 
 def missing_names(system: RaftDirectory) -> Iterator[Fact]:
-    """No names.dets: the members are not known to the node."""
+    """No names.dets: the members are not known to the node. What that does to each queue is a fact of the queue."""
     path = f"{system.place}/names.dets"
     if not system.directory.exists(path) and system.uids:
         does = "skips the write-ahead log for every queue: older states come back"
@@ -79,12 +91,55 @@ def missing_names(system: RaftDirectory) -> Iterator[Fact]:
 def unknown_member(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """A member that the node does not know, or whose config is missing."""
     system, log = queue.log.system, queue.log
-    delivered = sum(message.recovered for message in state.messages)
-    if not queue.known and system.names:
-        seen = "the member is not in names.dets; the node was killed soon after the queue was declared"
-        yield Fact("member-unknown", log.place, seen, "starts the queue empty, under another UID", delivered)
-    if not system.directory.exists(f"{log.place}/config"):
-        yield Fact("config-missing", f"{log.place}/config", "it is missing", "starts the member without the write-ahead log")
+    if queue.known:
+        if not system.directory.exists(f"{log.place}/config"):
+            yield _rolled_back("config-missing", f"{log.place}/config", "it is missing", queue, state)
+        return
+    seen = "the member is not in names.dets" + ("; the node was killed soon after the queue was declared" if system.names else "")
+    if uses_long_names(system):
+        yield _rolled_back("member-unknown", log.place, seen, queue, state)
+    else:
+        does = "starts the queue without a leader: it cannot be used"
+        yield Fact("member-unknown", log.place, seen, does, _delivered(state))
+
+
+def delivered_indexes(queue: QuorumQueue, state: QueueState) -> frozenset[int]:
+    """Return the messages that the node delivers: none, if it does not start or the queue fails in recovery or has no leader."""
+    system, log = queue.log.system, queue.log
+    failing = any(fact.stops for fact in damaged_logs(system)) or any(True for _ in broken_recovery(queue, state))
+    if failing or (not queue.known and not uses_long_names(system)):
+        return frozenset()
+    there = _readable(queue, state)
+    if queue.known and system.directory.exists(f"{log.place}/config"):
+        return there
+    return there & _readable(*_older(queue))
+
+
+def _readable(queue: QuorumQueue, state: QueueState) -> frozenset[int]:
+    """Return the messages that the queue delivers and whose entries have their bodies."""
+    valid = queue.log.valid
+    return frozenset(message.index for message in state.messages if message.recovered and message.row >= 0 and valid[message.row])
+
+
+def _older(queue: QuorumQueue) -> tuple[QuorumQueue, QueueState]:
+    """Return the queue without the write-ahead log."""
+    older = QuorumQueue(queue.log.system.member(queue.log.uid, wal=False))
+    return older, older.replay()
+
+
+def _rolled_back(name: str, place: str, seen: str, queue: QuorumQueue, state: QueueState) -> Fact:
+    """The node starts the member without the write-ahead log: which messages come back and which are gone is replayed."""
+    then_queue, older = _older(queue)
+    now, then = _readable(queue, state), _readable(then_queue, older)
+    does = (
+        f"starts the member without the write-ahead log, as of entry {older.applied} of {state.applied}: "
+        f"{count(len(now - then), 'message')} lost, {count(len(then - now), 'message')} back that had left the queue"
+    )
+    return Fact(name, place, seen, does, len(now - then), len(then - now))
+
+
+def _delivered(state: QueueState) -> int:
+    return sum(message.recovered for message in state.messages)
 
 
 def lost_log(queue: QuorumQueue) -> Iterator[Fact]:
@@ -97,70 +152,53 @@ def lost_log(queue: QuorumQueue) -> Iterator[Fact]:
 
 def broken_recovery(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Entries above the snapshot that are missing or damaged: the queue fails in recovery."""
-    delivered = sum(message.recovered for message in state.messages)
     does = "starts, but this queue fails in recovery: clients see no message"
-    for first, last in queue.log.gaps:
-        yield Fact("entries-missing", queue.log.place, f"entries {first} to {last} of the log are missing", does, delivered)
+    gaps = queue.log.gaps
     above = queue.log.index >= queue.log.first_replayed
     damaged = queue.log.index[above & ~queue.log.valid].tolist()
-    if damaged:
-        seen = f"{len(damaged)} entries of the log that it must replay are damaged, the first is {damaged[0]}"
-        yield Fact("entries-damaged", queue.log.place, seen, does, delivered)
+    if gaps:
+        first, last = gaps[0]
+        more = f", and {count(len(gaps) - 1, 'other range')}" if len(gaps) > 1 else ""
+        seen = f"entries {first} to {last} of the log are missing{more}"
+        yield Fact("entries-missing", queue.log.place, seen, does, _delivered(state))
+    elif damaged:
+        seen = f"of the entries that it must replay {len(damaged)} are damaged, the first is {damaged[0]}"
+        yield Fact("entries-damaged", queue.log.place, seen, does, _delivered(state))
 
 
 def messages_without_entry(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Messages in the state whose entries are missing or damaged: consumers fail when they reach them."""
     lost = [message for message in state.messages if message.row < 0 or not queue.log.valid[message.row]]
     if lost:
-        seen = f"{len(lost)} messages of the queue have no readable entry, the first is {lost[0].index}"
+        seen = f"{count(len(lost), 'message')} of the queue without a readable entry, the first is {lost[0].index}"
         yield Fact("bodies-missing", queue.log.place, seen, "counts them, and closes a consumer with 541 when it reaches one", len(lost))
 
 
 def closed_consumers(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Messages from before 3.13 that 4.3 cannot redeliver: it closes the connection of every consumer that reaches one."""
     head = [message for message in state.messages if message.recovered and message.row >= 0]
-    old = [message for message in head if _comes_back(message.state) and _is_old(queue, message.row)]
-    if old and state.version < 4:
-        seen = f"{len(old)} messages were published before 3.13 and will be redelivered"
-        blocked = len(head)
-        yield Fact(
-            "redelivery-fails", queue.log.place, seen, "4.3 closes the connection of every consumer that reaches one, with 541", blocked
-        )
-
-
-def _comes_back(state: str) -> bool:
-    return state in (CHECKED_OUT, "returned")
+    old = [message for message in head if message.redelivered and _is_old(queue, message.row)]
+    if old:
+        seen = f"{count(len(old), 'message')} published before 3.13 will be redelivered"
+        does = "closes the connection of every consumer that reaches one (4.3: error 541)"
+        yield Fact(REDELIVERY_FAILS, queue.log.place, seen, does, len(head))
 
 
 def _is_old(queue: QuorumQueue, row: int) -> bool:
     return b"basic_message" in queue.log.entry(row).entry[:400]
 
 
-def repeated_queues(queues: Sequence[QuorumQueue]) -> Iterator[Fact]:
-    """Two directories of one queue: the node uses the one in names.dets."""
-    seen: dict[tuple[str | None, str], list[QuorumQueue]] = {}
-    for queue in queues:
-        seen.setdefault(queue.name, []).append(queue)
-    for (vhost, name), several in seen.items():
-        if len(several) > 1 and vhost is not None:
-            used = [queue.log.uid for queue in several if queue.known]
-            does = f"uses {used[0]}" if used else "uses neither"
-            others = ", ".join(queue.log.uid for queue in several)
-            yield Fact("queue-twice", several[0].log.system.place, f"the queue {name!r} of vhost {vhost!r} is there twice: {others}", does)
+def facts_of_directory(system: RaftDirectory) -> list[Fact]:
+    """Return the facts about the shared files, the gravest first."""
+    return [*damaged_logs(system), *missing_names(system), *torn_logs(system)]
 
 
-def facts_of(system: RaftDirectory, *, for_4_3: bool = False) -> list[Fact]:
-    """Return all facts about a directory, the gravest first. for_4_3: also what a node of 4.3 makes of an older directory."""
-    queues = [QuorumQueue(system.member(uid)) for uid in system.uids]
-    found = [*damaged_logs(system), *missing_names(system), *repeated_queues(queues)]
-    for queue in queues:
-        state = queue.replay()
-        found += [
-            *unknown_member(queue, state),
-            *lost_log(queue),
-            *broken_recovery(queue, state),
-            *messages_without_entry(queue, state),
-        ]
-        if for_4_3 and not uses_long_names(system):
-            found += closed_consumers(queue, state)
-    return [*found, *torn_logs(system)]
+def facts_of_queue(queue: QuorumQueue, state: QueueState) -> list[Fact]:
+    """Return the facts about one queue, the gravest first. closed_consumers is one for a node of 4.3 only."""
+    return [
+        *unknown_member(queue, state),
+        *lost_log(queue),
+        *broken_recovery(queue, state),
+        *messages_without_entry(queue, state),
+        *closed_consumers(queue, state),
+    ]

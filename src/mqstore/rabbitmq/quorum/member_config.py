@@ -24,7 +24,7 @@ MAX_CONFIG_BYTES = 1 << 20
 class MemberConfig:
     """What a member's config states. vhost, queue: None if unknown. members: of the cluster at first, as (name, node).
 
-    machine: the configuration of the machine, as Erlang has it.
+    machine: the configuration of the machine, as Erlang has it. cluster: the name of the Raft cluster, empty if unknown.
     """
 
     vhost: str | None = None
@@ -33,6 +33,7 @@ class MemberConfig:
     machine_version: int = 0
     members: tuple[tuple[str, str], ...] = ()
     machine: Term = field(default_factory=dict, hash=False)
+    cluster: str = ""
 
 
 def read_config(content: bytes) -> MemberConfig:
@@ -55,6 +56,7 @@ def read_config(content: bytes) -> MemberConfig:
         version if type(version) is int else 0,
         members_of(top.get(Atom("initial_members"))),
         config,
+        next((name for name, _ in members_of([top.get(Atom("id"))])), ""),
     )
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
+from mqstore.table.formatting import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Standing:
     """How far one member is. name: of its node's directory, as given. last_term, last_index: of the last entry.
 
     last_applied: from meta.dets, -1 if unknown. snapshot: index, -1 without one. gaps: number of entries that its log lacks.
+    messages: that it would deliver; uncertain: what is not known of it, as sentences.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Standing:
     snapshot: int = -1
     gaps: int = 0
     messages: int = 0
+    uncertain: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Comparison:
 
     agreed: every entry up to this index is the same on all members that have it, -1: none. held: the index up to which a majority of the
     cluster has the entries; None if fewer than a majority of the members are given. conflicts: indexes with different entries.
+    absent: nodes of the cluster whose member is not given.
     """
 
     standings: tuple[Standing, ...]
@@ -72,6 +77,7 @@ class Comparison:
     held: int | None
     conflicts: tuple[int, ...]
     messages: tuple[SharedMessage, ...]
+    absent: tuple[str, ...] = ()
 
     @property
     def unique(self) -> tuple[SharedMessage, ...]:
@@ -82,6 +88,80 @@ class Comparison:
     def not_on_best(self) -> tuple[SharedMessage, ...]:
         """The messages that recovery from the best member would lose: others have them, and it has not let them go."""
         return tuple(message for message in self.messages if self.best not in message.members and self.best not in message.gone)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What an operator must know before recovering from the best member."""
+        best = self.standings[self.best].name
+        said = []
+        if self.absent:
+            said.append(f"what the member of {', '.join(self.absent)} has is not known")
+        if self.held is not None and self.held < self.standings[self.best].last_index:
+            said.append(
+                f"of the members given a majority has the entries up to {self.held}; later ones are on {best}, and may be uncommitted"
+            )
+        if self.not_on_best:
+            lacking = count(len(self.not_on_best), "message")
+            said.append(f"{best} lacks {lacking} that others have, the first in entry {self.not_on_best[0].index}")
+        if self.conflicts:
+            said.append(f"members have different entries from {self.conflicts[0]} on: those of {best} have the higher term at their end")
+        return said
+
+
+COLUMNS = (
+    "vhost",
+    "queue",
+    "node",
+    "best",
+    "last_term",
+    "last_index",
+    "last_applied",
+    "snapshot",
+    "gaps",
+    "messages",
+    "unique",
+    "missing",
+    "conflicts",
+    "held",
+    "absent",
+    "unique_indexes",
+    "missing_indexes",
+    "uncertain",
+)
+
+
+def member_rows(vhost: str | None, queue: str, found: Comparison) -> list[dict[str, Any]]:
+    """Return a row of COLUMNS for each member, in the order in which they were given.
+
+    unique: messages that only this member has; missing: those that others have and that it has not let go. None: not known.
+    """
+    rows = []
+    for number, standing in enumerate(found.standings):
+        unique = [message.index for message in found.unique if message.only_on == number]
+        missing = [message.index for message in found.messages if number not in message.members and number not in message.gone]
+        rows.append(
+            {
+                "vhost": vhost,
+                "queue": queue,
+                "node": standing.name,
+                "best": number == found.best,
+                "last_term": standing.last_term,
+                "last_index": standing.last_index,
+                "last_applied": None if standing.last_applied < 0 else standing.last_applied,
+                "snapshot": None if standing.snapshot < 0 else standing.snapshot,
+                "gaps": standing.gaps,
+                "messages": standing.messages,
+                "unique": len(unique),
+                "missing": len(missing),
+                "conflicts": len(found.conflicts),
+                "held": found.held,
+                "absent": list(found.absent),
+                "unique_indexes": unique,
+                "missing_indexes": missing,
+                "uncertain": list(standing.uncertain),
+            }
+        )
+    return rows
 
 
 def furthest(standings: Sequence[Standing]) -> int:
@@ -115,9 +195,10 @@ def compare(members: Sequence[tuple[str, QuorumQueue]]) -> Comparison:
     conflicts = _conflicts([queue for _, queue in members])
     first = min(standing.last_index for standing in standings)
     agreed = min(conflicts) - 1 if conflicts else first
-    return Comparison(
-        tuple(standings), furthest(standings), agreed, _held([queue for _, queue in members]), conflicts, _union(members, states)
-    )
+    queues = [queue for _, queue in members]
+    given = {queue.log.system.place.rpartition("/")[2] for queue in queues}
+    absent = dict.fromkeys(node for queue in queues for _, node in queue.cluster if node not in given)
+    return Comparison(tuple(standings), furthest(standings), agreed, _held(queues), conflicts, _union(members, states), tuple(absent))
 
 
 def _standing(name: str, queue: QuorumQueue, state: QueueState) -> Standing:
@@ -132,6 +213,7 @@ def _standing(name: str, queue: QuorumQueue, state: QueueState) -> Standing:
         -1 if base is None else base.snapshot.index,
         lacking,
         sum(message.recovered for message in state.messages),
+        state.uncertain,
     )
 
 

@@ -39,6 +39,7 @@ from mqstore.rabbitmq.quorum.machine import LIMIT, PURGED, Machine
 from mqstore.rabbitmq.quorum.member_config import MAX_CONFIG_BYTES, MemberConfig, named_by_cluster, read_config
 from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, Meta
 from mqstore.rabbitmq.quorum.snapshot import members_of
+from mqstore.table.formatting import count
 
 Longs = NDArray[np.int64]
 
@@ -52,7 +53,7 @@ class QuorumMessage:
 
     state: as before the stop. delivery_count, acquired_count, redelivered: as the restarted node has them; None: not counted, or not by
     this version. expiry: ms since 1970. size: bytes as the machine counts them. consumer: the tag in whose hand it was. reason: of a dead
-    letter. row: of the log, -1 if the entry is not there. committed: False if it is not known to be.
+    letter. row: of the log, -1 if the entry is not there. committed: False if it is not known to be. left: it is no longer in the queue.
     """
 
     index: int
@@ -69,6 +70,14 @@ class QuorumMessage:
     committed: bool
     annotations: Term = None
     version: int = 0
+    left: bool = False
+
+    @property
+    def leaves(self) -> str | None:
+        """Why the queue does not deliver it: a held dead letter, or one when the node starts. None: it may be delivered."""
+        if self.state == HELD:
+            return "dead letters that their queue holds"
+        return None if self.reason is None else "dead letters by the delivery limit at the next start"
 
     @property
     def recovered(self) -> bool:
@@ -415,7 +424,7 @@ class Replay:
             detail = f"The log lacks entries {first} to {last}; {behind} entries are after them."
             self.damage.append(Damage(log.place, 0, 0, Kind.MISSING_ENTRIES, detail))
         if self.lost:
-            yield f"{len(self.lost)} entries could not be applied: {', '.join(self.lost[:3])}{', …' if len(self.lost) > 3 else ''}."
+            yield f"{count(len(self.lost), 'entry')} could not be applied: {', '.join(self.lost[:3])}{', …' if len(self.lost) > 3 else ''}."
         meta = self.queue.meta
         if meta is not None and meta.last_applied > log.last[1]:
             detail = f"The node had applied entry {meta.last_applied}; the last one here is {log.last[1]}. A write-ahead log is missing."

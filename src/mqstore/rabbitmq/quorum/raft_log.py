@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
+from mqstore.files.directory_views import AliasDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.terms import Atom, Term
@@ -105,14 +106,16 @@ class Base:
 
 
 class MemberLog:
-    """The log of one member. uid: of the member, the name of its directory. damage: of its segments and snapshots.
+    """The log of one member. uid: of the member, the name of its directory. damage: of its segments and snapshots. wal: whether the
+    write-ahead logs belong to it: a node that does not know the member skips them.
 
     index, term: of the entries, ascending by index. valid: whether the checksum fits.
     """
 
-    def __init__(self, system: RaftDirectory, uid: str) -> None:
+    def __init__(self, system: RaftDirectory, uid: str, *, wal: bool = True) -> None:
         self.system = system
         self.uid = uid
+        self.wal = wal
         self.place = f"{system.place}/{uid}" if system.place else uid
         self.damage: list[Damage] = []
         self.files: list[str] = []
@@ -124,7 +127,7 @@ class MemberLog:
         for path in self._segment_files():
             found = self._read_segment(path)
             parts.append(self._columns(path, SEGMENT, found))
-        for path, wal in self.system.write_ahead_logs:
+        for path, wal in self.system.write_ahead_logs if self.wal else ():
             number = wal.uids.index(self.uid.encode("latin-1", "replace")) if self.uid.encode("latin-1", "replace") in wal.uids else -1
             if number >= 0:
                 parts.append(self._columns(path, WAL, wal.records[wal.records["uid"] == number]))
@@ -176,6 +179,11 @@ class MemberLog:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its entries."""
+        return int(self._length.sum())
 
     @property
     def meta(self) -> Meta | None:
@@ -240,6 +248,18 @@ class MemberLog:
         """Return `wal` or `segment`."""
         return self._kinds[int(self._file[row])]
 
+    @property
+    def lengths(self) -> Longs:
+        """The bytes of each entry."""
+        return self._length
+
+    def by_file(self) -> Iterator[tuple[str, NDArray[np.intp]]]:
+        """Yield each file that has entries, with their rows."""
+        for number, path in enumerate(self.files):
+            rows = np.flatnonzero(self._file == number)
+            if len(rows):
+                yield path, rows
+
     def entry(self, row: int) -> LogEntry:
         """Read the entry of a row."""
         path, position, length = self.files[self._file[row]], int(self._position[row]), int(self._length[row])
@@ -297,7 +317,16 @@ class RaftDirectory:
 
     @cached_property
     def uids(self) -> tuple[str, ...]:
-        """The directories of members, known to the node or not."""
+        """The directories of members, known to the node or not; of scattered parts also members that only the logs name."""
+        return tuple(sorted({*self._directories, *self.logged()})) if self.scattered else self._directories
+
+    @property
+    def scattered(self) -> bool:
+        """Whether these are parts of a node's directory, so that others, with acknowledgements, may be missing."""
+        return isinstance(self.directory, AliasDirectory)
+
+    @cached_property
+    def _directories(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries(self.place) if entry.is_directory)
 
     def _objects(self, name: str) -> tuple[tuple[Term, ...], ...]:
@@ -341,7 +370,9 @@ class RaftDirectory:
             path = f"{self.place}/{name}" if self.place else name
             try:
                 mapped = self.directory.mapped(path)
-                read = read_wal(mapped.load(0, mapped.size), path, (uid.encode("latin-1", "replace") for uid in (*self.uids, *self.names)))
+                read = read_wal(
+                    mapped.load(0, mapped.size), path, (uid.encode("latin-1", "replace") for uid in (*self._directories, *self.names))
+                )
             except CannotOpenError as error:
                 self.damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
                 continue
@@ -353,9 +384,9 @@ class RaftDirectory:
         """Return the UIDs of which there are records in the write-ahead logs: also those of deleted queues."""
         return {uid.decode("latin-1") for _, wal in self.write_ahead_logs for uid in wal.uids}
 
-    def member(self, uid: str) -> MemberLog:
-        """Return the log of a member."""
-        return MemberLog(self, uid)
+    def member(self, uid: str, *, wal: bool = True) -> MemberLog:
+        """Return the log of a member, with or without what the write-ahead logs have of it."""
+        return MemberLog(self, uid, wal=wal)
 
 
 def raft_systems(directory: ReadOnlyDirectory, below: str) -> list[RaftDirectory]:

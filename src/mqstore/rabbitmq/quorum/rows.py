@@ -21,8 +21,12 @@ Format: docs/formats/rabbitmq-quorum.md, section 9.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.erlang.etf import EtfError
@@ -30,21 +34,47 @@ from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message.message_term import MessageTerm, delivered_properties, message_from
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
 from mqstore.rabbitmq.message.stored_columns import StoredTerms
-from mqstore.rabbitmq.quorum.queue import QuorumMessage, QuorumQueue
-from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
+from mqstore.rabbitmq.quorum.facts import delivered_indexes
+from mqstore.rabbitmq.quorum.machine import CONFIRMED, CONSUMED, EXPIRED, LIMIT, MAXLEN, PURGED, REJECTED
+from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
+from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUORUM_COLUMNS = ("queue_type", "raft_index", "delivery_count", "acquired_count", "state")
-COLUMNS = RABBITMQ_COLUMNS + QUORUM_COLUMNS
 TERM_COLUMNS = frozenset(
     ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
 )
 _OF_TERMS = TERM_COLUMNS | {"verdict", "persistent"}
 # machines of 4.3 and newer deliver the name of a queue for its AMQP 1.0 address as a reply-to
 _ADDRESSES_FROM = 8
-BLOCK = 4096
+BLOCK = 2048
+# what `queue` lists of each message of a queue
+LOG_COLUMNS = (
+    "raft_index",
+    "state",
+    "pos",
+    "recovered",
+    "size",
+    "delivery_count",
+    "acquired_count",
+    "redelivered",
+    "expiry_us",
+    "verdict",
+    "location",
+    "store_file",
+    "position",
+)
+# what became of a message, for a person
+LEFT = {
+    CONSUMED: "acknowledged",
+    REJECTED: "rejected",
+    EXPIRED: "expired",
+    MAXLEN: "dropped by the length limit",
+    LIMIT: "dropped by the delivery limit",
+    PURGED: "purged",
+    CONFIRMED: "dead-lettered",
+}
 
 Row = tuple[MessageTerm, dict[str, Any] | None]
 
@@ -102,31 +132,111 @@ def _decoded(queue: QuorumQueue, message: QuorumMessage) -> Row | None:
         return stored, None
 
 
-def quorum_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the Arrow schema of the named columns, in that order. Raises UsageError for an unknown one."""
-    import pyarrow as pa
+@dataclass(frozen=True, slots=True)
+class QuorumRows:
+    """Messages of one queue, before their entries are read. now: microseconds since 1970, the time at which expiry is judged, or None.
 
-    own = {"queue_type": pa.string(), "state": pa.string()}
-    return pa.schema(
-        [pa.field(name, own.get(name, pa.int64())) if name in QUORUM_COLUMNS else rabbitmq_schema((name,)).field(name) for name in columns]
-    )
+    first: number of the first of them in the queue.
+    """
+
+    queue: QuorumQueue
+    messages: Sequence[QuorumMessage]
+    now: int | None = None
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def take(self, rows: NDArray[np.intp]) -> QuorumRows:
+        """Return the rows with these numbers."""
+        return replace(self, messages=[self.messages[row] for row in rows.tolist()])
+
+    def stored(self) -> Iterator[tuple[str, MessageTerm | None, Properties | None]]:
+        """Yield for each message its verdict, what is stored, and the properties to send it with, or None for what cannot be read.
+
+        The properties do not count deliveries.
+        """
+        for message in self.messages:
+            row = _decoded(self.queue, message)
+            properties = None
+            if row is not None:
+                with suppress(PropertiesError):
+                    properties = delivered(replace(message, delivery_count=None, acquired_count=None), row[0])
+            yield _verdict(self.queue, message, row), None if row is None else row[0], properties
+
+    def batch(self, columns: Sequence[str], selection: QueueSelection) -> pa.RecordBatch | None:
+        """Return the rows as a batch, filtered by the conditions on message contents; None if no row is left."""
+        rows = self
+        if selection.grep is not None or selection.verdicts is not None:
+            searched = build_batch(self.queue, self.messages, ("payload", "verdict"))
+            keep = [
+                (selection.grep is None or (payload is not None and bool(selection.grep.search(payload))))
+                and (selection.verdicts is None or verdict in selection.verdicts)
+                for payload, verdict in zip(*(column.to_pylist() for column in searched.columns), strict=True)
+            ]
+            rows = self.take(np.flatnonzero(keep))
+        now = None if self.now is None else self.now // 1000
+        return build_batch(rows.queue, rows.messages, columns, now=now) if len(rows) else None
 
 
-def batches(
-    queue: QuorumQueue, messages: Sequence[QuorumMessage], columns: Sequence[str] = COLUMNS, *, now: int | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield messages as batches of rows. now: ms since 1970, for the column `expired`."""
+def rows_of(queue: QuorumQueue, selection: QueueSelection, now: int | None, state: QueueState | None = None) -> Iterator[QuorumRows]:
+    """Yield the rows of a queue in its order: what a restarted node delivers, then the rest; with `everything` what has left it, too.
+
+    state: of the queue, if it was replayed.
+    """
+    state = queue.replay() if state is None else state
+    reached = delivered_indexes(queue, state)
+    messages = [message if message.index in reached else replace(message, pos=None) for message in state.messages]
+    if selection.recovered is not None:
+        messages = [message for message in messages if message.recovered == selection.recovered]
+    if selection.everything and selection.recovered is not True:
+        messages += departed(queue, state)
+        if queue.log.system.scattered:
+            messages += _unplaced(queue, state, {message.index for message in messages})
     for start in range(0, len(messages), BLOCK):
-        yield build_batch(queue, messages[start : start + BLOCK], columns, now=now)
+        yield QuorumRows(queue, messages[start : start + BLOCK], now, start)
+
+
+def log_rows(queue: QuorumQueue, state: QueueState, start: int | None, stop: int | None) -> Iterator[dict[str, Any]]:
+    """Yield LOG_COLUMNS of every message in the log: those in the queue in its order, then those that have left it.
+
+    start, stop: only entries with these indexes, the last excluded; None: no bound.
+    """
+    for rows in rows_of(queue, QueueSelection(everything=True), None, state):
+        index = np.array([message.index for message in rows.messages], np.int64)
+        keep = (index >= (-1 if start is None else start)) & (index < (np.iinfo(np.int64).max if stop is None else stop))
+        yield from build_batch(queue, rows.take(np.flatnonzero(keep)).messages, LOG_COLUMNS).to_pylist()
+
+
+def departed(queue: QuorumQueue, state: QueueState) -> list[QuorumMessage]:
+    """Return the messages that have left the queue and whose entries are still in its log; `state` says why, and with which entry."""
+    here = {message.index for message in state.messages}
+    gone = [each for each in queue.departures if each.index not in here]
+    return [
+        QuorumMessage(
+            each.index, None, f"{LEFT.get(each.why, each.why)} at index {each.at}", -1, None, None, None, False, None, each.why,
+            queue.log.row(each.index), True, None, state.version, left=True,
+        )
+        for each in gone
+    ]  # fmt: skip
+
+
+def _unplaced(queue: QuorumQueue, state: QueueState, listed: set[int]) -> Iterator[QuorumMessage]:
+    """Yield the messages of a log without its other parts that the machine passed over, such as those of an unknown consumer."""
+    for row in range(int(np.searchsorted(queue.log.index, queue.log.first_replayed)), len(queue.log)):
+        index = int(queue.log.index[row])
+        message = QuorumMessage(index, None, "not known", -1, None, None, None, False, None, None, row, False, None, state.version)
+        if index not in listed and read_stored(queue, message) is not None:
+            yield message
 
 
 def build_batch(
-    queue: QuorumQueue, messages: Sequence[QuorumMessage], columns: Sequence[str] = COLUMNS, *, now: int | None = None
+    queue: QuorumQueue, messages: Sequence[QuorumMessage], columns: Sequence[str] = RABBITMQ_COLUMNS, *, now: int | None = None
 ) -> pa.RecordBatch:
     """Return messages as one batch. Entries are read only if a column needs the stored message."""
     import pyarrow as pa
 
-    schema = quorum_schema(columns)
+    schema = rabbitmq_schema(columns)
     rows = [_decoded(queue, message) for message in messages] if not _OF_TERMS.isdisjoint(columns) else None
     terms = None if rows is None else StoredTerms.decoded(rows)
     arrays = []
@@ -145,7 +255,7 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
         case "vhost" | "queue":
             return [queue.name[name == "queue"]] * len(messages)
         case "queue_type":
-            return ["quorum"] * len(messages)
+            return [QUORUM] * len(messages)
         case "raft_index":
             return [message.index if message.index >= 0 else None for message in messages]
         case "expiry_us":
@@ -163,8 +273,10 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
         case "persistent":
             return [None if row is None else row[0].persistent for row in rows or ()]
         case "verdict":
-            return [_verdict(message, row) for message, row in zip(messages, rows or (), strict=True)]
-        case "pos" | "size" | "recovered" | "delivery_count" | "acquired_count" | "state":
+            return [_verdict(queue, message, row) for message, row in zip(messages, rows or (), strict=True)]
+        case "size":
+            return [None if message.size < 0 else message.size for message in messages]
+        case "pos" | "recovered" | "delivery_count" | "acquired_count" | "state":
             return [getattr(message, name) for message in messages]
     return [None] * len(messages)
 
@@ -172,7 +284,9 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
 _PLACES = ("store_file", "position")
 
 
-def _verdict(message: QuorumMessage, row: Row | None) -> str:
+def _verdict(queue: QuorumQueue, message: QuorumMessage, row: Row | None) -> str:
     if row is not None and row[1] is not None:
-        return str(Verdict.INTACT)
+        # its acknowledgement may be in a part that is not there
+        there = Verdict.UNINDEXED if queue.log.system.scattered else Verdict.INTACT
+        return str(Verdict.CONSUMED if message.left else there)
     return str(Verdict.UNREACHABLE if message.row < 0 else Verdict.DAMAGED)

@@ -28,6 +28,7 @@ class Rules:
     arithmetic. ordered_returns: in the order of the command, else by message id. own_priority: consumers have priorities.
     status_matters: a consumer that is not up is not served. activates: the commands after which the single active consumer is chosen.
     header_size: the size of a message counts its properties. delays: delayed retry and timeouts of consumers.
+    sparse: a snapshot may be above messages, whose segments alone are kept.
     """
 
     version: int
@@ -45,6 +46,7 @@ class Rules:
     activates: frozenset[str]
     header_size: bool
     delays: bool
+    sparse: bool
 
 
 _CHECKOUT = frozenset({"checkout"})
@@ -69,6 +71,7 @@ def _rules(version: int) -> Rules:
         activates=_SEVEN if version >= 7 else _FOUR if version >= 4 else _CHECKOUT if version >= 2 else frozenset(),
         header_size=version >= 8,
         delays=version >= 8,
+        sparse=version >= 8,
     )
 
 

@@ -54,7 +54,7 @@ RECORD = np.dtype(
         ("valid", np.int64),
     ]
 )
-_WORDS = struct.Struct(">IIQQ")
+WORDS = struct.Struct(">IIQQ")
 _MAX_SIGNED = (1 << 63) - 1
 # how often the search for records may checksum each byte of a file, on average, before it gives up
 PATIENCE = 16
@@ -143,7 +143,7 @@ class _Walk:
             return -1
         if at + 24 > size:
             return -1
-        checksum, length, index, term = _WORDS.unpack_from(view, at)
+        checksum, length, index, term = WORDS.unpack_from(view, at)
         position = at + 24
         end: int = position + length
         if end > size or index > _MAX_SIGNED or term > _MAX_SIGNED:
@@ -204,7 +204,7 @@ class _Walk:
         number = self.numbers.get(head & NUMBER)
         if not head & KNOWN_ID or number is None or at + 27 > end:
             return
-        _, length, index, term = _WORDS.unpack_from(view, at + 3)
+        _, length, index, term = WORDS.unpack_from(view, at + 3)
         if at + 27 + length == end and index <= _MAX_SIGNED and term <= _MAX_SIGNED:
             self.rows.extend((number, index, term, at, at + 27, length, 0, 0))
 
@@ -238,7 +238,7 @@ class _Walk:
         body = at + 3 if head & KNOWN_ID else at + 5 + (view[at + 3] << 8 | view[at + 4])
         if body + 24 > size or (head & KNOWN_ID and head & NUMBER not in self.numbers):
             return False
-        checksum, length, _, _ = _WORDS.unpack_from(view, body)
+        checksum, length, _, _ = WORDS.unpack_from(view, body)
         end = body + 24 + length
         if end > size or not checksum or self.patience < 0:
             return False

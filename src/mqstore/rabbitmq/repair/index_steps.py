@@ -40,7 +40,7 @@ from mqstore.rabbitmq.repair.queue_step import UNREADABLE, QueueContent, QueueSt
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change
-from mqstore.table.formatting import count
+from mqstore.table.formatting import agreeing, count
 
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
 
@@ -103,7 +103,7 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
 def _reason(content: QueueContent) -> str:
     if content.fatal:
         return f"the bytes of {count(content.fatal, 'message')} are not a message"
-    return f"{count(content.gained, 'message')} of the queue are not where a node looks for them"
+    return f"{count(content.gained, 'message')} of the queue {'is' if content.gained == 1 else 'are'} not where a node looks"
 
 
 def _otherwise(queue: Queue, content: QueueContent, crashes: list[str]) -> str:
@@ -111,9 +111,9 @@ def _otherwise(queue: Queue, content: QueueContent, crashes: list[str]) -> str:
         return "it crashes here, the vhost does not start, and the node waits for it"
     parts = []
     if content.gained:
-        parts.append(f"{count(content.gained, 'message')} are lost")
+        parts.append(f"{agreeing(content.gained, 'message', 'is', 'are')} lost")
     if content.returned:
-        parts.append(f"{count(content.returned, 'consumed message')} are delivered again")
+        parts.append(f"{agreeing(content.returned, 'consumed message', 'is', 'are')} delivered again")
     if content.fatal or crashes:
         parts.append("the queue process crashes when it comes to them, at every attempt")
     return ", ".join(parts) or "it passes over the bytes"
@@ -183,7 +183,12 @@ def _lost_index(queue: Queue, vhost: Vhost, number: int, content: QueueContent) 
     )
     change = Change("put", index, content=index_v2.header(first, width) + b"".join(rows))
     otherwise = "it does not look at the file, and delivers none of its messages"
-    yield QueueStep("lost-index", name, 0, len(data), why, otherwise, loss, (change,), vhost.place.place)
+    noted = queue.start.terms
+    unread = len(rows) if noted is None or noted.count is None else min(len(rows), noted.count)
+    yield QueueStep("lost-index", name, 0, len(data), why, otherwise, loss, (change,), vhost.place.place, messages=unread)
+
+
+_AMQP10 = b"\x07mc_amqp"  # the module of a message container that holds the sections of AMQP 1.0
 
 
 class _File:
@@ -300,7 +305,7 @@ class _File:
         mine = np.flatnonzero((rows["status"] == 1) & ((rows["flags"] & 1) != 0) & (rows["location"] == QUEUE_STORE))
         at, size = rows["hi"][mine].astype(np.int64), (rows["lo"][mine].astype(np.int64) >> 32) & 0xFFFF_FFFF
         bad = np.flatnonzero(~index_v2.valid_entries(self.stored, at, size))
-        changes, proved, bodies = [], 0, 0
+        changes, cleared, proved, bodies = [], list[Change](), 0, 0
         for k in bad.tolist():
             message = self._message(int(at[k]), int(size[k]))
             if message is None or message.stated_size != int(rows["size"][mine[k]]):
@@ -308,9 +313,17 @@ class _File:
             place = int(at[k])
             term = self.stored[place + ENTRY_HEADER : place + ENTRY_HEADER + int(size[k])].tobytes()
             head = index_v2.queue_store_entry(term)[:ENTRY_HEADER]
-            proved += self.stored[place + 5 : place + 7].tobytes() == (zlib.crc32(term) & 0xFFFF).to_bytes(2, "big")
+            fits = self.stored[place + 5 : place + 7].tobytes() == (zlib.crc32(term) & 0xFFFF).to_bytes(2, "big")
+            if not fits and _AMQP10 in term:
+                cleared.append(Change("write", self.name, HEADER_SIZE + int(mine[k]) * ENTRY_SIZE, bytes(ENTRY_SIZE)))
+                continue
+            proved += fits
             bodies += message.stated_size or 0
             changes.append(Change("write", self.store_name, place, head))
+        if cleared:
+            why = f"the checksum of {count(len(cleared), 'message')} of AMQP 1.0 is wrong: the entries are cleared"
+            otherwise = "the queue process crashes when it comes to them; with a new checksum it would at every attempt"
+            yield self._step("unreadable", cleared[0].offset, ENTRY_SIZE, why, otherwise, "these messages, as before", *cleared)
         if not changes:
             return
         content.add(self.number, len(changes), bodies, self.index.first + int(mine[bad].max()))

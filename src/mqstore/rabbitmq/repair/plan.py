@@ -1,7 +1,8 @@
 """The plan of a repair of a RabbitMQ store: the steps after which a node starts on it and delivers everything that is intact.
 
-Vhost by vhost: the number of entries of a segment, names that do not belong there, left-overs of merges, the index of each queue, records
-that a scan misses, the files of a clean stop. What a node deals with itself and without loss is not in the plan, except for a torn end of
+Quorum queues first: write-ahead logs with which no node starts, and members that names.dets lacks. Then vhost by vhost: the number of
+entries of a segment, names that do not belong there, left-overs of merges, the index of each queue, records that a scan misses, the files
+of a clean stop; then the indexes of streams. What a node deals with itself and without loss is not in the plan, except for a torn end of
 a journal.
 
 What depends on the node and not on the files (its version, its name, its metadata) is not repaired: `diagnose` says it.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,15 +29,18 @@ from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import LockedDirectory, LockHeldError
-from mqstore.rabbitmq.format.index_v1 import IN_STORE
+from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep
+from mqstore.rabbitmq.repair.quorum_steps import quorum_plan
+from mqstore.rabbitmq.repair.stream_steps import stream_steps
 from mqstore.rabbitmq.repair.vhost_steps import (
     config_steps,
     corrected_terms,
     left_over_steps,
+    mac_step,
     marker_steps,
     store_steps,
     stray_steps,
@@ -52,13 +56,33 @@ _DIRECTORY = re.compile(rb'\x00dir\x00"([^"\x00]+)"\x00')
 _WRITING = os.O_WRONLY | os.O_RDWR
 
 
-def plan(store: RabbitMQStore, *, intact: bool = False, progress: Callable[[int, int], None] | None = None) -> list[QueueStep]:
+def plan(
+    store: RabbitMQStore,
+    *,
+    intact: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    keeps: list[int] | None = None,
+) -> list[QueueStep]:
     """Return the steps, in the order in which they are applied. Reads only. progress: called with (queues done, 0).
 
-    intact: `verify` has found no damage, so that the index of a queue without terms of a clean stop is not read again.
+    intact: `verify` has found no damage, so that the index of a queue without terms of a clean stop is not read again. keeps: takes the
+    number of messages that each queue has after the repair.
     """
     careful = store.carefully()
-    steps = [step for vhost in careful.vhosts for step in _vhost_steps(vhost, intact, progress)]
+    numbers = [] if keeps is None else keeps
+    of_mac = mac_step(careful.directory)
+    removed = frozenset() if of_mac is None else frozenset(change.file for change in of_mac.changes)
+    steps = [] if of_mac is None else [of_mac]
+    of_queues = quorum_plan(careful.directory)
+    steps += of_queues.steps
+    if keeps is not None:
+        every = (queue for node in careful.examined_quorum for queue in node.queues)
+        numbers += (of_queues.kept.get(queue.place, queue.recovered - queue.unread) for queue in every)
+    steps += [step for vhost in careful.vhosts for step in _vhost_steps(vhost, removed, intact, progress, numbers)]
+    steps += stream_steps(careful)
+    for _, examined in careful.examined_streams if keeps is not None else ():
+        start = examined.node_start()
+        numbers.append(start.kept + start.lost)
     taken = {change.file for step in steps for change in step.changes} | {step.file for step in steps}
     for item in careful.unread:
         if item.file not in taken:
@@ -67,10 +91,13 @@ def plan(store: RabbitMQStore, *, intact: bool = False, progress: Callable[[int,
     return steps
 
 
-def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None] | None) -> Iterator[QueueStep]:
-    steps = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place), *left_over_steps(vhost)]
+def _vhost_steps(
+    vhost: Vhost, removed: Collection[str], intact: bool, progress: Callable[[int, int], None] | None, keeps: list[int]
+) -> Iterator[QueueStep]:
+    steps = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place, removed), *left_over_steps(vhost)]
     wrong: dict[str, tuple[QueueTerms, str]] = {}
-    unseen, needed = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    none = np.empty(0, np.int64)
+    unseen, needed = [none], [(none, none)]
     for number, listed in enumerate(vhost.queues, 1):
         # not the listed one, which would keep its journal in memory
         stores = (vhost.persistent, vhost.transient)
@@ -78,13 +105,15 @@ def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None
         content = QueueContent()
         if intact and not vhost.clean and queue.directory not in vhost.terms:
             steps += lost_index_steps(queue, vhost, content)
+            keeps.append(listed.counts.ready + content.messages)
             continue
         first = index_v1_step(queue, vhost, content)
         mine = [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)]
+        keeps.append(content.messages)
         unseen += content.unseen
         noted = vhost.terms.get(queue.directory)
         if vhost.clean:
-            needed += list(_store_rows(queue, vhost))
+            needed += _stored_ids(queue)
         fitting = None if noted is None else corrected_terms(noted, content, clean=vhost.clean, rewritten=bool(mine))
         if fitting is not None and mine:
             mine[0] = replace(mine[0], terms={queue.directory: fitting[0]})
@@ -96,16 +125,17 @@ def _vhost_steps(vhost: Vhost, intact: bool, progress: Callable[[int, int], None
     steps += store_steps(vhost, np.concatenate(unseen))
     steps += terms_steps(vhost, wrong)
     if not any(step.possible for step in steps):
-        steps += marker_steps(vhost, np.unique(np.concatenate(needed)))
+        steps += marker_steps(vhost, *map(np.concatenate, zip(*needed, strict=True)))
     yield from steps
 
 
-def _store_rows(queue: Queue, vhost: Vhost) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of the persistent store that the entries of a queue need."""
+def _stored_ids(queue: Queue) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the ids of the messages of a queue that are in the persistent store, as halves."""
     for table in queue.entry_tables():
-        shared = table.entries[table.kept & (table.entries["place"] == IN_STORE)]
-        rows = vhost.persistent.find(shared["hi"], shared["lo"])
-        yield rows[rows >= 0]
+        entries = table.entries
+        live = (entries["state"] & (PUBLISHED | ACKED)) == PUBLISHED
+        shared = entries[live & (entries["place"] == IN_STORE) & ((entries["flags"] & PERSISTENT) != 0)]
+        yield shared["hi"], shared["lo"]
 
 
 class NodeLock:

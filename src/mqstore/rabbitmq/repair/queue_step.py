@@ -40,11 +40,15 @@ __all__ = ["UNREADABLE", "QueueContent", "QueueStep", "SegmentContent", "clean_d
 
 @dataclass(frozen=True, slots=True)
 class QueueStep(Step):
-    """A step, with what it changes in the terms of a vhost. vhost: its place; terms: by queue directory; rewrites: the file is damaged."""
+    """A step, with what it changes in the terms of a vhost. vhost: its place; terms: by queue directory; rewrites: the file is damaged.
+
+    messages: those that a node does not deliver as it is, where only the step counts them.
+    """
 
     vhost: str = ""
     terms: Mapping[str, QueueTerms] = field(default_factory=dict)
     rewrites: bool = False
+    messages: int = 0
 
     @property
     def possible(self) -> bool:
@@ -167,6 +171,8 @@ def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     missed = (at >= 0) & ~vhost.persistent.seen(at)
     gained = ~table.kept[rows]
     gained[shared[missed]] = False
+    if vhost.clean:  # the tables are not right: without `clean.dot` the node finds all
+        gained[shared[at >= 0]] = False
     returned = int((table.kept & ~live).sum())
     return SegmentContent(rows, entries, gained, at[missed], returned, rest[~readable] if len(rest) else rest)
 

@@ -14,7 +14,8 @@ Steps for names on which a node stumbles: it takes every name with the ending of
     core.qi, core.qi.bak                the queue does not start
     core.rdq, core.rdt, 5.rdq as a directory    the vhost does not start
 
-All were put beside the files of a 3.10.8 node. Other names are ignored, and stay.
+All were put beside the files of a 3.10.8 node. Other names are ignored, and stay. Files `._…`, which a Mac adds, are such names beside
+files of every ending; with one beside a write-ahead log (`._00000001.wal`) the node does not start. They are taken out in one step.
 
 Steps for the persistent message store: after them a node finds every record that is whole.
 
@@ -38,7 +39,7 @@ Format: docs/formats/rabbitmq.md, sections 2.3, 6.1, 6.7 to 6.9, 7.1, 7.3, 8 and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -47,12 +48,8 @@ from numpy.typing import NDArray
 from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.erlang.disk_log import items
-from mqstore.rabbitmq.erlang.etf import EtfError, decode
-from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.format import message_file
-from mqstore.rabbitmq.format.layout import VhostDirectory, own_entries
-from mqstore.rabbitmq.format.message_file import HEADER
+from mqstore.rabbitmq.format.layout import STUMBLES, VhostDirectory, files_of_mac, own_entries
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import ENTRIES_WITHOUT_CONFIG, config_file
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, clean_dot, recovery_file
@@ -63,13 +60,7 @@ from mqstore.table.formatting import count
 
 _IN_QUEUE = re.compile(r"([0-9]*).*?\.(idx|qi)", re.ASCII)
 _IN_STORE = re.compile(r"(.*)\.(?:rdq|rdt)", re.DOTALL)
-_OTHERWISE = {
-    "idx": "it does not start",
-    "qi": "the queue does not start",
-    "store": "the vhost does not start",
-}
 FILE_SIZE = 16 << 20
-_LOCATION, _SUMMARY = Atom("msg_location"), Atom("file_summary")
 
 
 def config_steps(vhost: Vhost) -> Iterator[QueueStep]:
@@ -94,8 +85,23 @@ def config_steps(vhost: Vhost) -> Iterator[QueueStep]:
     yield QueueStep("config", name, 0, 0, f"{why}: {shown} {inferred.entries}", otherwise, "", (change,), vhost.place.place)
 
 
-def stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterator[QueueStep]:
-    """Yield a step for each name that is taken out."""
+def mac_step(directory: ReadOnlyDirectory) -> QueueStep | None:
+    """Return the step that takes out the files that a Mac has added, wherever they are; None without any."""
+    added = files_of_mac(directory)
+    if added is None:
+        return None
+    changes = tuple(Change("remove", file) for file in added.files)
+    return QueueStep("take-out", added.worst, 0, 0, f"{added.sentence}: kept in the journal", added.otherwise, "", changes)
+
+
+def stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory, taken: Collection[str] = ()) -> Iterator[QueueStep]:
+    """Yield a step for each name that is taken out. taken: files of another step."""
+    for step in _stray_steps(directory, vhost):
+        if step.file not in taken:
+            yield step
+
+
+def _stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterator[QueueStep]:
     for queue in own_entries(directory, vhost.below("queues")):
         place = vhost.below(f"queues/{queue.name}")
         for entry in own_entries(directory, place) if queue.is_directory else ():
@@ -110,7 +116,7 @@ def stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterator
 
 
 def _take_out(directory: ReadOnlyDirectory, vhost: VhostDirectory, path: str, entry: DirectoryEntry, what: str) -> QueueStep:
-    otherwise = _OTHERWISE[what]
+    otherwise = STUMBLES[what]
     if not entry.is_directory:
         why = f"a file of {entry.size} bytes does not belong here: it is kept in the journal"
         changes: tuple[Change, ...] = (Change("remove", path),) if entry.is_file and not entry.is_link else ()
@@ -250,65 +256,30 @@ def terms_steps(vhost: Vhost, wrong: Mapping[str, tuple[QueueTerms, str]]) -> It
         yield QueueStep("terms", name, 0, 0, why, otherwise, "", (), vhost.place.place, {directory: terms})
 
 
-def marker_steps(vhost: Vhost, needed: NDArray[np.int64]) -> Iterator[QueueStep]:
-    """Yield the step for tables of a clean stop that do not describe the files. needed: rows of the persistent store that queues have."""
+def marker_steps(vhost: Vhost, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> Iterator[QueueStep]:
+    """Yield the step for tables of a clean stop that do not describe the files. hi, lo: ids of the stored messages that queues have."""
     if not vhost.clean:
         return
-    why = _lie(vhost, needed)
+    why = _lie(vhost, hi, lo)
     if why:
         mark = clean_dot(vhost.place.place)
         why = f"{why}: the mark of the clean stop is taken out, so that the node reads the files"
-        otherwise = "it trusts the tables, and a queue process crashes when it comes to a message that is elsewhere"
+        otherwise = "it trusts the tables: a queue crashes when it comes to a message that they lack, or that is elsewhere"
         yield QueueStep("clean-markers", mark, 0, 0, why, otherwise, "", (Change("remove", mark),), vhost.place.place)
 
 
-def _lie(vhost: Vhost, needed: NDArray[np.int64]) -> str:
+def _lie(vhost: Vhost, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> str:
     """Return what the tables say that is not so; empty if they are right."""
     store = vhost.persistent
-    sizes = {file.number: file.size for file in store.files}
-    stated: dict[int, int] = {}
-    for row in _objects(vhost, "file_summary.ets"):
-        if len(row) >= 6 and row[0] == _SUMMARY and isinstance(row[1], int) and isinstance(row[5], int):
-            stated[row[1]] = row[5]
+    sizes, stated = {file.number: file.size for file in store.files}, store.tables.sizes
+    found, readable = store.tables.lead_to(hi, lo)
+    missing, astray = int((~found).sum()), int((found & ~readable).sum())
+    if missing or astray:
+        lacks = f"lacks {count(missing, 'message')} of queues" if missing else ""
+        leads = f"has {count(astray, 'message')} in a wrong place" if astray else ""
+        return f"msg_store_index.ets {' and '.join(part for part in (lacks, leads) if part)}"
     for number in sorted(sizes.keys() | stated.keys()):
         if sizes.get(number) != stated.get(number):
             has = "is missing" if number not in sizes else f"has {sizes[number]} bytes"
             return f"{number}.rdq {has}, and file_summary.ets says {stated.get(number, 'nothing')}"
-    places: dict[bytes, tuple[int, int, int]] = {}
-    for row in _objects(vhost, "msg_store_index.ets"):
-        if len(row) == 6 and row[0] == _LOCATION and isinstance(row[1], bytes) and all(isinstance(each, int) for each in row[2:]):
-            places[row[1]] = (int(row[3]), int(row[4]), int(row[5]))
-    missing = astray = 0
-    for number in needed.tolist():
-        message_id = store.id(number)
-        place = places.get(message_id)
-        if place is None:
-            missing += 1
-        elif not _is_there(vhost, message_id, *place):
-            astray += 1
-    if missing or astray:
-        return f"msg_store_index.ets lacks {count(missing, 'message')} of queues, and has {count(astray, 'message')} in a wrong place"
     return ""
-
-
-def _objects(vhost: Vhost, name: str) -> Iterator[tuple[Term, ...]]:
-    data = vhost.root.map(f"{vhost.persistent.place}/{name}").data
-    view = data.data
-    for item in items(view):
-        try:
-            term = decode(view[item.start : item.start + item.length])[0]
-        except EtfError:
-            continue
-        if isinstance(term, tuple):
-            yield term
-
-
-def _is_there(vhost: Vhost, message_id: bytes, number: int, offset: int, total: int) -> bool:
-    name = f"{vhost.persistent.place}/{number}.rdq"
-    try:
-        data = vhost.root.mapped(name).data
-    except CannotOpenError:
-        return False
-    if offset < 0 or total < HEADER + 1 or offset + total > len(data) or data[offset + total - 1] != 255:
-        return False
-    return data[offset : offset + HEADER].tobytes() == (total - 9).to_bytes(8, "big") + message_id

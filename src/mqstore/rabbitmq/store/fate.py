@@ -77,19 +77,16 @@ def fates(
     consumed: NDArray[np.bool_],
     nowhere: NDArray[np.bool_],
     invalid: NDArray[np.bool_],
-    clean: bool,
 ) -> NDArray[np.uint8]:
     """Return the fate of each entry of a queue that the node starts.
 
     kept: by its rules of start; consumed: acknowledged; nowhere: its message is in no file; invalid: its bytes are not a message.
-    clean: the node was stopped, so that all it held was written. A killed node leaves transient messages half written.
     """
     result = np.full(len(entries), UNFOUND, np.uint8)
     result[entries["seen"] == 0] = HIDDEN
     result[invalid] = DAMAGED
     result[nowhere] = MISSING
-    transient = (entries["flags"] & PERSISTENT) == 0
-    result[transient & ~(nowhere | invalid) if clean else transient] = TRANSIENT
+    result[(entries["flags"] & PERSISTENT) == 0] = TRANSIENT
     result[(entries["flags"] & REPEATED_PUBLISH) != 0] = REPEATED
     result[consumed] = ACKNOWLEDGED
     result[kept] = RECOVERED
@@ -110,7 +107,7 @@ def totals(entry_fates: NDArray[np.uint8]) -> Fates:
 #
 # There are three kinds of start, depending on the last stop:
 #
-#     clean                 the queue has terms in recovery.dets and the store is clean: nothing is checked; transient messages are dropped
+#     clean                 the queue has terms in recovery.dets and the store is clean: its tables are trusted, transient messages dropped
 #     terms, store unclean  everything is checked as after a crash; numbers and redelivered marks come from the terms
 #     dirty                 no terms: everything is checked, every message is redelivered, numbering continues at the next segment
 #
@@ -148,7 +145,7 @@ def keeps(
     """Return which entries are messages of the queue after the start.
 
     own_persistent: for embedded messages, whether the term itself is marked persistent. in_store: whether the broker finds the id in the
-    persistent store.
+    persistent store: after a clean stop, by its tables (`store.clean_tables`).
 
     >>> dirty = QueueStart(None, store_clean=False)
     >>> entries = np.zeros(3, ENTRY)
@@ -160,10 +157,10 @@ def keeps(
     """
     live = entries["seen"] != 0
     persistent = (entries["flags"] & PERSISTENT) != 0
+    shared = entries["place"] == IN_STORE if version == 2 else entries["length"] == 0
     if start.clean and start.terms is not None:
         below = np.ones(len(entries), np.bool_) if start.terms.next_seq is None else entries["seq"] < start.terms.next_seq
-        return np.asarray(live & (persistent | ~below))
-    shared = entries["place"] == IN_STORE if version == 2 else entries["length"] == 0
+        return np.asarray(live & (persistent | ~below) & (~shared | in_store | ~persistent))
     if version == 2:
         return np.asarray(live & persistent & (~shared | in_store))
     return np.asarray(live & np.where(shared, in_store, own_persistent))

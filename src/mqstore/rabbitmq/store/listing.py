@@ -4,31 +4,32 @@
     totals(rows)         the sums of such rows
     entry_rows(rows)     a row per index entry: ready, delivered, acknowledged, missing, damaged, duplicate, hidden or unfound
 
-Some queues only the node's metadata knows: empty classic queues without a directory, and queues of types that are not read.
-
-3.8 and 3.9 create the directory of a queue with its first message on disk. Quorum queues are Raft logs below `quorum/`, streams are
-below `stream/`; without the node's metadata only their directories show that there are some.
+Some queues only the node's metadata knows: empty classic queues without a directory, quorum queues and streams without files here, and
+queues of types that are not read. 3.8 and 3.9 create the directory of a queue with its first message on disk.
 
 Format: docs/formats/rabbitmq.md, sections 5 and 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC
 from mqstore.rabbitmq.format.names import queue_directory
+from mqstore.rabbitmq.quorum.facts import FAILING
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
+from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
+from mqstore.table.columns import QUORUM, STREAM
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.definitions.metadata import QueueDefinition
     from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
+    from mqstore.rabbitmq.store.stated_parts import MissingQueue
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
 
@@ -57,6 +58,14 @@ QUEUE_NAMES = (
     "refused",
     "directories",
     "type",
+    "ready",
+    "unacknowledged",
+    "total",
+    "first_offset",
+    "last_offset",
+    "segments",
+    "consumers",
+    "publishers",
 )
 ENTRY_NAMES = (
     "seq_id",
@@ -97,7 +106,7 @@ NOT_RECOVERED = {
 _FROM_TABLE = tuple(
     name for name in ENTRY_NAMES if name not in ("state", "fate", "delivered", "acknowledged", "index_file", "index_position")
 )
-_PLURAL = {"quorum": "quorum queues", "stream": "streams"}
+_PLURAL = {QUORUM: "quorum queues without a member here", STREAM: "streams without files here"}
 
 
 # queues
@@ -110,16 +119,81 @@ def queue_rows(
 
     messages, bytes: those the broker would recover. not_recovered: all others that are not acknowledged, which are transient, lost, or
     waiting (intact, but the broker would not start their queue). lost: missing, damaged, hidden, repeated or unfound, as `store.fate`
-    says. expired: None if no time was given. unread: also quorum queues and streams, without counts, with the start `not read`.
+    says. expired: None if no time was given. unread: also quorum queues and streams, and queues without counts, with the start `not read`.
+    ready, unacknowledged, total: as the restarted node lists them; those of a stream count its tracking chunks. Of streams: first_offset,
+    last_offset, segments, and the consumers that stored an offset and the named publishers, as their last segment has them.
     """
     for vhost in store.vhosts:
         if vhosts is None or (vhost.name or "") in vhosts:
             yield from vhost_rows(vhost, queues, empty_queues(store, vhost))
+    for row in (*quorum_rows(store), *stream_rows(store)) if unread else ():
+        if (vhosts is None or row["vhost"] in vhosts) and (queues is None or row["queue"] in queues):
+            yield row
     for each in unread_queues(store) if unread else ():
         if (vhosts is None or each.vhost in vhosts) and (queues is None or each.name in queues):
             yield dict.fromkeys(QUEUE_NAMES) | {
                 "vhost": each.vhost, "queue": each.name, "start": NOT_READ, "refused": False, "directories": [], "type": each.type,
             }  # fmt: skip
+
+
+def quorum_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
+    """Yield a row per quorum queue. messages: that the restarted node delivers; waiting: intact, in a queue that it does not start."""
+    for node in store.examined_quorum:
+        stopped = any(fact.stops for fact in node.facts)
+        for queue in node.queues:
+            refused = stopped or any(fact.name in FAILING for fact in queue.facts)
+            yield dict.fromkeys(QUEUE_NAMES) | {
+                "vhost": queue.vhost,
+                "queue": queue.queue,
+                "messages": queue.delivered,
+                "bytes": queue.bytes,
+                "not_recovered": queue.total - queue.delivered,
+                "lost": 0 if refused else queue.recovered - queue.delivered,
+                "waiting": queue.recovered if refused else 0,
+                "acknowledged": 0,
+                "transient": 0,
+                "start": "recovery",
+                "refused": refused,
+                "directories": [queue.place],
+                "type": QUORUM,
+                "ready": queue.ready,
+                "unacknowledged": queue.unacknowledged,
+                "total": queue.total,
+            }  # fmt: skip
+
+
+def stream_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
+    """Yield a row per stream. messages: that the restarted node keeps; lost: others, and those of damaged chunks; bytes: of its files."""
+    for named, examined in store.examined_streams:
+        start, stream = examined.node_start(), named.stream
+        known = stream.tail().tracking
+        lost = start.lost + examined.unread
+        yield dict.fromkeys(QUEUE_NAMES) | {
+            "vhost": named.vhost,
+            "queue": named.queue,
+            "messages": start.kept,
+            "bytes": stream.bytes,
+            "not_recovered": lost,
+            "lost": lost,
+            "waiting": 0,
+            "acknowledged": 0,
+            "transient": 0,
+            "start": "recovery",
+            "refused": False,
+            "directories": [stream.place],
+            "type": STREAM,
+            "ready": start.following - start.first,
+            "unacknowledged": 0,
+            "total": start.following - start.first,
+            "first_offset": start.first if start.following > start.first else None,
+            "last_offset": start.following - 1 if start.following > start.first else None,
+            "segments": len(stream),
+            "consumers": [{"name": _text(name), "offset": offset} for name, offset in sorted(known.offsets.items())],
+            "publishers": [
+                {"name": _text(name), "publishing_id": number, "chunk_id": chunk}
+                for name, (chunk, number) in sorted(known.sequences.items())
+            ],
+        }  # fmt: skip
 
 
 def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None, empty: Iterable[EmptyQueue] = ()) -> Iterator[dict[str, Any]]:
@@ -128,11 +202,29 @@ def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None, empty: Itera
     for directory in vhost.queues:
         if queues is None or directory.name in queues:
             levels.setdefault(directory.name, []).append(directory)
+    missing: dict[str, list[MissingQueue]] = {}
+    for part in vhost.missing_queues:
+        if queues is None or part.queue in queues:
+            missing.setdefault(part.queue, []).append(part)
     for directories in levels.values():
-        yield _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
+        row = _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
+        yield _with_missing(row, missing.pop(row["queue"], ()))
     for queue in empty:
         if queues is None or queue.name in queues:
-            yield _empty_row(queue, vhost)
+            yield _with_missing(_empty_row(queue, vhost), missing.pop(queue.name, ()))
+    for name, parts in missing.items():
+        levelled = any(part.level is not None for part in parts)
+        unnamed = EmptyQueue(vhost.name or "", name, len(parts) if levelled else None, parts[0].version)
+        yield _with_missing(_empty_row(unnamed, vhost), parts)
+
+
+def _with_missing(row: dict[str, Any], parts: Sequence[MissingQueue]) -> dict[str, Any]:
+    """Return a row with the messages of directories that are not there."""
+    messages = sum(part.messages for part in parts)
+    if not messages:
+        return row
+    versions = {part.version for part in parts} if not row["directories"] else {row["queue_version"]}
+    return row | {name: row[name] + messages for name in ("lost", "missing", "not_recovered")} | {"queue_version": max(versions)}
 
 
 def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
@@ -155,7 +247,10 @@ def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
         "start": "clean" if vhost.clean else "dirty",
         "refused": bool(vhost.refusals),
         "directories": [],
-        "type": "classic",
+        "type": CLASSIC_TYPE,
+        "ready": 0,
+        "unacknowledged": 0,
+        "total": 0,
     }  # fmt: skip
 
 
@@ -187,7 +282,10 @@ def _queue_row(directories: list[Queue], *, refused: bool) -> dict[str, Any]:
         "start": first.start.name,
         "refused": refused,
         "directories": [each.directory for each in directories],
-        "type": "classic",
+        "type": CLASSIC_TYPE,
+        "ready": fates.recovered,
+        "unacknowledged": 0,
+        "total": fates.recovered,
     }
 
 
@@ -303,39 +401,20 @@ def empty_queues(store: RabbitMQStore, vhost: Vhost) -> list[EmptyQueue]:
 
 
 def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
-    """Return the durable queues that are not classic queues, by vhost and name."""
+    """Return the durable queues of other types, and quorum queues and streams without files here, by vhost and name."""
     unread = [
         UnreadQueue(_text(queue.vhost), _text(queue.name), queue_type(queue.type)) for queue in _lasting(store) if queue.type != CLASSIC
     ]
+    here = {queue.name for queue in store.quorum_queues}
+    unread = [queue for queue in unread if queue.type != QUORUM or (queue.vhost, queue.name) not in here]
+    held = {(each.vhost, each.queue) for each in store.streams}
+    unread = [queue for queue in unread if queue.type != STREAM or (queue.vhost, queue.name) not in held]
     return sorted(unread, key=lambda queue: (queue.vhost, queue.name))
 
 
-def unread_parts(store: RabbitMQStore, *, checked: bool = False) -> list[str]:
-    """Return a phrase for each queue that is not read; where the metadata names none, for each kind whose directories exist.
-
-    checked: without streams whose files are here, for `verify` and `diagnose` read them.
-    """
-    named = unread_queues(store)
-    if checked:
-        here = {(each.vhost, each.queue) for each in store.streams}
-        named = [queue for queue in named if queue.type != "stream" or (queue.vhost, queue.name) not in here]
-    phrases = [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in named]
-    types = {queue.type for queue in named}
-    for name, depth in (("quorum", 2), ("stream", 1)):
-        if name not in types and not (checked and name == "stream") and _has_directories(store, name, depth):
-            phrases.append(f"{name}/: {_PLURAL[name]} are not read")
-    return phrases
-
-
-def _has_directories(store: RabbitMQStore, name: str, depth: int) -> bool:
-    """Return whether a directory has directories at this depth below it."""
-    places = [name] if store.directory.is_directory(name) else []
-    try:
-        for _ in range(depth):
-            places = [f"{path}/{entry.name}" for path in places for entry in store.directory.entries(path) if entry.is_directory]
-    except CannotOpenError:
-        return False
-    return bool(places)
+def unread_parts(store: RabbitMQStore) -> list[str]:
+    """Return a phrase for each queue that is not read."""
+    return [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in unread_queues(store)]
 
 
 def _text(octets: bytes) -> str:

@@ -40,6 +40,7 @@ from mqstore.rabbitmq.format.layout import own_entries
 from mqstore.rabbitmq.format.message_file import HEADER
 from mqstore.rabbitmq.format.recovery_terms import CLEAN_FILES
 from mqstore.rabbitmq.message.message_term import read_message
+from mqstore.rabbitmq.store.clean_tables import CleanTables
 
 ROWS_AT_ONCE = 1 << 20
 _COLUMNS = {"hi": np.int64, "lo": np.int64, "at": np.uint32, "total": np.uint32, "quality": np.uint8, "seen": np.bool_}
@@ -117,6 +118,18 @@ class MessageStore:
     def has_clean_files(self) -> bool:
         """Whether the three files of a clean stop exist."""
         return all(self.directory.exists(f"{self.place}/{name}") for name in CLEAN_FILES)
+
+    @cached_property
+    def tables(self) -> CleanTables:
+        """The tables of a clean stop; only for a store whose vhost is clean."""
+        return CleanTables(self.directory, self.place)
+
+    def lead_to(self, hi: NDArray[np.int64], lo: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return for each id whether a node finds it after a clean stop, and whether it finds the message. rows: of `find`."""
+        if self.tables.given_up:
+            seen = self.seen(rows)
+            return seen, seen
+        return self.tables.lead_to(hi, lo)
 
     @property
     def crashes(self) -> tuple[str, ...]:

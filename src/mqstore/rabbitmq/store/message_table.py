@@ -40,7 +40,7 @@ from mqstore.rabbitmq.store.queue import (
     EntryTable,
     Queue,
 )
-from mqstore.table.columns import rabbitmq_schema
+from mqstore.table.columns import CLASSIC, rabbitmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,6 +176,8 @@ def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
     match name:
         case "queue_version":
             return [table.version] * count
+        case "queue_type":
+            return [CLASSIC] * count
         case "pos":
             return [None if pos < 0 else pos for pos in rows.pos.tolist()]
         case "seq_id":

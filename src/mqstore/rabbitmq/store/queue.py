@@ -88,6 +88,7 @@ class EntryTable:
     crashes: tuple[str, ...] = ()
     findings: tuple[Damage, ...] = ()
     queue_addresses: bool = False  # as in QueueStart
+    astray: tuple[int, ...] = ()  # sequence ids of messages that the tables of a clean stop have elsewhere
 
     def refuse(self) -> None:
         """Mark the entries as those of a queue that the broker does not start."""
@@ -97,7 +98,7 @@ class EntryTable:
     def take(self, rows: NDArray[np.intp]) -> EntryTable:
         """Return the same of some rows, without crashes and findings."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _ENTRY_COLUMNS}
-        return replace(self, **columns, crashes=(), findings=())
+        return replace(self, **columns, crashes=(), findings=(), astray=())
 
 
 _ENTRY_COLUMNS = (
@@ -111,12 +112,16 @@ class _QueueSummary:
 
     counts: QueueCounts
     crashes: list[str] = field(default_factory=list)
+    astray: list[int] = field(default_factory=list)
     findings: list[Damage] = field(default_factory=list)
     next_seq: int = 0
 
 
 class _MessagePlaces(NamedTuple):
-    """Where the stored messages of a segment's entries are; the columns are those of EntryTable. in_store: the broker finds the id."""
+    """Where the stored messages of a segment's entries are; the columns are those of EntryTable.
+
+    in_store: the broker finds the id, and the message. astray: it finds the id, and not the message.
+    """
 
     sources: tuple[tuple[str, Bytes | None], ...]
     source: NDArray[np.int32]
@@ -124,6 +129,7 @@ class _MessagePlaces(NamedTuple):
     length: NDArray[np.int64]
     record: NDArray[np.int64]
     in_store: NDArray[np.bool_]
+    astray: NDArray[np.bool_]
 
 
 def _entry_damage(
@@ -234,7 +240,7 @@ class Queue(Shown):
 
     def _entry_table(self, segment: IndexSegment, version: int) -> EntryTable:
         entries = segment.entries
-        persistent = (entries["flags"] & PERSISTENT) != 0
+        persistent, live = (entries["flags"] & PERSISTENT) != 0, entries["seen"] != 0
         shared = entries["place"] == IN_STORE
         index_file = np.where(entries["from_journal"], 1, 0).astype(np.int32)
         places = self._locate(segment, shared)
@@ -245,7 +251,7 @@ class Queue(Shown):
             own_persistent, unreadable = persistent, np.zeros(len(entries), np.bool_)
         recovered = fate.keeps(entries, self.start, version, own_persistent=own_persistent, in_store=places.in_store)
         invalid = unreadable | ((version == 2) & ~shared & ((entries["flags"] & HIDDEN) != 0))
-        recovered &= ~nowhere & ~unreadable
+        recovered &= ~nowhere & ~invalid  # after a clean stop a queue ends at such a message, and is then started without it
         if version == 1 and self.ignores_journal:
             recovered[:] = False
         known = np.full(len(entries), PLAIN, np.uint8)
@@ -260,8 +266,8 @@ class Queue(Shown):
             first = int(np.flatnonzero(unreadable)[0])
             crashes.append(f"the message embedded at sequence id {entries['seq'][first]} is not a term; the broker crashes on it")
         consumed = entries["state"] == SPDA
-        # a killed node leaves transient messages that it had only begun to write, and drops all of them at its next start
-        reported = ~consumed & (persistent | self.start.clean)
+        # a node drops transient messages at every start; a killed one leaves some half written, and 4.x their entries without bytes
+        reported = ~consumed & persistent
         if version == 2:
             reported &= (entries["flags"] & HIDDEN) == 0  # these are findings of the index file
         findings = (*segment.findings, *_entry_damage(segment, index_file, unreadable & reported, nowhere & reported))
@@ -278,10 +284,11 @@ class Queue(Shown):
             fate.redelivered(entries, self.start, version),
             known,
             location.astype(np.uint8),
-            fate.fates(entries, kept=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid, clean=self.start.clean),
+            fate.fates(entries, kept=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid),
             tuple(crashes),
             findings,
             self.start.queue_addresses,
+            tuple(entries["seq"][places.astray & persistent & live & ~consumed].tolist()),
         )
 
     def _locate(self, segment: IndexSegment, shared: NDArray[np.bool_]) -> _MessagePlaces:
@@ -292,11 +299,15 @@ class Queue(Shown):
         in_queue_store = entries["place"] == IN_QUEUE_STORE
         record[in_queue_store] = at[in_queue_store] - index_v2.ENTRY_HEADER
         sources: list[tuple[str, Bytes | None]] = list(zip(segment.files, segment.data, strict=True))
-        in_store = np.zeros(len(entries), np.bool_)
+        in_store, astray = np.zeros(len(entries), np.bool_), np.zeros(len(entries), np.bool_)
         persistent_store, transient_store = self._stores
         stored = np.flatnonzero(shared)
         rows = persistent_store.find(entries["hi"][stored], entries["lo"][stored])
-        in_store[stored] = persistent_store.seen(rows)
+        if self.start.clean:
+            found, readable = persistent_store.lead_to(entries["hi"][stored], entries["lo"][stored], rows)
+            in_store[stored], astray[stored] = readable, found & ~readable
+        else:
+            in_store[stored] = persistent_store.seen(rows)
         # an id may be in both stores: the broker reads the one that the entry names
         elsewhere = (rows < 0) | ((entries["flags"][stored] & PERSISTENT) == 0)
         transient_rows = transient_store.find(entries["hi"][stored[elsewhere]], entries["lo"][stored[elsewhere]])
@@ -312,7 +323,7 @@ class Queue(Shown):
             source[hit], at[hit], length[hit] = files + len(sources), places, lengths
             record[hit] = places - message_file.HEADER
             sources += [(file.name, None) for file in store.files]
-        return _MessagePlaces(tuple(sources), source, at, length, record, in_store)
+        return _MessagePlaces(tuple(sources), source, at, length, record, in_store, astray)
 
     def _embedded(self, segment: IndexSegment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which embedded messages are marked persistent in their terms, and which are not terms at all."""
@@ -364,15 +375,31 @@ class Queue(Shown):
                 count = self.index_of(table.version).count
                 facts.next_seq = fate.next_sequence_id(entries[table.kept], self.start, count)
             facts.crashes += table.crashes
+            facts.astray += table.astray
             facts.findings += table.findings
         facts.findings += self.place.findings
         facts.findings += self.index.journal.findings
+        facts.findings += self._absent_journal(counts.fates)
         if self.start.terms is not None and self.start.terms.next_seq is not None:
             facts.next_seq = self.start.terms.next_seq
         if self.ignores_journal and len(self.index.journal.seq):
             detail = "the broker opens this queue as version 2 and ignores a journal without segments: it would lose all of it"
             facts.findings.append(Damage(self.index.journal_file, 0, len(self.index.journal.data), Kind.BROKER_LOSES, detail))
         return facts
+
+    def _absent_journal(self, fates: fate.Fates) -> Iterator[Damage]:
+        """Yield what is known of a journal that is gone: a node makes one before the first segment, and a clean stop empties it."""
+        if self.index.has_journal or not self.index.segment_numbers or self._converted:
+            return
+        shown = "journal.jif is missing beside segments"
+        noted = None if self.start.terms is None else self.start.terms.count
+        persistent = fates.listed - fates.transient
+        if noted is None:
+            why = f"{shown}: it cannot be told which messages it acknowledged, so that they come back, and which it published"
+            yield Damage(self.index.journal_file, 0, 0, Kind.ABSENT_PART, why)
+        elif noted != persistent:
+            why = f"{shown}, which have {persistent} persistent messages, and a clean stop counted {noted}"
+            yield Damage(self.index.journal_file, 0, 0, Kind.ABSENT_PART, why)
 
     @property
     def counts(self) -> QueueCounts:
@@ -387,7 +414,12 @@ class Queue(Shown):
     @property
     def crashes(self) -> tuple[str, ...]:
         """Why the broker would crash on this queue's files."""
-        return tuple(self._summary.crashes)
+        astray = self._summary.astray
+        if not astray:
+            return tuple(self._summary.crashes)
+        where = f"sequence id {astray[0]}" + (f" and {len(astray) - 1} more" if len(astray) > 1 else "")
+        lead = f"the message of {where} is not where msg_store_index.ets has it; the queue ends there at every attempt"
+        return (*self._summary.crashes, lead)
 
     @property
     def findings(self) -> tuple[Damage, ...]:

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.store import fate
+from mqstore.rabbitmq.store import fate, listing
 from mqstore.rabbitmq.store.listing import entry_rows
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import EntryTable
@@ -81,6 +82,13 @@ def queue_depths(store: RabbitMQStore) -> tuple[QueueDepth, ...]:
         for rows in store.rows_of(vhost, QueueSelection(everything=True)):
             found[rows.vhost or "", rows.queue or ""] += np.bincount(state_numbers(rows.table), minlength=len(STATES))
     return tuple(QueueDepth(*key, clean[key], tuple(counts.tolist())) for key, counts in found.items())
+
+
+def depths_beside(store: RabbitMQStore) -> Iterator[QueueDepth]:
+    """Yield the depths of quorum queues and streams: what the restarted node delivers or keeps as `ready`, and what is lost or waiting."""
+    for row in chain(listing.quorum_rows(store), listing.stream_rows(store)):
+        counts = {"ready": row["messages"], "waiting": row["waiting"], "lost": row["lost"]}
+        yield QueueDepth(row["vhost"] or "", row["queue"], True, tuple(counts.get(state, 0) for state in STATES))
 
 
 def page_of_rows(rows: Iterator[MessageRows], states: frozenset[int] | None, start: int, size: int) -> Iterator[MessageRows]:

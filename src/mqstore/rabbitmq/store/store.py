@@ -6,7 +6,7 @@ message is requested. The directory is never changed. Damaged contents do not ra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -19,19 +19,26 @@ from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
-from mqstore.rabbitmq.definitions.node_directory import node_directory
+from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
 from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, looks_like_rabbitmq, mapped_bytes, unread_entries
+from mqstore.rabbitmq.quorum.examination import ExaminedNode, examine
+from mqstore.rabbitmq.quorum.queue import QuorumQueue
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
+from mqstore.rabbitmq.quorum.rows import QuorumRows, rows_of
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows, orphan_rows
 from mqstore.rabbitmq.store.queue import EntryTable, Queue
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.rabbitmq.streams.delivered_entry import RULES, Rules
 from mqstore.rabbitmq.streams.examination import Examination
+from mqstore.rabbitmq.streams.rows import StreamRows, walk_rows
 from mqstore.rabbitmq.streams.stream import NamedStream, named_streams
 from mqstore.shown import Shown
 from mqstore.store import StorePlace
-from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
+from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
+from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, STREAM, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.formatting import did_you_mean, no_vhost
 from mqstore.table.rows import first_rows
 
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["RabbitMQStore", "looks_like_rabbitmq"]
+
+TableRows = MessageRows | QuorumRows | StreamRows
 
 BATCH_ROWS = 2048
 BATCH_BYTES = 32 << 20
@@ -71,6 +80,7 @@ class RabbitMQStore(Shown):
         self.now = now
         self.names = tuple(names)
         self.careful = careful
+        self.walked: dict[Damage, None] = {}  # what was found in streams while their rows were read
         self._keep = keep  # an unpacked archive must exist as long as the store that reads it
 
     @classmethod
@@ -126,9 +136,26 @@ class RabbitMQStore(Shown):
         return named_streams(self.directory, names)
 
     @cached_property
+    def stream_rules(self) -> Rules:
+        """How the node's version delivers messages of streams."""
+        node = node_directory(self.directory)
+        return RULES["4.3" if node is None else stream_release(node)]
+
+    @cached_property
     def examined_streams(self) -> list[tuple[NamedStream, Examination]]:
         """The streams, each read as a whole."""
         return [(named, Examination(named.stream)) for named in self.streams]
+
+    @cached_property
+    def quorum_queues(self) -> list[QuorumQueue]:
+        """The members of quorum queues in the node's data directory, by vhost and queue; their logs are indexed."""
+        found = [QuorumQueue(system.member(uid)) for system in raft_systems(self.directory, "quorum") for uid in system.uids]
+        return sorted(found, key=lambda queue: (queue.name[0] or "", queue.name[1], queue.log.place))
+
+    @cached_property
+    def examined_quorum(self) -> list[ExaminedNode]:
+        """The quorum queues, each replayed as a whole: one item for each node that wrote here."""
+        return examine(self.directory)
 
     def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
         """Return the vhost at a place with these message stores. refusals: why the broker would not start it."""
@@ -145,13 +172,19 @@ class RabbitMQStore(Shown):
     def vhost_names(self) -> frozenset[str]:
         """The names of the vhosts, those without a queue and those of the node's definitions among them."""
         defined = (name.decode("utf-8", "replace") for name in self.definitions.vhosts)
-        return frozenset((*(vhost.name or "" for vhost in self.vhosts), *(queue.vhost or "" for queue in self.queues), *defined))
+        own = (
+            *(vhost.name for vhost in self.vhosts),
+            *(queue.vhost for queue in self.queues),
+            *(queue.name[0] for queue in self.quorum_queues),
+            *(stream.vhost for stream in self.streams),
+        )
+        return frozenset((*(name or "" for name in own), *defined))
 
     def unknown_name(self, vhosts: Iterable[str] | None, queues: Iterable[str] | None) -> str:
         """Return a sentence on the first of these vhosts and queues that the store does not have; empty if it has all."""
         for vhost in sorted(set(vhosts or ()) - self.vhost_names):
             return no_vhost(vhost, self.vhost_names)
-        names = {queue.name for queue in self.queues}
+        names = {queue.name for queue in self.queues} | self._other_names
         for queue in sorted(set(queues or ()) - names):
             return f"the store has no directory of a queue {queue!r}{did_you_mean(queue, names)}"
         return ""
@@ -170,6 +203,9 @@ class RabbitMQStore(Shown):
         """Return the directories of a queue: one, or one for each priority level. Raises NotFoundError."""
         directories = [each for each in self.queues if each.name == queue and (each.vhost or "") == vhost]
         if not directories:
+            if self.stream_or_none(vhost, queue) is not None:
+                where = "`mqstore messages --queue-type stream --queue` lists its messages"
+                raise NotFoundError(f"{queue!r} of vhost {vhost!r} is a stream, which has no entries of a queue; {where}")
             for defined in self.definitions.queues:
                 if (defined.vhost.decode("utf-8", "replace"), defined.name.decode("utf-8", "replace")) == (vhost, queue):
                     what = (
@@ -180,23 +216,40 @@ class RabbitMQStore(Shown):
                     raise NotFoundError(f"queue {queue!r} of vhost {vhost!r} {what}; `mqstore topics` lists all queues")
             if vhost not in self.vhost_names:
                 raise NotFoundError(no_vhost(vhost, self.vhost_names))
-            known = sorted({each.name for each in self.queues if (each.vhost or "") == vhost})
+            logged = (each.name for each in self.quorum_queues)
+            known = sorted(
+                {each.name for each in self.queues if (each.vhost or "") == vhost} | {name for of, name in logged if (of or "") == vhost}
+            )
             there = f"it has {', '.join(known[:20])}" if known else "the store has no queue directory of that vhost"
             raise NotFoundError(f"vhost {vhost!r} has no queue {queue!r}{did_you_mean(queue, known) or f'; {there}'}")
         return directories
 
+    def quorum_members(self, vhost: str, queue: str) -> list[QuorumQueue]:
+        """Return the members of a quorum queue in this directory: usually one; none if it has no such queue."""
+        return [each for each in self.quorum_queues if (each.name[0] or "", each.name[1]) == (vhost, queue)]
+
     def vhost_of(self, vhost: str | None, queue: str) -> str:
         """Return the vhost of a queue: the one given, or the only one that has such a queue. Raises NotFoundError, UsageError."""
         if vhost is not None:
-            self.queue(vhost, queue)
+            if vhost not in self._other_vhosts(queue):
+                self.queue(vhost, queue)
             return vhost
-        having = sorted({each.vhost or "" for each in self.queues if each.name == queue})
+        having = sorted({each.vhost or "" for each in self.queues if each.name == queue} | self._other_vhosts(queue))
         if not having:
-            meant = did_you_mean(queue, {each.name for each in self.queues})
+            meant = did_you_mean(queue, {each.name for each in self.queues} | self._other_names)
             raise NotFoundError(f"no vhost has a queue {queue!r}{meant or '; `mqstore topics` lists all queues'}")
         if len(having) > 1:
             raise UsageError(f"{', '.join(having)} have a queue {queue!r}; add --vhost")
         return having[0]
+
+    @property
+    def _other_names(self) -> set[str]:
+        return {queue.name[1] for queue in self.quorum_queues} | {stream.queue for stream in self.streams}
+
+    def _other_vhosts(self, queue: str) -> set[str]:
+        """Return the vhosts that have such a quorum queue or stream."""
+        of_streams = {each.vhost or "" for each in self.streams if each.queue == queue}
+        return of_streams | {each.name[0] or "" for each in self.quorum_queues if each.name[1] == queue}
 
     def index_entries(self, vhost: str, queue: str) -> Iterator[tuple[Queue, EntryTable]]:
         """Yield the index entries of a queue, segment by segment, acknowledged ones included. Raises NotFoundError."""
@@ -209,7 +262,7 @@ class RabbitMQStore(Shown):
     def to_batches(
         self, columns: Sequence[str] = RABBITMQ_COLUMNS, selection: QueueSelection = QueueSelection()
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the message table by vhost, queue, priority (high first) and sequence id.
+        """Yield the message table by vhost, queue, priority (high first) and sequence id; then quorum queues, then streams.
 
         With `everything`, messages that are in no queue come at the end of each vhost. Raises UsageError for an unknown column.
         """
@@ -222,11 +275,13 @@ class RabbitMQStore(Shown):
         return pa.Table.from_batches(self.to_batches(columns, selection), rabbitmq_schema(columns))
 
     def _batches(self, columns: tuple[str, ...], selection: QueueSelection) -> Iterator[pa.RecordBatch]:
-        batches = (self.batch(rows, columns, selection) for rows in self.rows(selection))
+        batches = (self.batch(rows, columns, selection) for rows in self.all_rows(selection))
         yield from first_rows((batch for batch in batches if batch is not None), selection.limit)
 
-    def batch(self, rows: MessageRows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
+    def batch(self, rows: TableRows, columns: tuple[str, ...], selection: QueueSelection = QueueSelection()) -> pa.RecordBatch | None:
         """Return rows as a batch, filtered by the conditions on message contents; None if no row is left."""
+        if not isinstance(rows, MessageRows):
+            return rows.batch(columns, selection)
         searched = selection.grep is not None or selection.verdicts is not None
         messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
         if searched and messages is not None:
@@ -245,12 +300,53 @@ class RabbitMQStore(Shown):
         return mapped_bytes(self.directory, name)
 
     def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
-        """Yield the rows of the message table in order, before their messages are read, in pieces of bounded size."""
-        for vhost in self.vhosts:
+        """Yield the rows of classic queues in order, before their messages are read, in pieces of bounded size."""
+        for vhost in self.vhosts if selection.has_type(CLASSIC_TYPE) else ():
             if selection.vhosts is None or vhost.name in selection.vhosts:
                 yield from self.rows_of(vhost, selection)
                 if selection.everything and selection.queues is None and selection.recovered is not True:
                     yield from self.orphan_rows(vhost)
+
+    def all_rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[TableRows]:
+        """Yield the rows of the message table: classic queues, then quorum queues, then streams."""
+        yield from self.rows(selection)
+        yield from self.quorum_rows(selection)
+        for named in self.selected_streams(selection):
+            yield from self.stream_rows(named, selection)
+
+    def stream_or_none(self, vhost: str, queue: str) -> NamedStream | None:
+        """Return a stream by its names, the vhost empty where it is not known; None if there is none."""
+        return next((named for named in self.streams if (named.vhost or "", named.queue) == (vhost, queue)), None)
+
+    def selected_streams(self, selection: QueueSelection) -> Iterator[NamedStream]:
+        """Yield the selected streams, by vhost and queue."""
+        for named in self.streams if selection.has_type(STREAM) else ():
+            if (selection.vhosts is None or named.vhost in selection.vhosts) and (
+                selection.queues is None or named.queue in selection.queues
+            ):
+                yield named
+
+    def stream_rows(
+        self, named: NamedStream, selection: QueueSelection = QueueSelection(), segments: range | None = None
+    ) -> Iterator[StreamRows]:
+        """Yield the rows of a stream, or of some of its segments. What is damaged there is added to `walked`."""
+        for rows, damage in walk_rows(named, selection, rules=self.stream_rules, segments=segments):
+            self.walked.update(dict.fromkeys(damage))
+            if len(rows):
+                yield rows
+
+    def quorum_rows(self, selection: QueueSelection = QueueSelection(), places: Collection[str] | None = None) -> Iterator[QuorumRows]:
+        """Yield the rows of quorum queues, by vhost and queue. places: of the members, by default all."""
+        for queue in self.selected_quorum_queues(selection):
+            if places is None or queue.log.place in places:
+                yield from rows_of(queue, selection, self.now)
+
+    def selected_quorum_queues(self, selection: QueueSelection) -> Iterator[QuorumQueue]:
+        """Yield the members of the selected quorum queues, by vhost and queue."""
+        for queue in self.quorum_queues if selection.has_type(QUORUM) else ():
+            vhost, name = queue.name
+            if (selection.vhosts is None or vhost in selection.vhosts) and (selection.queues is None or name in selection.queues):
+                yield queue
 
     def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
         """Yield the rows of the queues of one vhost."""

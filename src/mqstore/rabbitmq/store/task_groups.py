@@ -1,8 +1,8 @@
 """A store divided into tasks: groups of whole queues, and groups of message files. Planning reads names and sizes only.
 
 A queue is never divided: its journal and segments belong together, and the position of a message depends on those before it. The levels
-of a priority queue are one queue. Groups are in the order of the message table, so the concatenated tables of all groups are the
-table of the store, whatever the number of groups.
+of a priority queue are one queue. A stream is divided by its segments. Groups are in the order of the message table, so the concatenated
+tables of all groups are the table of the store, whatever the number of groups.
 
     >>> [list(part) for part in cut([5, 5, 5, 30, 5], 3)]
     [[0, 1, 2], [3], [4]]
@@ -32,15 +32,15 @@ from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, I
 from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
 from mqstore.rabbitmq.store.message_table import hex_ids
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.table.columns import QueueSelection
+from mqstore.table.columns import CLASSIC, QUORUM, STREAM, QueueSelection
 from mqstore.table.rows import first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore.rabbitmq.store.message_store import StoreFile
-    from mqstore.rabbitmq.store.message_table import MessageRows
     from mqstore.rabbitmq.store.queue import Queue
+    from mqstore.rabbitmq.store.store import TableRows
     from mqstore.rabbitmq.store.vhost import Vhost
 
 GROUP_BYTES = 64 << 20
@@ -49,12 +49,16 @@ ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class QueueGroup:
-    """Queues by vhost directory and queue name, in table order. rest: vhosts whose messages in no queue come last."""
+    """Queues by vhost directory, or member of a quorum queue, and queue name, in table order.
+
+    rest: vhosts whose messages in no queue come last. segments: of streams, by directory and number.
+    """
 
     number: int
     queues: tuple[tuple[str, str], ...]
     rest: tuple[str, ...]
     bytes: int
+    segments: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
 
 def plan_queues(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[QueueGroup]:
     """Return the groups of the selected queues. count: maximum number of groups."""
-    units: list[tuple[str, str | None]] = []
+    units: list[tuple[str, str | int | None]] = []
     sizes: list[int] = []
     for vhost in _selected_vhosts(store, selection):
         seen: dict[str, int] = {}
@@ -96,11 +100,25 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
         if selection.everything and selection.queues is None and selection.recovered is not True:
             units.append((vhost.directory, None))
             sizes.append(sum(file.size for each in (vhost.persistent, vhost.transient) for file in each.files))
+    for member in store.selected_quorum_queues(selection):
+        units.append((member.log.place, member.name[1]))
+        sizes.append(member.log.size)
+    for named in store.selected_streams(selection):
+        chosen = named.stream.segments_between(selection.from_offset, selection.to_offset)
+        units += [(named.stream.place, number) for number in chosen]
+        sizes += named.stream.size[chosen.start : chosen.stop].tolist()
     groups = []
     for number, part in enumerate(cut(sizes, count)):
-        queues = tuple((directory, name) for directory, name in (units[k] for k in part) if name is not None)
-        rest = tuple(directory for directory, name in (units[k] for k in part) if name is None)
-        groups.append(QueueGroup(number, queues, rest, sum(sizes[k] for k in part)))
+        mine = [units[k] for k in part]
+        groups.append(
+            QueueGroup(
+                number,
+                tuple((directory, name) for directory, name in mine if isinstance(name, str)),
+                tuple(directory for directory, name in mine if name is None),
+                sum(sizes[k] for k in part),
+                tuple((directory, name) for directory, name in mine if isinstance(name, int)),
+            )
+        )
     return groups
 
 
@@ -119,14 +137,16 @@ def plan_files(store: RabbitMQStore, count: int | None = None, selection: QueueS
 
 
 def _selected_vhosts(store: RabbitMQStore, selection: QueueSelection) -> list[Vhost]:
+    if not selection.has_type(CLASSIC):
+        return []
     return [vhost for vhost in store.vhosts if selection.vhosts is None or vhost.name in selection.vhosts]
 
 
 def files_token(store: RabbitMQStore) -> str:
     """Return a digest that changes when any file of the store changes."""
     digest = hashlib.sha256()
-    for vhost in store.vhosts:
-        for path, entry in store.directory.walk(vhost.place.place):
+    for place in (*(vhost.place.place for vhost in store.vhosts), QUORUM, STREAM):
+        for path, entry in store.directory.walk(place) if store.directory.is_directory(place) else ():
             digest.update(f"{path}\0{entry.size}\0{entry.mtime_ms}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
@@ -157,11 +177,13 @@ def read_group(
 
 def group_rows(
     store: RabbitMQStore, group: QueueGroup, selection: QueueSelection = QueueSelection(), vhosts: dict[str, Vhost] | None = None
-) -> Iterator[MessageRows]:
+) -> Iterator[TableRows]:
     """Yield the rows of a group before their messages are read. vhosts: by directory; those of the store by default."""
     known = {vhost.directory: vhost for vhost in store.vhosts} if vhosts is None else vhosts
     for directory in dict.fromkeys((*(directory for directory, _ in group.queues), *group.rest)):
         vhost = known.get(directory)
+        if "/" in directory:  # of a quorum queue
+            yield from store.quorum_rows(selection, {directory})
         if vhost is None:
             continue
         names = frozenset(name for of, name in group.queues if of == directory)
@@ -169,6 +191,13 @@ def group_rows(
             yield from store.rows_of(vhost, replace(selection, queues=names))
         if directory in group.rest:
             yield from store.orphan_rows(vhost)
+    streams = {named.stream.place: named for named in store.streams} if group.segments else {}
+    numbers: dict[str, list[int]] = {}
+    for place, segment in group.segments:
+        numbers.setdefault(place, []).append(segment)
+    for place, own in numbers.items():  # they follow each other
+        if place in streams:
+            yield from store.stream_rows(streams[place], selection, range(own[0], own[-1] + 1))
 
 
 def filter_by_time(batches: Iterator[pa.RecordBatch], since: int | None, until: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:

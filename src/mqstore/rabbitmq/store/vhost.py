@@ -3,8 +3,8 @@
 A broker starts a vhost completely or not at all. After an unclean stop it reads every index before it starts the first queue, so one
 file on which it crashes prevents all queues of the vhost from starting: `refusals` has the reasons. This reader reads them anyway.
 
-The broker trusts the store without a scan (`clean`) if no merge was interrupted, the three files of a clean stop are complete, and
-`clean.dot` names exactly the queues that have terms in recovery.dets.
+The broker trusts the store without a scan (`clean`) if no merge was interrupted, the tables of a clean stop can be loaded, in part or
+whole, and `clean.dot` names exactly the queues that have terms in recovery.dets.
 
 Format: docs/formats/rabbitmq.md, sections 2, 7.1 and 8.
 """
@@ -21,14 +21,16 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, node_directory
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.erlang.disk_log import table_is_complete
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
-from mqstore.rabbitmq.format.layout import QueueDirectory, read_queues, read_vhost
+from mqstore.rabbitmq.format.layout import QueueDirectory, names_by_directory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
+from mqstore.rabbitmq.store import stated_parts
+from mqstore.rabbitmq.store.clean_tables import loadable
 from mqstore.rabbitmq.store.fate import QueueStart
 from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.stated_parts import MissingFile, MissingQueue
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 
@@ -173,12 +175,26 @@ class Vhost:
             return False
         for name in ("file_summary.ets", "msg_store_index.ets"):
             try:
-                if not table_is_complete(self.root.map(f"{store.place}/{name}").data):
+                if not loadable(self.root.map(f"{store.place}/{name}").data):
                     return False
             except CannotOpenError:
                 return False
         references = {terms.reference for terms in self.terms.values() if terms.reference is not None}
         return dot.references == references
+
+    @cached_property
+    def missing_files(self) -> tuple[MissingFile, ...]:
+        """Message files that the lists of a clean stop name, and that are not there, or not whole."""
+        return tuple(stated_parts.missing_files(self.root, self.persistent.place)) if self.clean else ()
+
+    @cached_property
+    def missing_queues(self) -> tuple[MissingQueue, ...]:
+        """Queues in which a clean stop counted messages, and whose directory is not there."""
+        missing = [own for own, noted in self.terms.items() if noted.count and not self.root.has_entry(self.place.below(f"queues/{own}"))]
+        if not missing:
+            return ()
+        names = names_by_directory((*self._names, *(() if self._more_names is None else self._more_names())), self.place)
+        return tuple(stated_parts.missing_queues(self.root, self.place.below("queues"), self.terms, names))
 
     @cached_property
     def _places(self) -> list[QueueDirectory]:
@@ -220,7 +236,8 @@ class Vhost:
 
         What an unclean stop leaves of the transient store is not one of them: the broker deletes that store at every start.
         """
-        findings = [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
+        findings = [*(part.damage for part in self.missing_files), *(part.damage for part in self.missing_queues)]
+        findings += [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
         findings += self.transient.findings if self.clean else ()
         for queue in self.queues:
             findings += queue.findings

@@ -29,7 +29,8 @@ from typing import Final
 from mqstore.rabbitmq.erlang.etf import Atom, Term
 from mqstore.rabbitmq.message import amqp10
 from mqstore.rabbitmq.message.message_term import delivered_properties, reply_queue
-from mqstore.rabbitmq.message.properties import NAMES, Properties, PropertiesError, properties_from_bin, properties_to_bin
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, properties_from_bin, properties_to_bin
+from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x72, 0x73, 0x74
 DATA, SEQUENCE, VALUE = 0x75, 0x76, 0x77
@@ -106,7 +107,7 @@ class StreamMessage:
         try:
             own = amqp10.basic_properties(self.header, self.fields, application, self.annotations, noted, valued=self.valued) | basic
             # drop what cannot be encoded as a property
-            found = properties_from_bin(properties_to_bin({name: own[name] for name in NAMES if own.get(name) is not None}))
+            found = properties_from_bin(properties_to_bin({name: own[name] for name in RABBITMQ_PROPERTIES if own.get(name) is not None}))
         except (amqp10.Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
             raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
         if rules.queue_addresses and found.get("reply_to") is not None:

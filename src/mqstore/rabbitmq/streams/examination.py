@@ -58,6 +58,7 @@ class NodeStart:
 
     kept: messages that are intact and kept. delivered: those that a reader gets who starts at the beginning. stops_at: the offset where
     that one stops, None if it gets all; stops_why says what is there. lost: messages that are on disk, intact, and not kept.
+    first, following: the first offset, and that after the last one.
     """
 
     changes: tuple[NodeChange, ...]
@@ -67,19 +68,22 @@ class NodeStart:
     lost: int
     stops_at: int | None = None
     stops_why: str = ""
+    first: int = 0
+    following: int = 0
 
 
 @dataclass(slots=True)
 class _Segment:
-    """One segment, examined. bad_at: position and offset of its first chunk that is not intact, in the order of the file."""
+    """One segment, examined. bad: position and offset of its first chunk that is not intact, in the order of the file, and why."""
 
     end: int  # offset after its last record
     messages: int = 0
     bad: tuple[int, int, str] | None = None
-    # of the messages of each chunk, kept for the last segments only
+    # of each chunk, kept for the last segment only; count: of its messages
     at: Longs = field(default_factory=lambda: _NOTHING)
     stop: Longs = field(default_factory=lambda: _NOTHING)
     id: Longs = field(default_factory=lambda: _NOTHING)
+    records: Longs = field(default_factory=lambda: _NOTHING)
     count: Longs = field(default_factory=lambda: _NOTHING)
 
 
@@ -131,7 +135,7 @@ class Examination:
         if kept:
             whole = Chunks(np.concatenate([chunks.columns for chunks in kept], axis=1))
             whole = whole.take(whole.readable)
-            found.at, found.stop, found.id = whole.at, whole.end, whole.id
+            found.at, found.stop, found.id, found.records = whole.at, whole.end, whole.id, whole.records
             found.count = np.where(whole.kind == MESSAGES, whole.records, 0)
         return found
 
@@ -213,7 +217,14 @@ class Examination:
         )
         delivered, stops_at, why = self._delivered(kept, ends)
         lost = sum(change.messages for change in changes)
-        return NodeStart(tuple(changes), ends, messages, messages if stops_at is None else delivered, lost, stops_at, why)
+        first = int(stream.first[kept[0]]) if kept else 0
+        following = self.segments[kept[-1]].end if kept else 0
+        if self._last in kept:
+            last = self.segments[self._last]
+            left = np.flatnonzero(last.at < ends[self._last])
+            following = int(last.id[left[-1]] + last.records[left[-1]]) if len(left) else int(stream.first[self._last])
+        kept_all = messages if stops_at is None else delivered
+        return NodeStart(tuple(changes), ends, messages, kept_all, lost, stops_at, why, first, following)
 
     def _cut(self, ends: Longs) -> Iterator[NodeChange]:
         number, segment = self._last, self.segments[self._last]
@@ -256,18 +267,31 @@ def last_segment(stream: Stream) -> int:
     return -1
 
 
-def kept_ends(stream: Stream) -> Longs:
-    """Return up to which byte a node keeps each segment, 0 for one that it deletes. Only the last one is read."""
-    last = last_segment(stream)
-    ends = np.where(stream.index_size >= 0, stream.size, 0)
-    ends[last + 1 :] = 0
-    if last >= 0:
-        data, _ = stream.open(last)
-        parts = [chunks.take(chunks.readable) for chunks, _ in stream.walk(last, data)]
-        at = np.concatenate([_NOTHING, *(part.at for part in parts)])
-        stop = np.concatenate([_NOTHING, *(part.end for part in parts)])
-        ends[last] = _cut_at(stream, last, at, stop)
-    return ends
+class KeptEnds:
+    """Up to which byte a node keeps each segment of a stream; the last one is read when its end is asked for."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._last = last_segment(stream)
+        self._end: int | None = None
+
+    def keeps(self, number: int) -> bool:
+        """Return whether a node keeps a segment at all."""
+        return number <= self._last and bool(self._stream.index_size[number] >= 0)
+
+    def of(self, number: int) -> int:
+        """Return the end of what it keeps of a segment, 0 for one that it deletes."""
+        if not self.keeps(number):
+            return 0
+        if number < self._last:
+            return int(self._stream.size[number])
+        if self._end is None:
+            data, _ = self._stream.open(number)
+            parts = [chunks.take(chunks.readable) for chunks, _ in self._stream.walk(number, data)]
+            at = np.concatenate([_NOTHING, *(part.at for part in parts)])
+            stop = np.concatenate([_NOTHING, *(part.end for part in parts)])
+            self._end = _cut_at(self._stream, number, at, stop)
+        return self._end
 
 
 def _cut_at(stream: Stream, number: int, at: Longs, stop: Longs) -> int:

@@ -7,9 +7,11 @@ The columns are those of every RabbitMQ queue, and
     chunk_timestamp    of its chunk, in milliseconds since 1970
     entry_b64          on request: the record as it is stored
 
-`pos` counts the messages that a node keeps at its start, from the first one on. `location` is `segment`, `position` that of the entry, for
-the records of a sub-batch one and the same. A record that is not AMQP 1.0 is intact, for clients of the stream protocol may send any
-bytes; its payload is all of it, and it has no properties.
+`pos` counts the messages that a node keeps at its start, from the first one on, and those of a damaged chunk, which it keeps as it is.
+`location` is `segment`, `position` that of the entry, for the records of a sub-batch one and the same. A record that is not AMQP 1.0 is
+intact, for clients of the stream protocol may send any bytes; its payload is all of it, and it has no properties.
+
+Segments are read independently: the indexes show how many messages are before each (`MessagesBefore`).
 
 Format: docs/formats/rabbitmq-streams.md, sections 3 and 7.
 """
@@ -17,8 +19,9 @@ Format: docs/formats/rabbitmq-streams.md, sections 3 and 7.
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,63 +30,50 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Verdict
 from mqstore.rabbitmq.message.message_term import MessageTerm
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
 from mqstore.rabbitmq.message.stored_columns import StoredTerms
 from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold
-from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, read_entry
+from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, StreamMessage, read_entry
 from mqstore.rabbitmq.streams.entries import Records, walk_records
-from mqstore.rabbitmq.streams.examination import kept_ends
-from mqstore.rabbitmq.streams.segment import BAD_DATA, MESSAGES, Chunks, Longs
-from mqstore.rabbitmq.streams.stream import Stream
-from mqstore.table.columns import RABBITMQ_COLUMNS, rabbitmq_schema
+from mqstore.rabbitmq.streams.examination import KeptEnds
+from mqstore.rabbitmq.streams.segment import BAD_DATA, HEADER, MESSAGES, Chunks, Longs
+from mqstore.rabbitmq.streams.stream import NamedStream, Stream
+from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection, rabbitmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STREAM_COLUMNS = ("queue_type", "stream_offset", "chunk_timestamp")
-EXTRA_COLUMNS = ("entry_b64",)
-COLUMNS = RABBITMQ_COLUMNS + STREAM_COLUMNS
 _IN_MESSAGE = frozenset(
     ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
 )
 _OF_MESSAGE = _IN_MESSAGE | {"verdict", "persistent", "size"}
+NOT_AMQP = "not a message of AMQP 1.0, which a consumer of AMQP 0-9-1 cannot receive either"
 BLOCK = 4096
-_ALL_OFFSETS = (1 << 63) - 1
+BLOCK_BYTES = 32 << 20  # of records that are handed on together, or one record
+_HEAD = struct.Struct(">BBHIqQQ")  # of a chunk, as far as its id
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSelection:
-    """Which records: half-open ranges of offsets and of chunk timestamps in ms; None: no limit.
-
-    filter_values: only chunks whose filters may hold one of these, None among them for messages without a value. Chunks may hold other
-    messages too, as they do for clients of the stream protocol.
-    """
-
-    from_offset: int = 0
-    to_offset: int = _ALL_OFFSETS
-    since: int | None = None
-    until: int | None = None
-    filter_values: frozenset[bytes | None] | None = None
-
-    def chunks(self, data: Bytes, chunks: Chunks) -> NDArray[np.bool_]:
-        """Return which chunks may hold such records."""
-        wanted = (chunks.kind == MESSAGES) & (chunks.id < self.to_offset) & (chunks.id + chunks.records > self.from_offset)
-        if self.since is not None:
-            wanted &= chunks.timestamp >= self.since
-        if self.until is not None:
-            wanted &= chunks.timestamp < self.until
-        if self.filter_values is not None:
-            wanted &= chunks_that_may_hold(data, chunks, self.filter_values)
-        return np.asarray(wanted)
-
-
-EVERYTHING = StreamSelection()
+def _selected_chunks(selection: QueueSelection, data: Bytes, chunks: Chunks) -> NDArray[np.bool_]:
+    """Return which chunks may hold selected records. A chunk without a value may be one of a client that gives none."""
+    wanted = chunks.kind == MESSAGES
+    if selection.from_offset is not None:
+        wanted &= chunks.id + chunks.records > selection.from_offset
+    if selection.to_offset is not None:
+        wanted &= chunks.id < selection.to_offset
+    if selection.filter_values is not None:
+        wanted &= chunks_that_may_hold(data, chunks, [value.encode("utf-8", "surrogateescape") for value in selection.filter_values])
+    return np.asarray(wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """Some records of one segment. pos: -1 for those that a node does not keep. state, timestamp: of the chunk of each."""
+    """Some records of one segment of a stream. pos: -1 for those that a node does not keep. state, timestamp: of the chunk of each.
 
+    rules: of the version that delivers them.
+    """
+
+    named: NamedStream
+    rules: Rules
     file: str
     records: Records
     pos: Longs
@@ -93,43 +83,166 @@ class StreamRows:
     def __len__(self) -> int:
         return len(self.records)
 
+    def take(self, rows: NDArray[np.intp]) -> StreamRows:
+        """Return the rows with these numbers."""
+        return replace(self, records=self.records.take(rows), pos=self.pos[rows], timestamp=self.timestamp[rows], state=self.state[rows])
 
-def walk_rows(stream: Stream, selection: StreamSelection = EVERYTHING) -> Iterator[tuple[StreamRows, list[Damage]]]:
-    """Yield the selected records of a stream, not more than BLOCK at a time, with what is damaged in its segments.
+    def batch(self, columns: Sequence[str], selection: QueueSelection) -> pa.RecordBatch | None:
+        """Return the rows as a batch, filtered by the conditions on message contents; None if no row is left."""
+        rows = self
+        if selection.grep is not None or selection.verdicts is not None or selection.filter_values is not None:
+            decoded = self.decoded()
+            verdicts = self.verdicts(decoded)
+            keep = [
+                (selection.grep is None or (message is not None and bool(selection.grep.search(message[0].body))))
+                and (selection.verdicts is None or verdict in selection.verdicts)
+                and (selection.filter_values is None or _may_have(message, selection.filter_values))
+                for message, verdict in zip(decoded, verdicts, strict=True)
+            ]
+            rows = self.take(np.flatnonzero(keep))
+        return build_batch(rows, columns) if len(rows) else None
 
-    Every segment is walked, for `pos` counts what is before; bodies are read of what is selected alone.
+    def decoded(self) -> list[DecodedRecord | None]:
+        """Return what a consumer of AMQP 0-9-1 receives of each: the message and its properties, None for what cannot be read."""
+        return [_message(self, row) for row in range(len(self))]
+
+    def stored(self) -> Iterator[tuple[str, MessageTerm | None, Properties | None]]:
+        """Yield for each its verdict, or NOT_AMQP, what is stored, and the properties to send it with, or None for what cannot be read."""
+        for row, verdict in enumerate(self.verdicts(self.decoded())):
+            octets = self.records.content(row)
+            try:
+                read = None if octets is None else read_entry(octets)
+                properties = None if read is None else read.delivered(self.rules, int(self.records.offset[row]))
+            except NotAMessageError:
+                yield NOT_AMQP, None, None
+                continue
+            except PropertiesError:
+                properties = None
+            if properties is not None:
+                left = [header for header in properties.get("headers") or () if header[0] != b"x-stream-offset"]
+                properties = {**properties, "headers": left or None}
+            yield verdict, None if read is None else _term(read, self.named.queue), properties
+
+    def verdicts(self, decoded: Sequence[DecodedRecord | None]) -> list[str]:
+        """Return the verdict of each."""
+        damaged = [message is None or message[1] is None for message in decoded]
+        bad = (self.state == BAD_DATA) | np.array(damaged, np.bool_)
+        return [str(Verdict.DAMAGED if each else Verdict.INTACT) for each in bad.tolist()]
+
+
+def _may_have(message: DecodedRecord | None, values: frozenset[str]) -> bool:
+    """Return whether a message may have been sent with one of these filter values: clients of the stream protocol do not store theirs."""
+    headers = {} if message is None or message[1] is None else {name: value for name, _, value in message[1].get("headers") or ()}
+    own = headers.get(b"x-stream-filter-value")
+    return own is None or (type(own) is bytes and own.decode("utf-8", "surrogateescape") in values)
+
+
+class MessagesBefore:
+    """How many messages of a stream are before each of its segments, as far as a node keeps them.
+
+    Offsets count records; each tracking chunk takes one of them. The index says which chunks those are. Where an index does
+    not reach the end of its segment, the segment is walked.
     """
-    ends = kept_ends(stream)
-    before = 0
-    for number in range(len(stream)):
+
+    def __init__(self, stream: Stream, ends: KeptEnds | None = None) -> None:
+        self._stream = stream
+        self._ends = ends or KeptEnds(stream)
+        self._counted = 0  # segments
+        self._sum = 0
+
+    def segment(self, number: int) -> int:
+        """Return the number before a segment; ask in ascending order."""
+        while self._counted < number:
+            self._sum += self._count(self._counted)
+            self._counted += 1
+        return self._sum
+
+    def _count(self, number: int) -> int:
+        stream, first = self._stream, int(self._stream.first[number])
+        if not self._ends.keeps(number):
+            return 0
+        index, _ = stream.index(number)
+        records, after = index.records, stream.after(number)
+        if len(records) and int(records["id"][0]) == first and self._end(number, int(records["position"][-1])) == after:
+            return (after or 0) - first - int((records["kind"] != MESSAGES).sum())
+        data, _ = stream.open(number)
+        following, others = first, 0
+        for chunks, _ in stream.walk(number, data):
+            kept = chunks.take(chunks.at < self._ends.of(number))
+            if len(kept):
+                following = int(kept.id[-1] + kept.records[-1])
+                others += int((kept.kind != MESSAGES).sum())
+        return max(0, following - first - others)  # those of chunks that are not there have their places too
+
+    def _end(self, number: int, position: int) -> int | None:
+        """Return the offset after the chunk at a position of a segment; None if there is none."""
+        data, _ = self._stream.open(number)
+        head = data[position : position + _HEAD.size].tobytes()
+        if position < len(HEADER) or len(head) < _HEAD.size:
+            return None
+        mark, _, _, records, _, _, first = _HEAD.unpack(head)
+        return int(first + records) if mark == 0x50 else None
+
+
+def walk_rows(
+    named: NamedStream,
+    selection: QueueSelection = QueueSelection(),
+    *,
+    rules: Rules = RULES["4.3"],
+    segments: range | None = None,
+) -> Iterator[tuple[StreamRows, list[Damage]]]:
+    """Yield the selected records of a stream in order, BLOCK at a time at most, with what is damaged in its segments.
+
+    segments: numbers of those to read, by default all; segments and chunks without a selected offset or filter value are passed over.
+    """
+    stream = named.stream
+    ends = KeptEnds(stream)
+    before = MessagesBefore(stream, ends)
+    for number in stream.segments_between(selection.from_offset, selection.to_offset) if segments is None else segments:
+        first = int(stream.first[number])
         name = stream.segment_file(number)
         data, unreadable = stream.open(number)
         found = list(unreadable)
+        others = 0  # tracking chunks so far
         for chunks, damage in stream.walk(number, data):
             found += damage
-            kept = (chunks.at < ends[number]) & (chunks.kind == MESSAGES) & chunks.readable
-            counts = np.where(kept, chunks.records, 0)
-            first = before + np.cumsum(counts) - counts
-            before += int(counts.sum())
-            wanted = np.flatnonzero(selection.chunks(data, chunks))
+            tracking = np.cumsum(chunks.kind != MESSAGES)
+            pos_less_offset = before.segment(number) - first - others - tracking
+            others += int(tracking[-1]) if len(tracking) else 0
+            wanted = np.flatnonzero(_selected_chunks(selection, data, chunks))
             if not len(wanted):
                 continue
             chosen = chunks.take(wanted)
+            kept = (chosen.at < ends.of(number)) & chosen.readable
             for records, wrong in walk_records(data, chosen, file=name):
                 found += wrong
                 for part in _parts(records, selection):
                     row = part.chunk
-                    pos = np.where(kept[wanted[row]], first[wanted[row]] + part.offset - chosen.id[row], -1)
-                    yield StreamRows(name, part, pos, chosen.timestamp[row], chosen.state[row]), found
+                    pos = np.where(kept[row], pos_less_offset[wanted[row]] + part.offset, -1)
+                    rows = StreamRows(named, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
+                    if selection.recovered is not None:
+                        rows = rows.take(np.flatnonzero((pos >= 0) == selection.recovered))
+                    yield rows, found
                     found = []
         if found:
-            yield StreamRows(name, _no_records(), *([np.empty(0, np.int64)] * 3)), found
+            yield StreamRows(named, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), found
 
 
-def _parts(records: Records, selection: StreamSelection) -> Iterator[Records]:
-    rows = np.flatnonzero((records.offset >= selection.from_offset) & (records.offset < selection.to_offset))
-    for start in range(0, len(rows), BLOCK):
-        yield records.take(rows[start : start + BLOCK])
+def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:
+    wanted = np.ones(len(records), np.bool_)
+    if selection.from_offset is not None:
+        wanted &= records.offset >= selection.from_offset
+    if selection.to_offset is not None:
+        wanted &= records.offset < selection.to_offset
+    rows = np.flatnonzero(wanted)
+    ends = np.cumsum(records.length[rows])
+    start = 0
+    while start < len(rows):
+        taken = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, taken + BLOCK_BYTES, "right")))
+        stop = min(stop, start + BLOCK)
+        yield records.take(rows[start:stop])
+        start = stop
 
 
 def _no_records() -> Records:
@@ -137,60 +250,55 @@ def _no_records() -> Records:
     return Records((), nothing.astype(np.int32), *([nothing] * 6))
 
 
-def stream_schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """Return the Arrow schema of the named columns, in that order. Raises UsageError for an unknown one."""
+def build_batch(rows: StreamRows, columns: Sequence[str] = RABBITMQ_COLUMNS) -> pa.RecordBatch:
+    """Return rows as one batch. Bodies are read if a column needs them."""
     import pyarrow as pa
 
-    own = {"queue_type": pa.string(), "stream_offset": pa.int64(), "chunk_timestamp": pa.int64(), "entry_b64": pa.string()}
-    return pa.schema([pa.field(name, own[name]) if name in own else rabbitmq_schema((name,)).field(name) for name in columns])
-
-
-def build_batch(
-    rows: StreamRows, columns: Sequence[str] = COLUMNS, *, vhost: str | None, queue: str, rules: Rules = RULES["4.3"]
-) -> pa.RecordBatch:
-    """Return rows as one batch. queue: its name, the routing key of messages that have none. Bodies are read if a column needs them."""
-    import pyarrow as pa
-
-    schema = stream_schema(columns)
-    messages = [_message(rows, row, queue, rules) for row in range(len(rows))] if not _OF_MESSAGE.isdisjoint(columns) else []
+    schema = rabbitmq_schema(columns)
+    messages = rows.decoded() if not _OF_MESSAGE.isdisjoint(columns) else []
     terms = StoredTerms.decoded(messages) if messages else None
     arrays = []
     for name in columns:
         if terms is not None and name in _IN_MESSAGE:
             arrays.append(terms.column(name))
         else:
-            arrays.append(pa.array(_values(rows, name, messages, vhost, queue), schema.field(name).type))
+            arrays.append(pa.array(_values(rows, name, messages), schema.field(name).type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_Message = tuple[MessageTerm, dict[str, Any] | None]
+DecodedRecord = tuple[MessageTerm, dict[str, Any] | None]
 
 
-def _message(rows: StreamRows, row: int, queue: str, rules: Rules) -> _Message | None:
+def _message(rows: StreamRows, row: int) -> DecodedRecord | None:
     octets = rows.records.content(row)
     if octets is None:
         return None
-    key = queue.encode("utf-8", "surrogateescape")
+    key = rows.named.queue.encode("utf-8", "surrogateescape")
     try:
         read = read_entry(octets)
     except NotAMessageError:
         return MessageTerm(b"", None, b"", (key,), True, (octets,), None), {}
-    message = MessageTerm(b"", None, read.exchange, read.routing_keys(key), read.durable, (read.body,), None)
+    message = _term(read, rows.named.queue)
     try:
-        return message, json_properties(read.delivered(rules, int(rows.records.offset[row])))
+        return message, json_properties(read.delivered(rows.rules, int(rows.records.offset[row])))
     except PropertiesError:
         return message, None
 
 
-def _values(rows: StreamRows, name: str, messages: list[_Message | None], vhost: str | None, queue: str) -> Any:
+def _term(read: StreamMessage, queue: str) -> MessageTerm:
+    keys = read.routing_keys(queue.encode("utf-8", "surrogateescape"))
+    return MessageTerm(b"", None, read.exchange, keys, read.durable, (read.body,), None)
+
+
+def _values(rows: StreamRows, name: str, messages: list[DecodedRecord | None]) -> Any:
     count, records = len(rows), rows.records
     match name:
         case "vhost":
-            return [vhost] * count
+            return [rows.named.vhost] * count
         case "queue":
-            return [queue] * count
+            return [rows.named.queue] * count
         case "queue_type":
-            return ["stream"] * count
+            return [STREAM] * count
         case "stream_offset":
             return records.offset
         case "chunk_timestamp":
@@ -212,9 +320,7 @@ def _values(rows: StreamRows, name: str, messages: list[_Message | None], vhost:
         case "position":
             return records.position
         case "verdict":
-            damaged = [message is None or message[1] is None for message in messages]
-            bad = (rows.state == BAD_DATA) | np.array(damaged, np.bool_)
-            return [str(Verdict.DAMAGED if each else Verdict.INTACT) for each in bad.tolist()]
+            return rows.verdicts(messages)
         case "entry_b64":
             contents = [records.content(row) for row in range(count)]
             return [None if content is None else base64.b64encode(content).decode("ascii") for content in contents]

@@ -23,13 +23,12 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.format.layout import bytes_of, own_entries
+from mqstore.rabbitmq.format.layout import STREAM_FILE, bytes_of, own_entries
 from mqstore.rabbitmq.streams.index import Index, read_index
 from mqstore.rabbitmq.streams.segment import Chunks, Longs, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
 
 ROOT = "stream"
-_FILE = re.compile(r"([0-9]{20})\.(segment|index)")
 _STEM = re.compile(r"(.*)_([0-9]{1,20})", re.DOTALL)
 _LAST_OFFSET = (1 << 63) - 1
 MOST_STRAYS = 100  # names that are kept of files that are not a stream's
@@ -66,7 +65,7 @@ class Stream:
         indexes: dict[int, int] = {}
         strays: list[str] = []
         for entry in own_entries(directory, place):
-            parsed = _FILE.fullmatch(entry.name)
+            parsed = STREAM_FILE.fullmatch(entry.name)
             if parsed is None or not entry.is_file or int(parsed[1]) > _LAST_OFFSET:
                 strays.append(entry.name)
             else:
@@ -116,6 +115,17 @@ class Stream:
         data, findings = bytes_of(self.directory, self.index_file(number))
         return read_index(data), findings
 
+    def times(self) -> tuple[int, int] | None:
+        """Return the times of the first and the last chunk by its indexes, in milliseconds since 1970; None if these have no chunk."""
+        ends = []
+        for numbers, row in ((range(len(self)), 0), (range(len(self) - 1, -1, -1), -1)):
+            for number in numbers:
+                records = self.index(number)[0].records
+                if len(records):
+                    ends.append(int(records["timestamp"][row]))
+                    break
+        return (ends[0], ends[1]) if len(ends) == 2 else None
+
     def after(self, number: int) -> int | None:
         """Return the first offset of the segment after this one; None for the last."""
         return int(self.first[number + 1]) if number + 1 < len(self) else None
@@ -127,6 +137,11 @@ class Stream:
     def segment_of(self, offset: int) -> int:
         """Return the number of the segment that holds an offset, if any does; -1 for one before the first."""
         return int(np.searchsorted(self.first, offset, "right")) - 1
+
+    def segments_between(self, start: int | None, stop: int | None) -> range:
+        """Return the numbers of the segments that may hold offsets from start up to and without stop; None: no limit."""
+        begin = 0 if start is None else max(0, self.segment_of(start))
+        return range(begin, max(begin, len(self) if stop is None else int(np.searchsorted(self.first, stop, "left"))))
 
     def tail(self) -> Tail:
         """Return what the last segment says: a node has all its tracking from there."""
@@ -181,4 +196,4 @@ def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:
         names = [entry.name for entry in directory.entries() if entry.is_file]
     except CannotOpenError:
         return []
-    return [Stream(directory, "")] if any(_FILE.fullmatch(name) for name in names) else []
+    return [Stream(directory, "")] if any(STREAM_FILE.fullmatch(name) for name in names) else []

@@ -1,0 +1,133 @@
+"""The quorum queues of a node, read as a whole: counts, findings, what cannot be known, and what the node makes of each.
+
+`verify`, `diagnose` and the summaries take their figures from here. Every log is replayed, and the entry of every message in a queue is
+decoded. Of a queue stays what is counted here; its messages do not.
+
+    unread     messages in the queue whose content cannot be read
+    facts      what the node does with what it finds (`facts`)
+
+Format: docs/formats/rabbitmq-quorum.md, sections 9 to 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import CheckCounts, Damage, Kind, Verdict
+from mqstore.rabbitmq.quorum.facts import Fact, delivered_indexes, facts_of_directory, facts_of_queue
+from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
+from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
+from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.table.formatting import count
+
+ROOT = "quorum"
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedQueue:
+    """One member of a queue. vhost: None if its name is not known; then queue is the UID. place: its directory.
+
+    ready, unacknowledged, total: as the restarted node lists them. recovered: messages that it would deliver if nothing were damaged;
+    redelivered: of these, those with the mark; delivered: those that it does deliver. bytes: of them, as the machine counts them.
+    version: of the machine. members: of the cluster.
+    """
+
+    vhost: str | None
+    queue: str
+    place: str
+    ready: int
+    unacknowledged: int
+    total: int
+    recovered: int
+    redelivered: int
+    delivered: int
+    bytes: int
+    unread: int
+    entries: int
+    version: int
+    members: tuple[tuple[str, str], ...]
+    uncertain: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    damage: tuple[Damage, ...]
+
+    def __str__(self) -> str:
+        return f"the quorum queue in {self.place}" if self.vhost is None else f"quorum queue {self.queue!r} of vhost {self.vhost!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedNode:
+    """The quorum queues below one `quorum/<node>`. facts, damage: of the files that all share. counts: what was checked."""
+
+    place: str
+    counts: CheckCounts
+    queues: tuple[ExaminedQueue, ...]
+    facts: tuple[Fact, ...]
+    damage: tuple[Damage, ...]
+
+
+def examine(directory: ReadOnlyDirectory) -> list[ExaminedNode]:
+    """Read the quorum queues of a node's data directory."""
+    return [_node(system) for system in raft_systems(directory, ROOT)]
+
+
+def _node(system: RaftDirectory) -> ExaminedNode:
+    checked = CheckCounts()
+    try:
+        for _, entry in system.directory.walk(system.place):
+            checked.files += 1
+            checked.bytes += entry.size
+    except CannotOpenError as error:
+        system.damage.append(Damage(system.place, 0, 0, Kind.UNREADABLE, str(error)))
+    queues = []
+    names: dict[tuple[str | None, str], list[tuple[bool, str]]] = {}
+    for uid in system.uids:
+        queue = QuorumQueue(system.member(uid))
+        queues.append(_queue(queue, queue.replay()))
+        names.setdefault(queue.name, []).append((queue.known, uid))
+    facts = [*facts_of_directory(system), *_repeated(system, names)]
+    checked.records += sum(queue.entries for queue in queues)
+    checked.messages += sum(queue.total for queue in queues)
+    queues.sort(key=lambda queue: (queue.vhost or "", queue.queue, queue.place))
+    return ExaminedNode(system.place, checked, tuple(queues), tuple(facts), tuple(system.damage))
+
+
+def _queue(queue: QuorumQueue, state: QueueState) -> ExaminedQueue:
+    unread = 0
+    for start in range(0, len(state.messages), _BLOCK):
+        verdicts = build_batch(queue, state.messages[start : start + _BLOCK], ("verdict",)).column(0).to_pylist()
+        unread += sum(verdict != Verdict.INTACT for verdict in verdicts)
+    recovered = [message for message in state.messages if message.recovered]
+    vhost, name = queue.name
+    return ExaminedQueue(
+        vhost=vhost,
+        queue=name,
+        place=queue.log.place,
+        ready=state.ready,
+        unacknowledged=state.unacknowledged,
+        total=state.total,
+        recovered=len(recovered),
+        redelivered=sum(message.redelivered for message in recovered),
+        delivered=len(delivered_indexes(queue, state)),
+        bytes=sum(message.size for message in recovered),
+        unread=unread,
+        entries=len(queue.log),
+        version=state.version,
+        members=state.members,
+        uncertain=state.uncertain,
+        facts=tuple(facts_of_queue(queue, state)),
+        damage=state.damage,
+    )
+
+
+def _repeated(system: RaftDirectory, names: dict[tuple[str | None, str], list[tuple[bool, str]]]) -> Iterator[Fact]:
+    """Two directories of one queue: the node uses the one in names.dets."""
+    for (vhost, name), members in names.items():
+        if len(members) > 1 and vhost is not None:
+            used = [uid for known, uid in members if known]
+            others = ", ".join(uid for _, uid in members)
+            seen = f"queue {name!r} of vhost {vhost!r} has {count(len(members), 'directory')}: {others}"
+            yield Fact("queue-twice", system.place, seen, f"uses {used[0]}" if used else "uses neither")

@@ -1,0 +1,172 @@
+"""The parts that a node's store has, where each is, and who says that it should be there.
+
+Said by what was given, and by the lists of a clean stop: `file_summary.ets` or `msg_store_index.ets` names message files, `recovery.dets`
+directories of queues. Feature flags are beside the data directory of a node. Messages that the plug-in for delayed messages holds are in
+a table of Mnesia, and in no message store (`delayed`).
+
+The definitions name vhosts and queues. A queue of version 1 without a directory may be empty; one of version 2, a quorum queue or a stream
+has one from the start. In a cluster a queue may be on other nodes: what is in it cannot be told without theirs.
+
+Format: docs/formats/rabbitmq.md, sections 8 and 11.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
+from mqstore.rabbitmq.definitions.node_directory import MNESIA, name_of_node, node_directory
+from mqstore.rabbitmq.delayed import delayed_tables
+from mqstore.rabbitmq.format.layout import cluster_nodes
+from mqstore.rabbitmq.format.names import vhost_directory
+from mqstore.rabbitmq.version import flags_of
+from mqstore.site import Part, Site, State
+from mqstore.table.formatting import count
+
+if TYPE_CHECKING:
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rabbitmq.store.vhost import Vhost
+
+QUORUM = "rabbit_quorum_queue"
+_GIVEN = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentQueue:
+    """A vhost or queue that the definitions name, and whose files are not here. path: where they should be, relative to the store.
+
+    nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none.
+    """
+
+    title: str
+    path: str | None
+    nodes: tuple[str, ...]
+    sure: bool
+
+    @property
+    def named_by(self) -> str:
+        return "the definitions name" if self.stated else "every node has"
+
+    @property
+    def stated(self) -> bool:
+        """Whether the node's own lists say that there were queues; without metadata nothing does."""
+        return self.path != "msg_stores"
+
+    @property
+    def known_from(self) -> str:
+        return f"definitions: on {', '.join(self.nodes)}" if self.nodes else "definitions"
+
+    @property
+    def sentence(self) -> str:
+        """What cannot be told, and without what."""
+        what = f"what is in {self.title}: that cannot be told without"
+        if self.nodes:
+            return f"{what} {', '.join(self.nodes)}"
+        return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}"
+
+
+def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
+    """Return the vhosts and queues of the definitions whose files are not here, those that `recovery.dets` counts as empty left out."""
+    node = node_directory(store.directory)
+    if node is None or node.root != store.directory.root:
+        return []
+    own = name_of_node(node)
+    vhosts = {vhost.directory: vhost for vhost in store.vhosts}
+    members = {queue.name for queue in store.quorum_queues}
+    absent = []
+    if not store.definitions.vhosts and not vhosts and not store.directory.is_directory("msg_stores"):
+        absent.append(AbsentQueue("the classic queues", "msg_stores", (), sure=True))
+    for vhost in store.definitions.vhosts:
+        if vhost_directory(vhost) not in vhosts:
+            number = sum(queue.vhost == vhost and queue.type == CLASSIC and queue.durable for queue in store.definitions.queues)
+            if not number:
+                continue  # the node makes its directory, and no message was in it
+            title = f"vhost {_text(vhost)!r} ({count(number, 'classic queue')})"
+            absent.append(AbsentQueue(title, f"msg_stores/vhosts/{vhost_directory(vhost)}", (), sure=True))
+    for queue in store.definitions.queues:
+        away = queue.nodes if own is not None and queue.nodes and own not in queue.nodes else ()
+        title = f"queue {_text(queue.name)!r} of vhost {_text(queue.vhost)!r}"
+        if not queue.durable or queue.exclusive:
+            continue
+        if queue.type == QUORUM:
+            if (_text(queue.vhost), _text(queue.name)) not in members:
+                absent.append(AbsentQueue(f"quorum {title}", f"quorum/{own or 'NODE'}", away, sure=True))
+        elif queue.stream_directory is not None:
+            place = f"stream/{queue.stream_directory}"
+            if not store.directory.is_directory(place):
+                absent.append(AbsentQueue(f"stream {title.removeprefix('queue ')}", place, away, sure=True))
+        elif (holder := vhosts.get(vhost_directory(queue.vhost))) is not None:
+            absent += _without_directory(store, holder, queue, title, away)
+    return absent
+
+
+def _without_directory(
+    store: RabbitMQStore, vhost: Vhost, queue: QueueDefinition, title: str, away: tuple[str, ...]
+) -> Iterator[AbsentQueue]:
+    missing = [own for _, own in queue.directories() if own not in vhost.terms and not store.directory.has_entry(_place(vhost, own))]
+    if missing:
+        # the messages of a store without any queue were in some
+        of_version_2 = all(each.version == 2 for each in vhost.queues) if vhost.queues else len(vhost.persistent) > 0
+        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure=bool(away) or queue.version == 2 or of_version_2)
+
+
+def _place(vhost: Vhost, directory: str) -> str:
+    return vhost.place.below(f"queues/{directory}")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def site_of(store: RabbitMQStore) -> Site:
+    """Return the parts of a store."""
+    node = node_directory(store.directory)
+    return Site((*(part for vhost in store.vhosts for part in _vhost_parts(store, vhost)), *_node_parts(store, node)))
+
+
+def _vhost_parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
+    def absolute(path: str) -> str:
+        return str(store.directory.path(path))
+
+    def state(path: str, missing: bool) -> State:
+        return "partly" if missing else "here" if store.directory.is_directory(path) else "absent"
+
+    files, queues = vhost.missing_files, vhost.missing_queues
+    stores, below = vhost.persistent.place, vhost.place.below("queues")
+    yield Part("message store", absolute(stores), state(stores, bool(files)), _GIVEN, wanted=bool(files))
+    for file in files:
+        yield Part("message file", absolute(file.path), "absent" if file.there is None else "partly", file.known_from)
+    yield Part("queues", absolute(below), state(below, bool(queues)), _GIVEN, wanted=bool(queues))
+    for queue in queues:
+        yield Part(f"queue {queue.queue}", absolute(queue.path), "absent", f"recovery.dets: {count(queue.messages, 'message')}")
+
+
+def _node_parts(store: RabbitMQStore, node: ReadOnlyDirectory | None) -> Iterator[Part]:
+    if node is None:
+        yield Part("definitions", None, "absent", "no data directory of a node is around what was given", wanted=False)
+        return
+    held = "Mnesia" if any(node.has_entry(name) for name in MNESIA) else "Khepri" if store.definitions.vhosts else ""
+    place = node.path("coordination") if held == "Khepri" else node.root
+    yield Part("definitions", str(place), "here" if held else "absent", held or "no Mnesia and no Khepri is in it", wanted=False)
+    flags = flags_of(store)
+    if flags is None:
+        yield Part("feature flags", f"{node.root}-feature_flags", "absent", "a node writes them beside its directory", wanted=False)
+    else:
+        yield Part("feature flags", os.path.normpath(str(node.path(flags.path))), "here", "found")
+    for name in ("quorum", "stream"):
+        if node.is_directory(name):
+            yield Part(f"{name} queues" if name == "quorum" else "streams", str(node.path(name)), "here", "found")
+    own = name_of_node(node)
+    for member in cluster_nodes(node):
+        if own is not None and member != own:
+            yield Part(f"node {member}", None, "elsewhere", "cluster_nodes.config: a member of the cluster")
+    for absent in absent_queues(store):
+        path = None if absent.path is None else str(store.directory.path(absent.path))
+        yield Part(absent.title, path, "elsewhere" if absent.nodes else "absent", absent.known_from, wanted=absent.sure)
+    for table in delayed_tables(node):
+        read = f"found: {count(len(table.messages), 'message')} that wait"
+        yield Part("delayed messages", str(node.path(table.file)), "partly" if table.damage else "here", read)

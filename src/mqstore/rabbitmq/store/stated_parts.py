@@ -1,0 +1,125 @@
+"""What the lists of a clean stop name, and what of it is not there: message files and directories of queues.
+
+    file_summary.ets, else msg_store_index.ets    each file of a message store, with its size, or the bytes that it has at least
+    recovery.dets                                 each queue directory, with the number of its persistent messages
+
+A node deletes these lists when it starts; as long as they are there, nothing has removed a file since. So a file that they name and that
+is not there was left behind: by a partial copy, or on another disk.
+
+Format: docs/formats/rabbitmq.md, sections 8.2 and 8.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.erlang import disk_log
+from mqstore.rabbitmq.erlang.terms import Term
+from mqstore.rabbitmq.format.names import split_priority
+from mqstore.rabbitmq.format.recovery_terms import QueueTerms
+from mqstore.table.formatting import count
+
+GET_IT = "get it before anything else"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFile:
+    """A message file that is not there, or is shorter than stated. path: relative to the root; there: its bytes, None without the file."""
+
+    path: str
+    size: int
+    there: int | None
+    known_from: str
+    exact: bool = True
+
+    @property
+    def damage(self) -> Damage:
+        stated = f"{'' if self.exact else 'at least '}{self.size:,} bytes"
+        name = "/".join(self.path.split("/")[-2:])
+        if self.there is None:
+            sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it"
+        else:
+            sentence = f"{name} has {self.there:,} of {stated}, which {self.known_from} states: get the whole file before anything else"
+        return Damage(self.path, self.there or 0, self.size - (self.there or 0), Kind.MISSING_PART, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingQueue:
+    """A queue directory that is not there. path: relative to the root; queue: its name, or that of its directory if nothing names it."""
+
+    path: str
+    queue: str
+    level: int | None
+    messages: int
+    version: int
+
+    @property
+    def damage(self) -> Damage:
+        sentence = f"the directory of queue {self.queue!r} is missing, and recovery.dets counts {count(self.messages, 'message')} in it"
+        return Damage(self.path, 0, 0, Kind.MISSING_PART, f"{sentence}: {GET_IT}", self.messages)
+
+
+def missing_files(directory: ReadOnlyDirectory, store: str) -> Iterator[MissingFile]:
+    """Yield the files of a message store that was closed in order, and that are not all there. store: its directory."""
+    for source, read, exact in (("file_summary.ets", _summarized, True), ("msg_store_index.ets", _indexed, False)):
+        stated = read(_objects(directory, f"{store}/{source}"))
+        if stated is None:
+            continue
+        sizes = {entry.name: entry.size for entry in directory.entries(store)}
+        for number, size in sorted(stated.items()):
+            name = f"{number}.rdq"
+            if sizes.get(name, 0) < size and (name in sizes or not directory.has_entry(f"{store}/{name}")):
+                yield MissingFile(f"{store}/{name}", size, sizes.get(name), source, exact)
+        return
+
+
+def missing_queues(
+    directory: ReadOnlyDirectory, queues: str, terms: Mapping[str, QueueTerms], names: Mapping[str, tuple[str, bytes]]
+) -> Iterator[MissingQueue]:
+    """Yield the queues with messages whose directory is not there. queues: the directory of all; names: vhost and name by directory."""
+    for own, noted in sorted(terms.items()):
+        if not noted.count or directory.has_entry(f"{queues}/{own}"):
+            continue
+        name, level = split_priority(names[own][1]) if own in names else (own.encode(), None)
+        version = 1 if noted.v2_segments is None else 2
+        yield MissingQueue(f"{queues}/{own}", name.decode("utf-8", "replace"), level, noted.count, version)
+
+
+def _objects(directory: ReadOnlyDirectory, name: str) -> tuple[Term, ...] | None:
+    """Return the objects of a saved table; None if it is not whole."""
+    try:
+        content = directory.read(name, _MOST_BYTES)
+    except CannotOpenError:
+        return None
+    table = disk_log.read_table(content or b"")
+    return table.objects if table.whole else None
+
+
+def _numbers(record: Term, tag: str, *places: int) -> list[int] | None:
+    """Return the whole numbers in these places of a record; None if it is not such a record."""
+    if not isinstance(record, tuple) or len(record) <= max(places) or record[0] != tag:
+        return None
+    numbers = [record[place] for place in places]
+    return numbers if all(type(number) is int and 0 <= number < 1 << 62 for number in numbers) else None
+
+
+def _summarized(objects: tuple[Term, ...] | None) -> dict[int, int] | None:
+    rows = [_numbers(each, "file_summary", 1, 5) for each in objects or ()]
+    return None if objects is None or None in rows else {row[0]: row[1] for row in rows if row is not None}
+
+
+def _indexed(objects: tuple[Term, ...] | None) -> dict[int, int] | None:
+    if objects is None:
+        return None
+    ends: dict[int, int] = {}
+    for each in objects:
+        row = _numbers(each, "msg_location", 3, 4, 5)
+        if row is None:
+            return None
+        ends[row[0]] = max(ends.get(row[0], 0), row[1] + row[2])
+    return ends

@@ -1,0 +1,148 @@
+"""Which version's node wrote a RabbitMQ store last, as far as its files show it, and by which of them.
+
+Nothing in `msg_stores` states the version. In order:
+
+    feature flags of the node            a range of releases (`definitions.feature_flags`); a flag of 4.x gives one
+      with clean.dot of a message store  it names index_module up to 3.13
+      with queues of version 1           4.x converts them when it starts
+    redeliver_seq_id in recovery.dets    4.3
+    machine of the quorum queues         its version
+    message containers                   3.13 and later; version 1 queues with them: up to 4.2
+    other stored messages                before 3.13, or stored before an upgrade
+
+Without metadata and without a stored message the version cannot be known.
+
+Format: docs/formats/rabbitmq.md, sections 7, 8.3 and 11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from mqstore.errors import CannotOpenError
+from mqstore.rabbitmq.convert.broker_version import versions_with_machine
+from mqstore.rabbitmq.definitions import feature_flags
+from mqstore.rabbitmq.definitions.feature_flags import RELEASES, FlagsFile, newest_flag, order, releases
+from mqstore.rabbitmq.definitions.node_directory import node_directory
+from mqstore.rabbitmq.format import recovery_terms
+from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
+
+LOOKED_AT = 10_000  # messages
+
+_CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
+
+
+class VersionEvidence(NamedTuple):
+    """version: as text, None if nothing shows it. why: what in the files does, or what is missing. oldest: the first release of a range."""
+
+    version: str | None
+    why: str
+    oldest: str | None = None
+
+
+def flags_of(store: RabbitMQStore) -> FlagsFile | None:
+    """Return the feature flags of the node whose messages these are; None if they are neither beside its directory nor in it."""
+    node = node_directory(store.directory)
+    return None if node is None else feature_flags.flags_file(node)
+
+
+def are_containers(store: RabbitMQStore) -> Iterator[bool]:
+    """Yield, for each stored message, whether it is a message container, as nodes from 3.13 on write them."""
+    for rows in store.rows(QueueSelection()):
+        table = rows.table
+        for row in np.flatnonzero(table.source >= 0).tolist():
+            data = mapped_bytes(store.directory, table.sources[int(table.source[row])][0])
+            at = int(table.at[row])
+            yield data is not None and _CONTAINER.match(data[at : at + 16].tobytes()) is not None
+
+
+def likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
+    """Return the version whose rules answer if none is asked for: the oldest that the files fit, as far as its behaviour is known."""
+    by_flags = _by_flags(store)
+    if by_flags is not None and by_flags.oldest is not None:
+        return min(by_flags.oldest, RELEASES[-1], key=order)
+    if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
+        return versions_with_machine(max(machines))[0]
+    if any(queue.version == 1 for queue in store.queues):
+        return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
+    if lacks_schema_version(store):
+        return "4.0"
+    return "4.0" if read_messages and any(are_containers(store)) else "3.10"
+
+
+def lacks_schema_version(store: RabbitMQStore) -> bool:
+    """Return whether the tables of Mnesia are there and `schema_version` is not: 3.10 does not start without it, 4.0 has none."""
+    node = node_directory(store.directory)
+    return node is not None and node.has_entry("schema.DAT") and not node.has_entry("schema_version")
+
+
+def version_evidence(store: RabbitMQStore) -> VersionEvidence:
+    """Return what the files suggest; at most `LOOKED_AT` messages are looked at."""
+    by_flags = _by_flags(store)
+    if by_flags is not None:
+        return by_flags
+    if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
+        return VersionEvidence("4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
+    if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
+        return VersionEvidence(_range(versions_with_machine(max(machines))), f"a quorum queue has a machine of version {max(machines)}")
+    count = 0
+    for container in islice(are_containers(store), LOOKED_AT):
+        if container:
+            if any(queue.version == 1 for queue in store.queues):
+                return VersionEvidence("3.13 to 4.2", "a stored message is a message container, and there are version 1 queues")
+            return VersionEvidence("3.13 or later", "a stored message is a message container, which 3.13 and later write")
+        count += 1
+    if not count:
+        return VersionEvidence(None, "no message is stored, and no feature flags are beside the directory: nothing shows the version")
+    oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
+    return VersionEvidence(f"{oldest} to 3.12", "no stored message that was looked at is a message container, which 3.13 and later write")
+
+
+def _by_flags(store: RabbitMQStore) -> VersionEvidence | None:
+    """Return what the feature flags say, narrowed by what else only some releases write; None if no flag is known."""
+    flags = flags_of(store)
+    newest = None if flags is None or flags.enabled is None else newest_flag(flags.enabled)
+    if flags is None or flags.enabled is None or newest is None:
+        return None
+    range_ = releases(flags.enabled)
+    why = f"{flags.path} names {newest}, which {feature_flags.since(newest)} is the first to have"
+    if order(range_[0]) > order(RELEASES[-1]):
+        return VersionEvidence(f"{range_[0]} or later", f"{why}; {RELEASES[-1]} is the newest whose behaviour is known", range_[0])
+    mark, of_4 = _of_4(store)
+    narrowed = tuple(release for release in range_ if of_4 is None or release.startswith("4.") is of_4)
+    if narrowed and narrowed != range_:
+        why = f"{why}; {mark}"
+    else:
+        narrowed = range_
+    after = RELEASES.index(narrowed[-1]) + 1
+    missing = feature_flags.missing_flags(flags.enabled, RELEASES[after]) if after < len(RELEASES) else ()
+    if missing:
+        why = f"{why}; it does not name {missing[0]}, without which {RELEASES[after]} does not start"
+    return VersionEvidence(_range(narrowed), why, narrowed[0])
+
+
+def _range(range_: Sequence[str]) -> str:
+    return range_[0] if len(range_) == 1 else f"{range_[0]} {'or' if len(range_) == 2 else 'to'} {range_[-1]}"
+
+
+def _of_4(store: RabbitMQStore) -> tuple[str, bool | None]:
+    """Return what shows whether a node of 4.x stopped last on the message stores, and whether one did; None if nothing shows it."""
+    for vhost in store.vhosts:
+        try:
+            dot = recovery_terms.read_clean_dot(store.directory.read(f"{vhost.persistent.place}/clean.dot") or b"")
+        except CannotOpenError:
+            continue
+        if not isinstance(dot, str):
+            if dot.index_module is None:
+                return "clean.dot names no index_module, as 4.x writes it", True
+            return "clean.dot names an index_module, as nodes before 4.0 write it", False
+    if any(queue.version == 1 for queue in store.queues):
+        return "there are queues of version 1, which 4.x converts when it starts", False
+    return "", None

@@ -7,6 +7,7 @@ is looked for. A body that cannot be decompressed is not searched; it is counted
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,16 +18,19 @@ from mqstore.files.location import Url
 from mqstore.findings import Damage
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.delayed import delivered, waiting_record
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import split_keys
-from mqstore.rocketmq.format.system_topics import HALF_TOPICS, SCHEDULED_TOPICS
+from mqstore.rocketmq.format.system_topics import HALF_TOPICS, SCHEDULED_TOPICS, TIMER_TOPIC
 from mqstore.rocketmq.lookup.pruning import grouped_records
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.planned_files import FilesSeen, require_seen
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import batch_of
+from mqstore.rocketmq.store.pop import now_ms
 from mqstore.rocketmq.store.split_reader import opened_view
 from mqstore.rocketmq.store.view import ConsumerOffset, View
 from mqstore.table.formatting import count, pace
@@ -50,7 +54,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class FindTask:
-    """Search one split, or the records at physical offsets `points` (ascending). token: changes when the files of the log do.
+    """Search one split, or the records at physical offsets `points` (ascending). token, seen: see `planned_files`.
 
     whole_key: only messages with a key or unique key that equals the text. body: how rows show bodies. keep: rows to return at most.
     first: see SplitWalk.
@@ -61,6 +65,7 @@ class FindTask:
     token: str
     needle: Needle
     split: Split
+    seen: FilesSeen | None
     points: tuple[int, ...] | None = None
     whole_key: bool = False
     body: str = "sha256"
@@ -95,45 +100,46 @@ class FoundInSplit:
 def find_in_split(task: FindTask) -> FoundInSplit:
     """Search the records of a task."""
     view = opened_view(task.store, task.config, task.token)
-    found = FoundInSplit(task.split)
+    require_seen(view.log, task.seen)
+    result = FoundInSplit(task.split)
     try:
         if task.points is not None:
-            for records in grouped_records(view.log, np.array(task.points, np.int64), found.damage.append):
-                _search(records, task, view, found)
-            return found
+            for records in grouped_records(view.log, np.array(task.points, np.int64), result.damage.append):
+                _search(records, task, view, result)
+            return result
         walk = SplitWalk(view.log, task.split, first=task.first, lead=LEAD)
         for event in walk:
             if isinstance(event, Records):
-                _search(event, task, view, found)
+                _search(event, task, view, result)
             elif isinstance(event, Damage):
-                _search_damage(event, view.log, task.needle, found)
-        found.begin, found.reach = walk.begin, walk.reach
+                _search_damage(event, view.log, task.needle, result)
+        result.begin, result.reach = walk.begin, walk.reach
     finally:
         view.log.drop_queues()
-    return found
+    return result
 
 
-def _search(records: Records, task: FindTask, view: DiskView, found: FoundInSplit) -> None:
+def _search(records: Records, task: FindTask, view: DiskView, result: FoundInSplit) -> None:
     columns = RecordColumns(records)
-    found.records += len(columns)
-    found.bytes += int(columns.row(frames.SIZE).sum())
-    mask = _has_key(columns, task.needle) if task.whole_key else _holding(columns, task.needle, found)
+    result.records += len(columns)
+    result.bytes += int(columns.row(frames.SIZE).sum())
+    mask = _has_key(columns, task.needle) if task.whole_key else _holding(columns, task.needle, result)
     if not mask.any():
         return
     columns = columns.take(mask)
     log = view.log
     for piece in columns.pieces(PIECE):
         matches = [_matches(piece, k, task.needle, whole=task.whole_key) for k in range(len(piece))]
-        kept = np.array([bool(names) for names, _ in matches], np.bool_)
-        found.hits += int(kept.sum())
-        kept[np.flatnonzero(kept)[max(0, task.keep - len(found.rows)) :]] = False
-        if not kept.any():
+        hits = np.array([bool(names) for names, _ in matches], np.bool_)
+        result.hits += int(hits.sum())
+        hits[np.flatnonzero(hits)[max(0, task.keep - len(result.rows)) :]] = False
+        if not hits.any():
             continue
-        batch = batch_of(piece.take(kept), columns_for(task.body), log, view.queue_lookup, milliseconds=True)
+        batch = batch_of(piece.take(hits), columns_for(task.body), log, view.queue_lookup, milliseconds=True)
         for row, (names, forms) in zip(
-            python_rows(batch, task.body), (match for match, keep in zip(matches, kept, strict=True) if keep), strict=True
+            python_rows(batch, task.body), (match for match, keep in zip(matches, hits, strict=True) if keep), strict=True
         ):
-            found.rows.append(row | {"matched_in": names, "matched_as": forms})
+            result.rows.append(row | {"matched_in": names, "matched_as": forms})
 
 
 def _has_key(columns: RecordColumns, needle: Needle) -> Mask:
@@ -144,7 +150,7 @@ def _has_key(columns: RecordColumns, needle: Needle) -> Mask:
     return likely
 
 
-def _holding(columns: RecordColumns, needle: Needle, found: FoundInSplit) -> Mask:
+def _holding(columns: RecordColumns, needle: Needle, result: FoundInSplit) -> Mask:
     """Return which records may hold the text in their properties or body."""
     data = columns.records.data
     mask = np.zeros(len(columns), np.bool_)
@@ -162,7 +168,7 @@ def _holding(columns: RecordColumns, needle: Needle, found: FoundInSplit) -> Mas
             try:
                 mask[k] = bool(needle.forms_in(compression.decompress(raw, int(columns.fields[frames.SYS_FLAG, k]))))
             except compression.BadCompressionError:
-                found.unsearched += 1
+                result.unsearched += 1
         elif looks_compressed(raw):
             expanded = expand(raw)
             mask[k] = expanded is not None and bool(needle.forms_in(expanded))
@@ -211,10 +217,10 @@ def _matches(columns: RecordColumns, k: int, needle: Needle, *, whole: bool) -> 
     return list(names), list(forms)
 
 
-def _search_damage(damage: Damage, log: CommitLog, needle: Needle, found: FoundInSplit) -> None:
-    found.damaged_ranges += 1
-    if len(found.damage) < MAX_DAMAGE:
-        found.damage.append(damage)
+def _search_damage(damage: Damage, log: CommitLog, needle: Needle, result: FoundInSplit) -> None:
+    result.damaged_ranges += 1
+    if len(result.damage) < MAX_DAMAGE:
+        result.damage.append(damage)
     file = next((each for each in log.files if each.relative == damage.file), None)
     if file is None:
         return
@@ -222,8 +228,8 @@ def _search_damage(damage: Damage, log: CommitLog, needle: Needle, found: FoundI
     stop = min(damage.offset + damage.length, mapped.size)
     for at in range(damage.offset, stop, PIECE):
         piece = bytes(mapped.bytes(at, min(at + PIECE + 2 * len(needle.raw), stop)))
-        if len(found.buried) < MAX_BURIED and needle.forms_in(piece):
-            found.buried.append((damage.file, at + max(0, piece.find(needle.raw))))
+        if len(result.buried) < MAX_BURIED and needle.forms_in(piece):
+            result.buried.append((damage.file, at + max(0, piece.find(needle.raw))))
 
 
 # the state of a hit
@@ -237,20 +243,41 @@ class HitStates:
 
     def __init__(self, view: View, *, queues_known: bool = True, index_known: bool = True) -> None:
         self._view = view
+        self._now = now_ms()
         self._queues_known = queues_known
         self._files = view.index_files() if index_known else ()
         self._hits: dict[tuple[str, str], frozenset[int]] = {}
         self._offsets: dict[str, dict[str, dict[int, ConsumerOffset]]] = {}
         for each in view.consumer_offsets():
             self._offsets.setdefault(each.topic, {}).setdefault(each.group, {})[each.queue_id] = each
+        for group, topic, _ in view.pops.held:
+            self._offsets.setdefault(topic, {}).setdefault(group, {})
 
-    def add_to(self, row: dict[str, Any]) -> None:
-        """Add `state`, `indexed`, `consumed_by` and `not_consumed_by` to a row."""
+    def delivered(self, rows: Sequence[Mapping[str, Any]], log: CommitLog) -> frozenset[int]:
+        """Return the physical offsets of the delayed messages among rows whose copy is in their topic."""
+        offsets: set[int] = set()
+        for topic in SCHEDULED_TOPICS:
+            waiting = [
+                waiting_record(row["physical_offset"], row["uniq_key"], row["properties"], row["reconsume_times"])
+                for row in rows
+                if row["topic"] == topic
+            ]
+            every = [each for each in waiting if each is not None]
+            have = delivered(every, log, self._view.queue_or_none, once=topic == TIMER_TOPIC).tolist() if every else ()
+            offsets.update(each.physical_offset for each, copied in zip(every, have, strict=True) if copied)
+        return frozenset(offsets)
+
+    def add_to(self, row: dict[str, Any], delivered: Container[int] = ()) -> None:
+        """Add `state`, `indexed`, `consumed_by` and `not_consumed_by` to a row. delivered: of all rows."""
         passed: list[dict[str, Any]] = []
         others: list[dict[str, Any]] = []
         for group, by_queue in sorted(self._offsets.get(row["topic"], {}).items()):
             known = by_queue.get(row["queue_id"])
-            if known is None:
+            until = self._view.pops.held.get((group, row["topic"], row["queue_id"]), {}).get(row["queue_offset"])
+            if until is not None:
+                state = "in-hand" if until > self._now else "redelivery"
+                others.append({"group": group, "offset": None if known is None else known.offset, "state": state, "until": until})
+            elif known is None:
                 others.append({"group": group, "offset": None, "state": "no-offset"})
             elif known.state == "above-max":  # an offset that no consumption can have led to proves nothing
                 others.append({"group": group, "offset": known.offset, "state": "above-max"})
@@ -259,6 +286,8 @@ class HitStates:
             else:
                 others.append({"group": group, "offset": known.offset, "state": "waiting"})
         row["state"] = _state(row, passed, others, queues_known=self._queues_known)
+        if row["physical_offset"] in delivered:
+            row["state"] = "delivered"
         row["indexed"] = self._is_indexed(row)
         row["consumed_by"] = passed
         row["not_consumed_by"] = others
@@ -271,11 +300,11 @@ class HitStates:
         return all(row["physical_offset"] in self._index_hits(row["topic"], key) for key in keys)
 
     def _index_hits(self, topic: str, key: str) -> frozenset[int]:
-        found = self._hits.get((topic, key))
-        if found is None:
-            found = frozenset(query_offsets(self._files, topic, key, INDEX_HITS, cap=INDEX_HITS).offsets)
-            self._hits[topic, key] = found
-        return found
+        hits = self._hits.get((topic, key))
+        if hits is None:
+            hits = frozenset(query_offsets(self._files, topic, key, INDEX_HITS, cap=INDEX_HITS).offsets)
+            self._hits[topic, key] = hits
+        return hits
 
 
 def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[str, Any]], *, queues_known: bool) -> str:
@@ -287,8 +316,9 @@ def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[
         return "not-in-queue"
     if not queues_known:
         return "unknown"
-    if any(each["state"] != "above-max" for each in others):
-        return "waiting"
+    states = {each["state"] for each in others} - {"above-max"}
+    if states:
+        return next((state for state in ("in-hand", "redelivery") if states == {state}), "waiting")
     return "consumed" if passed else "no-group" if not others else "unknown"
 
 

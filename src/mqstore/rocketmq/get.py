@@ -16,14 +16,15 @@ from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.rocketmq.format.trace_message import Step, steps
 from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.store.message_pages import batches_at
-from mqstore.table.formatting import count
+from mqstore.rocketmq.store.pop import now_ms
+from mqstore.table.formatting import count, moment
 from mqstore.table.text import body_text, columns_for, python_rows
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
-    from mqstore.rocketmq.store.view import View
+from mqstore.rocketmq.store.view import View
 
-WAYS = "name the message with one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC -q N --at QUEUE_OFFSET"
+WAYS = "name the message with one of --offset PHYSICAL, --id MESSAGE_ID, --unique KEY -t TOPIC, or -t TOPIC --queue N --at QUEUE_OFFSET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +79,20 @@ def get(
         raise UsageError(WAYS)
     notes: list[str] = []
     if offset is not None:
-        place = _at_offset(view, store, offset)
+        physical = _at_offset(view, store, offset)
     elif id is not None:
-        place = _by_id(notes, view, store, id)
+        physical = _by_id(notes, view, store, id)
     elif unique is not None:
         if topic is None:
             raise UsageError("--unique needs the topic: the index keeps keys by topic; add -t TOPIC")
-        place = _by_unique_key(notes, view, store, topic, unique, progress)
+        physical = _by_unique_key(notes, view, store, topic, unique, progress)
     else:
         if topic is None or queue is None or at is None:
             raise UsageError("--at needs the queue: add -t TOPIC and -q N")
-        place = _at_queue_offset(view, topic, queue, at)
-    row = next(iter(message_rows(view, [place], "base64")), None)
+        physical = _at_queue_offset(view, topic, queue, at)
+    row = next(iter(message_rows(view, [physical], "base64")), None)
     if row is None:
-        raise NotFoundError(f"no valid record starts at physical offset {place}")
+        raise NotFoundError(f"no valid record starts at physical offset {physical}")
     return Message(row, tuple(notes))
 
 
@@ -107,23 +108,23 @@ def place_of(store: RocketMQStore, view: View, id: str, topic: str = "") -> int:
     Raises NotFoundError, with what was tried.
     """
     tried: list[str] = []
-    place = _named_by_offset(view, id, tried)
-    if place is None:
-        place = _named_by_key(store, view, id, topic, tried)
-    if place is None:
+    physical = _named_by_offset(view, id, tried)
+    if physical is None:
+        physical = _named_by_key(store, view, id, topic, tried)
+    if physical is None:
         raise NotFoundError(f"no message with id {id} was found: {'; '.join(tried)}")
-    return place
+    return physical
 
 
-def _named_by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
+def _named_by_offset(view: View, given: str, tried: list[str]) -> int | None:
     low, high = view.log_range()
-    if wanted.isascii() and wanted.isdigit() and len(wanted) < 20:
-        if view.record(int(wanted)) is not None:
-            return int(wanted)
-        tried.append(f"no valid record starts at physical offset {wanted} (the log ranges from {low:,} to {high:,})")
+    if given.isascii() and given.isdigit() and len(given) < 20:
+        if view.record(int(given)) is not None:
+            return int(given)
+        tried.append(f"no valid record starts at physical offset {given} (the log ranges from {low:,} to {high:,})")
         return None
     try:
-        host, offset = parse_message_id(wanted)
+        host, offset = parse_message_id(given)
     except ValueError:
         tried.append("it is not an offset message id, which has 32 or 56 hexadecimal digits")
         return None
@@ -137,11 +138,11 @@ def _named_by_offset(view: View, wanted: str, tried: list[str]) -> int | None:
     return None
 
 
-def _named_by_key(store: RocketMQStore, view: View, wanted: str, topic: str, tried: list[str]) -> int | None:
+def _named_by_key(store: RocketMQStore, view: View, given: str, topic: str, tried: list[str]) -> int | None:
     topics = [topic] if topic else sorted({queue.topic for queue in view.queues()})
     for each in topics:
-        for place in reversed(_unique(view, explain.query(store, view, each, wanted, scan=False).messages, wanted)):
-            return place
+        for physical in reversed(_unique(view, explain.query(store, view, each, given, scan=False).messages, given)):
+            return physical
     where = f"topic {topic}" if topic else f"any of {len(topics):,} topics"
     tried.append(f"the index has no message of {where} with this unique key; explain the query by key to search the log")
     return None
@@ -149,12 +150,12 @@ def _named_by_key(store: RocketMQStore, view: View, wanted: str, topic: str, tri
 
 def _unique(view: View, places: Iterable[int], key: str) -> list[int]:
     """Return those of the places whose message has the unique key."""
-    return [place for place in places if (message := view.record(place)) is not None and message.property_map().get("UNIQ_KEY") == key]
+    return [at for at in places if (message := view.record(at)) is not None and message.property_map().get("UNIQ_KEY") == key]
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A group's position relative to a message. state: `consumed`, `waiting`, or `outside` (its offset is outside the queue)."""
+    """A group's position relative to a message. state: `consumed`, `waiting`, or that it is in hand, until when."""
 
     group: str
     offset: int
@@ -163,12 +164,15 @@ class Consumer:
 
 def consumers_of(view: View, row: Mapping[str, Any]) -> list[Consumer]:
     """Return the groups that have committed an offset in the queue of a message. row: of the message table."""
-    found = []
+    consumers = []
     for each in view.consumer_offsets():
         if (each.topic, each.queue_id) == (row["topic"], row["queue_id"]):
             state = "consumed" if each.offset > row["queue_offset"] else "waiting"
-            found.append(Consumer(each.group, each.offset, state if each.state == "ok" else f"{state} ({each.state})"))
-    return found
+            until = view.pops.held.get((each.group, each.topic, each.queue_id), {}).get(row["queue_offset"])
+            if until is not None:
+                state = f"in hand until {moment(until)}" if until > now_ms() else "waiting for redelivery"
+            consumers.append(Consumer(each.group, each.offset, state if each.state == "ok" else f"{state} ({each.state})"))
+    return consumers
 
 
 def trace_of(store: RocketMQStore, view: View, unique: str) -> list[Step]:
@@ -176,10 +180,10 @@ def trace_of(store: RocketMQStore, view: View, unique: str) -> list[Step]:
     if not any(queue.topic == TRACE_TOPIC for queue in view.queues()):
         return []
     traces = explain.query(store, view, TRACE_TOPIC, unique, scan=False).messages
-    found = [
+    every = [
         step for batch in batches_at(view, traces, ("body",)) for body in batch.column(0).to_pylist() for step in steps(body or b"", unique)
     ]
-    return sorted(found, key=lambda step: (step.time is None, step.time or 0))
+    return sorted(every, key=lambda step: (step.time is None, step.time or 0))
 
 
 def _at_offset(view: View, store: RocketMQStore, offset: int, found_by: str = "physical offset") -> int:
@@ -228,11 +232,11 @@ def _by_id(notes: list[str], view: View, store: RocketMQStore, message_id: str) 
             f"the message id refers to physical offset {offset} of broker {host}, outside this log ({low} to {high}); "
             "if a client made the id, use --unique KEY -t TOPIC"
         )
-    place = _at_offset(view, store, offset, f"the message id's physical offset (broker {host})")
-    message = view.record(place)
+    physical = _at_offset(view, store, offset, f"the message id's physical offset (broker {host})")
+    message = view.record(physical)
     if message is not None and message.store_host != host:
         notes.append(f"the id names broker {host}, the message was stored by {message.store_host}: it may be the message of another broker")
-    return place
+    return physical
 
 
 def _by_unique_key(
@@ -245,7 +249,7 @@ def _by_unique_key(
             if how:
                 notes.append(f"{how}: {answer.detail}")
             if len(unique) > 1:
-                others = ", ".join(str(place) for place in unique[:-1][:8])
+                others = ", ".join(str(physical) for physical in unique[:-1][:8])
                 notes.append(f"{count(len(unique), 'message')} have this unique key; the newest is shown, the others are at {others}")
             return unique[-1]
     raise NotFoundError(f"no message of topic {topic!r} has the unique key {key!r}: {answer.detail or 'its hits have it among KEYS only'}")
@@ -262,7 +266,7 @@ def _at_queue_offset(view: View, topic: str, queue_id: int, at: int) -> int:
         raise NotFoundError(
             f"the entry at queue offset {at} of topic {topic!r}, queue {queue_id} is not written; `mqstore verify` reports what is lost"
         )
-    place = int(entries["physical_offset"][0])
-    if view.record(place) is None:
-        raise NotFoundError(f"the entry at queue offset {at} points to physical offset {place}, where no valid record starts")
-    return place
+    physical = int(entries["physical_offset"][0])
+    if view.record(physical) is None:
+        raise NotFoundError(f"the entry at queue offset {at} points to physical offset {physical}, where no valid record starts")
+    return physical

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mqstore.findings import Damage
+    from mqstore.rocketmq.config.consumer_offsets import OffsetTable
     from mqstore.rocketmq.format.mapped_file_queue import QueueFile
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import ConsumerOffset, QueueView, View
 
 ENTRY_NAMES = ("queue_offset", "physical_offset", "size", "tags_code", "state")
 TOPIC_NAMES = ("topic", "queue_id", "min_offset", "max_offset", "messages", "expired", "bytes", "last_store_timestamp")
-GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "state")
+GROUP_NAMES = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag", "state", "expired_unread", "in_hand", "waiting")
 BAD_STATES = frozenset({"unwritten", "beyond-log", "no-record", "mismatch"})
 CHUNK = 4096
 
@@ -39,16 +40,16 @@ def topic_rows(view: View, topic: str | None = None) -> Iterator[dict[str, Any]]
     from mqstore.rocketmq.store.view import totals
 
     log_range = view.log_range()
-    for found in view.queues():
-        if topic is not None and found.topic != topic:
+    for queue_view in view.queues():
+        if topic is not None and queue_view.topic != topic:
             continue
-        sums = totals(found, log_range)
+        sums = totals(queue_view, log_range)
         newest = None if sums.newest is None else view.record(sums.newest)
         yield {
-            "topic": found.topic,
-            "queue_id": found.queue_id,
-            "min_offset": found.min_offset,
-            "max_offset": found.max_offset,
+            "topic": queue_view.topic,
+            "queue_id": queue_view.queue_id,
+            "min_offset": view.min_offset(queue_view),
+            "max_offset": queue_view.max_offset,
             "messages": sums.messages,
             "expired": sums.expired,
             "bytes": sums.bytes,
@@ -71,11 +72,11 @@ def no_topics_sentence(store: RocketMQStore, view: View, only: str | None) -> st
 
 def unread_files(store: RocketMQStore, only: str | None) -> list[Damage]:
     """Return the files of the log, and of the queues of one topic or of all, that are missing or cannot be read."""
-    found = [*store.log.findings, *store.unread_directories]
+    damage = [*store.log.findings, *store.unread_directories]
     for queue in store.all_queues():
         if only in (None, queue.topic):
-            found += queue.file_findings
-    return [item for item in found if item.kind.unread]
+            damage += queue.file_findings
+    return [item for item in damage if item.kind.unread]
 
 
 # entries
@@ -105,8 +106,8 @@ class _EntryChecker:
         states[(length == BLANK_SIZE) & (physical == 0)] = "filling"
         offsets = entries["base_offset"].astype(np.int64) if self.queue.batch else first + np.arange(len(entries))
         self._check_in_log(states, physical, length, offsets)
-        found: list[str] = states.tolist()
-        return found
+        names: list[str] = states.tolist()
+        return names
 
     def _check_in_log(
         self, states: NDArray[np.str_], physical: NDArray[np.int64], length: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -209,15 +210,15 @@ def group_rows(every: Sequence[ConsumerOffset], group: str | None = None, topic:
     ]
 
 
-def no_groups_sentence(group: str | None, topic: str | None, every: Sequence[ConsumerOffset], used: str | None) -> str:
-    """Return why no committed offset matches. every: the offsets of all groups; used: where they are kept, None if nowhere."""
+def no_groups_sentence(group: str | None, topic: str | None, every: Sequence[ConsumerOffset], table: OffsetTable) -> str:
+    """Return why no committed offset matches. every: the offsets of all groups; kept: the table that they are in."""
     for what, name, known in (("group", group, {item.group for item in every}), ("topic", topic, {item.topic for item in every})):
         if name is not None and name not in known and (meant := did_you_mean(name, known)):
             return f"no committed offset of {what} {name!r}{meant}"
     if group is not None or topic is not None:
         return "no committed offset matches; without filters all groups are listed"
-    if used == "database":
+    if table.used == "database":
         return "no committed offsets: the database of the consumer offsets is empty"
-    if used is None:
-        return "no committed offsets: the store has no config/consumerOffset.json (a broker keeps it in the same root as the log)"
-    return "no committed offsets: config/consumerOffset.json is empty"
+    if table.used is None:
+        return f"no committed offsets: the store has no {table.file} (a broker keeps it in the same root as the log)"
+    return f"no committed offsets: {table.file} is empty"

@@ -46,6 +46,7 @@ DISPATCHED_AT_ONCE = 1 << 17  # records dispatched before their entries are writ
 MAX_FINDINGS = 1000  # findings of one split that are listed
 MAX_OFFSET = 1 << 56  # queue offsets from here on are handled by `build_queue`
 
+DEFAULT_QUEUE_FILE = 300_000 * ENTRY_SIZE
 PLAIN = "plain"
 EXACT = "exact"
 PARTS = "parts"
@@ -57,11 +58,12 @@ class RebuildSettings:
     """The broker settings that decide the bytes of derived files. Sizes in bytes."""
 
     rules: DispatchRules = field(default_factory=DispatchRules)
-    queue_file_size: int = 6_000_000
+    queue_file_size: int = DEFAULT_QUEUE_FILE
     batch_file_size: int = 13_800_000
     index: bool = True
     index_slots: int = DEFAULT[0]
     index_positions: int = DEFAULT[1]
+    assumed_queue_size: str = ""  # why the size of queue files is the broker's default, if nothing shows another
     assumed_geometry: str = ""  # why the geometry of index files is the broker's default, if nothing shows another
 
 
@@ -71,24 +73,41 @@ def settings_of(store: RocketMQStore, version: str | None = None) -> RebuildSett
     version: of the broker whose rules are followed; by default the one that wrote the store, as far as its files show.
     """
     config = store.config
-    queue_size = (
-        config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64] if queue.files) or 6_000_000
-    )
+    queue_size, assumed_size = queue_file_size(store)
     batch_size = config.batch_queue_file_size or _common(queue.file_size for queue in store.batch_queues()[:64]) or 13_800_000
     shape, assumed = _index_geometry(store)
     return RebuildSettings(
         rules=store.rules(version),
-        queue_file_size=-(-queue_size // ENTRY_SIZE) * ENTRY_SIZE,
+        queue_file_size=queue_size,
         batch_file_size=-(-batch_size // UNIT_SIZE) * UNIT_SIZE,
         index=config.message_index_enable is not False,
         index_slots=shape[0],
         index_positions=shape[1],
+        assumed_queue_size=assumed_size,
         assumed_geometry=assumed,
     )
 
 
+def queue_file_size(store: RocketMQStore) -> tuple[int, str]:
+    """Return the size of new queue files: as configured, else that of the files, else as configured beside the store, else the default.
+
+    The sentence says that it is the default; empty if it is known.
+    """
+    size = store.config.consume_queue_file_size or _common(queue.file_size for queue in store.consume_queues()[:64] if queue.files)
+    size = size or store.paths_config.consume_queue_file_size
+    if size is not None:
+        return -(-size // ENTRY_SIZE) * ENTRY_SIZE, ""
+    if store.configured:
+        return DEFAULT_QUEUE_FILE, ""
+    return DEFAULT_QUEUE_FILE, (
+        f"mappedFileSizeConsumeQueue is assumed to be {DEFAULT_QUEUE_FILE}, the broker's default: no queue file shows it, and a broker "
+        "that is configured otherwise does not load the new files"
+    )
+
+
 def _index_geometry(store: RocketMQStore) -> tuple[Shape, str]:
-    """Return the geometry of new index files: as configured, else that of the newest file that proves one, else the broker's default.
+    """Return the geometry of new index files: as configured, else that of the newest file that proves one, else as configured beside the
+    store, else the broker's default.
 
     The sentence says why it is the default; empty if it is known.
     """
@@ -98,13 +117,38 @@ def _index_geometry(store: RocketMQStore) -> tuple[Shape, str]:
     proved = next(((file.slot_count, file.positions) for file in reversed(store.index_files()) if file.proved), None)
     if proved is not None:
         return proved, ""
+    beside = store.paths_config
+    slots, positions = slots or beside.max_hash_slot_num, positions or beside.max_index_num
     shape = (slots or DEFAULT[0], positions or DEFAULT[1])
+    if slots is not None and positions is not None:
+        return shape, ""
     there = bool(store.index_files() or store.unread_index)
     why = "no index file shows the geometry" if there else "there is no index file that shows the geometry"
     return shape, (
         f"{why}: the new ones have {shape[0]} slots and {shape[1]} positions, the broker's default; "
         "if the broker has maxHashSlotNum or maxIndexNum in its configuration, give that with --config"
     )
+
+
+def lines_that_decide(store: RocketMQStore, *, index: bool = True) -> list[str]:
+    """Return sentences about new files whose form no file shows: which line of the broker's configuration decides it.
+
+    index: also about index files.
+    """
+    config = store.paths_config
+    sentences = []
+    if config.consume_queue_file_size is not None and not any(queue.files for queue in store.consume_queues()):
+        size, _ = queue_file_size(store)
+        named = next(name for name in ("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue") if name in dict(config.lines))
+        sentences.append(f"new queue files have {size} bytes: {config.where(named)}")
+    if index and not any(file.proved for file in store.index_files()):
+        for name, what, number in (
+            ("maxHashSlotNum", "slots", config.max_hash_slot_num),
+            ("maxIndexNum", "positions", config.max_index_num),
+        ):
+            if number is not None:
+                sentences.append(f"new index files have {number} {what}: {config.where(name)}")
+    return sentences
 
 
 def _common(sizes: Iterable[int]) -> int | None:
@@ -192,12 +236,12 @@ _open_logs: dict[tuple[str, str | Url], CommitLog] = {}
 
 def log_of(store: str | Url, file_size: int | None, run: str) -> CommitLog:
     """Return the log of a store, opened once per job in each process: mapping files is expensive."""
-    found = _open_logs.get((run, store))
-    if found is None:
+    log = _open_logs.get((run, store))
+    if log is None:
         if len(_open_logs) > 3:
             _open_logs.clear()
-        found = _open_logs[run, store] = open_log(open_place(store), file_size)
-    return found
+        log = _open_logs[run, store] = open_log(open_place(store), file_size)
+    return log
 
 
 class _QueueParts:
@@ -220,15 +264,15 @@ class _QueueParts:
         only = self._task.only
         if only is not None and (run.topic, run.queue_id) not in only:
             return
-        found = self._found.setdefault((run.topic, run.queue_id, run.batch), [])
+        parts = self._found.setdefault((run.topic, run.queue_id, run.batch), [])
         if only is not None or run.batch:
             segment = self._stage_run(run)
-            found.append(QueuePart(run.topic, run.queue_id, run.batch, run.first, len(run), False, (segment,)))
+            parts.append(QueuePart(run.topic, run.queue_id, run.batch, run.first, len(run), False, (segment,)))
             return
         plain = run.consecutive and run.first >= 0 and run.first + len(run) < MAX_OFFSET
         if plain:
             self._place(run)
-        found.append(QueuePart(run.topic, run.queue_id, False, run.first, len(run), plain))
+        parts.append(QueuePart(run.topic, run.queue_id, False, run.first, len(run), plain))
 
     def _place(self, run: QueueRun) -> None:
         directory = f"{PLAIN}/consumequeue/{run.topic}/{run.queue_id}"
@@ -348,21 +392,21 @@ def scan_split(task: DispatchTask) -> DispatchResult:
     key_file: str | None = None
     with DurableDirectory(task.stage) as stage:
         parts = _QueueParts(stage, task)
-        for found, offset in _dispatches(walk, task.settings.rules, findings, task.check_crc):
-            records += found.records
+        for dispatched, offset in _dispatches(walk, task.settings.rules, findings, task.check_crc):
+            records += dispatched.records
             last_offset = offset
-            last_store_timestamp = found.last_store_timestamp
-            for run in found.runs:
+            last_store_timestamp = dispatched.last_store_timestamp
+            for run in dispatched.runs:
                 parts.take(run)
-            if not with_keys or not len(found.keys):
+            if not with_keys or not len(dispatched.keys):
                 continue
             if task.keys_in_memory:
-                arrays.append(found.keys)
+                arrays.append(dispatched.keys)
             else:
                 if key_file is None:
                     key_file = new_part(stage, task.split, "keys")
-                stage.pwrite(key_file, key_count * KEY_ROW.itemsize, found.keys.view(np.uint8))
-            key_count += len(found.keys)
+                stage.pwrite(key_file, key_count * KEY_ROW.itemsize, dispatched.keys.view(np.uint8))
+            key_count += len(dispatched.keys)
     return DispatchResult(
         split=task.split,
         begin=walk.begin,

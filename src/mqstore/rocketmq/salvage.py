@@ -12,6 +12,7 @@ and so on. A record that is at the same position in the same log, byte for byte,
 
     verdict     meaning
     intact      all checks within the record pass: lengths, checksum, compression, text
+    unproved    the same, but nothing shows that its properties, which have no checksum, are its own: no record of its log follows it
     damaged     its frame is whole, some of its bytes are not valid
     duplicate   a further copy, byte for byte, of a record at the same position of the same log
 
@@ -64,12 +65,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Records that follow each other in a piece. base: position in the log of the first byte of the piece; end: after the last record."""
+    """Records that follow each other in a piece. base: position in the log of the first byte of the piece; end: after the last record.
+
+    unproved: nothing shows that the properties of the last record are its own.
+    """
 
     piece: Piece
     base: int
     positions: Longs
     end: int
+    unproved: bool = False
 
     @property
     def start(self) -> int:
@@ -88,6 +93,10 @@ class Stretch:
     def end_of(self, number: int) -> int:
         """Return the position after a record, or after what else may follow it before the next one."""
         return int(self.positions[number + 1]) if number + 1 < len(self.positions) else self.end
+
+    def is_unproved(self, number: int) -> bool:
+        """Return whether nothing shows that the properties of a record are its own."""
+        return self.unproved and number + 1 == len(self.positions)
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes of the piece. Raises CannotOpenError if they could be read while carving and cannot be read any more."""
@@ -191,7 +200,7 @@ def _copies(stretch: Stretch, log: _Log) -> Mask | None:
             same = _compare(stretch, int(stretch.positions[k]), other, int(other.positions[at]))
             if same is None:
                 return None
-            copies[k] |= same
+            copies[k] |= same and (not other.is_unproved(int(at)) or stretch.is_unproved(k))
         other.piece.image.close()
         if copies.all():  # equal to what agrees with the log: it agrees, too
             break
@@ -235,7 +244,7 @@ def salvage(
 
 def rows_of(placed: Iterable[PlacedStretch], names: Sequence[str], *, milliseconds: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield the message table, with verdicts, stretch by stretch; short stretches share a batch."""
-    together: list[tuple[Records, Mask]] = []
+    together: list[tuple[Records, Mask, bool]] = []
     count = size = 0
     for each in placed:
         for first, last in _groups(each):
@@ -243,28 +252,30 @@ def rows_of(placed: Iterable[PlacedStretch], names: Sequence[str], *, millisecon
             if together and (count + len(records) > RECORDS_AT_ONCE or size + len(records.data) > MAX_BATCH_BYTES):
                 yield from _batches(together, names, milliseconds)
                 together, count, size = [], 0, 0
-            together.append((records, each.duplicate[first:last]))
+            together.append((records, each.duplicate[first:last], each.stretch.is_unproved(last - 1)))
             count, size = count + len(records), size + len(records.data)
         each.stretch.piece.image.close()
     if together:
         yield from _batches(together, names, milliseconds)
 
 
-def _batches(together: list[tuple[Records, Mask]], names: Sequence[str], milliseconds: bool) -> Iterator[pa.RecordBatch]:
+def _batches(together: list[tuple[Records, Mask, bool]], names: Sequence[str], milliseconds: bool) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    words = pa.array([str(Verdict.INTACT), str(Verdict.DAMAGED), str(Verdict.DUPLICATE)])
-    records, copies = together[0]
-    files = [each.file.relative for each, _ in together]
+    words = pa.array([str(Verdict.INTACT), str(Verdict.DAMAGED), str(Verdict.DUPLICATE), str(Verdict.UNPROVED)])
+    records, copies, _ = together[0]
+    files = [each.file.relative for each, _, _ in together]
+    unproved = np.zeros(sum(len(each) for each, _, _ in together), np.bool_)
+    unproved[np.cumsum([len(each) for each, _, _ in together]) - 1] = [last for _, _, last in together]
     if len(together) > 1:
-        starts = np.cumsum([0] + [len(each.data) for each, _ in together])
-        positions = np.concatenate([each.positions + start for (each, _), start in zip(together, starts[:-1], strict=True)])
-        records = Records(records.file, np.concatenate([each.data for each, _ in together]), positions)
-        copies = np.concatenate([duplicate for _, duplicate in together])
-    found_in = np.repeat(np.arange(len(together)), [len(each) for each, _ in together])
+        starts = np.cumsum([0] + [len(each.data) for each, _, _ in together])
+        positions = np.concatenate([each.positions + start for (each, _, _), start in zip(together, starts[:-1], strict=True)])
+        records = Records(records.file, np.concatenate([each.data for each, _, _ in together]), positions)
+        copies = np.concatenate([duplicate for _, duplicate, _ in together])
+    found_in = np.repeat(np.arange(len(together)), [len(each) for each, _, _ in together])
     at = 0
     for piece in RecordColumns(records).pieces(MAX_BATCH_BYTES):
-        codes = np.where(piece.valid, 0, 1)
+        codes = np.where(piece.valid, np.where(unproved[at : at + len(piece)], 3, 0), 1)
         codes[copies[at : at + len(piece)]] = 2
         batch = piece.batch(names, words.take(pa.array(codes)), milliseconds=milliseconds)
         if "store_file" in names and len(set(files)) > 1:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore.rocketmq.diagnosis.diagnosis import advise
-from mqstore.rocketmq.format.profile import VERSIONS, profile
+from mqstore.rocketmq.format.profile import VERSIONS
+from mqstore.rocketmq.site import settings_not_used, site_of
 from mqstore.store import StorePart
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mqstore.findings import Damage
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.rocketmq.store.view import View
+    from mqstore.site import Site
 
 TAIL = 256 << 20
 
@@ -67,10 +70,15 @@ class RocketMQSummary:
     version: str
     suggested: str
     version_known_from: str
+    fits: tuple[str, str]  # the brokers that open such a store, and what else to know before one does
     unclean: bool
+    bare_log: bool
     locked: bool
     parts: tuple[StorePart, ...]
+    site: Site
     settings: tuple[BrokerSetting, ...]
+    configuration: str | None
+    settings_not_used: tuple[str, ...]
     log_start: int
     log_files: int
     dledger: str | None
@@ -98,11 +106,6 @@ class RocketMQSummary:
         """Whether nothing was found, and each broker of these files would start."""
         return not self.findings and not self.refusals
 
-    @property
-    def fits(self) -> tuple[str, str]:
-        """The brokers that open such a store, and what else to know before one does."""
-        return profile(self.suggested).fits
-
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `inspect -o json` prints."""
         return {
@@ -113,12 +116,14 @@ class RocketMQSummary:
             "suggested_version": self.suggested,
             "version_known_from": self.version_known_from,
             "log_only": self.log_only,
-            "shutdown": "unknown" if self.log_only else "unclean" if self.unclean else "clean",
+            "shutdown": "unknown" if self.log_only or self.bare_log else "unclean" if self.unclean else "clean",
             "abort_file": None if self.log_only else self.unclean,
             "lock_file": None if self.log_only else self.locked,
             "parts": [part.as_dict() for part in self.parts],
+            "site": self.site.as_dicts(),
             "settings": {setting.name: setting.value for setting in self.settings},
             "settings_known_from": {setting.name: setting.how for setting in self.settings},
+            "settings_not_used": list(self.settings_not_used),
             "log": {
                 "min_offset": self.log_start,
                 "max_offset": self.end.offset,
@@ -163,10 +168,15 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         version=version,
         suggested=store.evidence.profile.version,
         version_known_from="one file of a log does not show it" if store.log_only else store.evidence.why,
+        fits=store.evidence.fits,
         unclean=store.unclean,
+        bare_log=store.bare_log,
         locked=store.directory.exists("lock"),
         parts=() if store.log_only else tuple(_parts(store)),
+        site=site_of(store),
         settings=() if store.log_only else tuple(_settings(store)),
+        configuration=None if store.paths_config.source is None else str(store.paths_config.source),
+        settings_not_used=settings_not_used(store),
         log_start=store.log.start,
         log_files=len(store.log.files),
         dledger=store.dledger,
@@ -186,7 +196,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         log_only=store.log_only,
         queues_in=_queues_in(store),
         refusals=dict(_refusals(store)),
-        findings=(*view.findings, *_queue_findings(store)),
+        findings=(*view.findings, *_queue_findings(store), *_absent_log(view)),
         advice=advise(store),
     )  # fmt: skip
 
@@ -203,6 +213,11 @@ def _queue_findings(store: RocketMQStore) -> Iterator[Damage]:
         yield from queue.findings
     for batch in store.batch_queues():
         yield from batch.findings
+
+
+def _absent_log(view: View) -> Iterator[Damage]:
+    if view.log_elsewhere is not None and view.log_elsewhere.damage is not None:
+        yield view.log_elsewhere.damage
 
 
 def _checkpoint_fields(point: Checkpoint) -> dict[str, int] | None:
@@ -227,13 +242,13 @@ def _parts(store: RocketMQStore) -> Iterator[StorePart]:
             if entry.name in known:
                 yield StorePart(entry.name, known[entry.name], 1, entry.size, entry.blocks * 512)
             continue
-        found = [below for _, below in store.directory.walk(entry.name)]
+        files = [below for _, below in store.directory.walk(entry.name)]
         yield StorePart(
             entry.name + "/",
             known.get(entry.name, "not known to mqstore"),
-            len(found),
-            sum(below.size for below in found),
-            sum(below.blocks for below in found) * 512,
+            len(files),
+            sum(below.size for below in files),
+            sum(below.blocks for below in files) * 512,
         )
 
 

@@ -41,6 +41,7 @@ from mqstore.rocketmq.format.dledger_log import open_log
 from mqstore.rocketmq.format.log_file import open_place
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.planned_files import FilesSeen, require_seen
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.table.formatting import count, size
 
@@ -55,12 +56,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UsageTask:
-    """Count one split. prefix: leading characters of the first key to count by; None: none. first: see SplitWalk."""
+    """Count one split. prefix: leading characters of the first key to count by; None: none. first: see SplitWalk.
+
+    token, seen: see `planned_files`.
+    """
 
     store: str | Url
     file_size: int | None
     token: str
     split: Split
+    seen: FilesSeen | None
     prefix: int | None = None
     first: int | None = None
 
@@ -120,46 +125,47 @@ def add(into: dict[Any, Tally], tallies: Mapping[Any, Tally]) -> None:
 
 @lru_cache(4)
 def _log(store: str | Url, file_size: int | None, token: str) -> CommitLog:
-    return open_log(open_place(store, token), file_size)
+    return open_log(open_place(store), file_size)
 
 
 def usage_of_split(task: UsageTask) -> SplitUsage:
     """Count the records that start in a split."""
     log = _log(task.store, task.file_size, task.token)
+    require_seen(log, task.seen)
     starts = {file.relative: file.start for file in log.files}
     walk = SplitWalk(log, task.split, first=task.first, lead=LEAD)
-    found = SplitUsage(task.split, None, 0)
+    result = SplitUsage(task.split, None, 0)
     for event in walk:
         if isinstance(event, Records):
-            _add_counts(found, RecordColumns(event), event.file.start, task.prefix, log.header_size)
+            _add_counts(result, RecordColumns(event), event.file.start, task.prefix, log.header_size)
         elif isinstance(event, EndOfFile):
-            found.filler[event.file.start] = found.filler.get(event.file.start, 0) + event.length
+            result.filler[event.file.start] = result.filler.get(event.file.start, 0) + event.length
         elif event.messages or event.kind != Kind.TORN_RECORD:  # a file that is merely too short holds no damaged bytes
             start = starts[event.file]
-            found.damaged[start] = found.damaged.get(start, 0) + event.length
-            if len(found.damage) < MAX_REPORTED:
-                found.damage.append(event)
+            result.damaged[start] = result.damaged.get(start, 0) + event.length
+            if len(result.damage) < MAX_REPORTED:
+                result.damage.append(event)
             else:
-                found.unreported += 1
-    found.begin, found.reach = walk.begin, walk.reach
-    return found
+                result.unreported += 1
+    result.begin, result.reach = walk.begin, walk.reach
+    return result
 
 
-def _add_counts(found: SplitUsage, columns: RecordColumns, start: int, prefix: int | None, header: int) -> None:
+def _add_counts(result: SplitUsage, columns: RecordColumns, start: int, prefix: int | None, header: int) -> None:
     topics = columns.topic.dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     queues = columns.row(frames.QUEUE_ID)
     days = columns.row(frames.STORE_TIMESTAMP) // DAY
     for k, tally in _tallies((codes, queues, days), columns, header):
-        found.groups.setdefault((start, names[codes[k]], int(queues[k]), int(days[k])), Tally()).add(tally)
+        result.groups.setdefault((start, names[codes[k]], int(queues[k]), int(days[k])), Tally()).add(tally)
     if prefix is not None:
         keys = [None if stored is None else next(iter(split_keys(stored)), "")[:prefix] for stored in columns.stored_keys.to_pylist()]
         numbers: dict[str | None, int] = {}
         labels = np.array([numbers.setdefault(key or None, len(numbers)) for key in keys], np.int64)
         names_of_keys = list(numbers)
         for k, tally in _tallies((labels,), columns, header):
-            found.by_key.setdefault(names_of_keys[labels[k]], Tally()).add(tally)
+            result.by_key.setdefault(names_of_keys[labels[k]], Tally()).add(tally)
 
 
 def _tallies(labels: Sequence[np.ndarray], columns: RecordColumns, header: int) -> Iterator[tuple[int, Tally]]:
@@ -202,10 +208,10 @@ def key_prefix(by: str) -> int | None:
         if by.endswith(":N"):
             raise UsageError("key-prefix:N needs a number for N, such as key-prefix:4")
         return None
-    found = re.fullmatch(r"key-prefix:([1-9]\d{0,3})", by)
-    if found is None:
+    match = re.fullmatch(r"key-prefix:([1-9]\d{0,3})", by)
+    if match is None:
         raise UsageError(f"usage cannot be counted by {by!r}; choose one of {', '.join(BY)}")
-    return int(found[1])
+    return int(match[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +330,10 @@ class UsageReport:
         return [{"topic": topic, "queue_id": queue_id, **self._timed(tally)} for (topic, queue_id), tally in _largest(queues)]
 
     def _sum_by(self, label: Callable[[Group], Any]) -> dict[Any, Tally]:
-        found: dict[Any, Tally] = {}
+        sums: dict[Any, Tally] = {}
         for group, tally in self.groups.items():
-            add(found, {label(group): tally})
-        return found
+            add(sums, {label(group): tally})
+        return sums
 
     def _counts(self, tally: Tally) -> Row:
         share = round(tally.bytes / self.record_bytes, 6) if self.record_bytes else 0.0

@@ -81,18 +81,18 @@ class Admission:
 
     def topic(self, name: str) -> Topic:
         """Return what is known of a topic; its `refused` is the reason why no message of it is accepted, or empty."""
-        found: Topic | None = self._path.topics.get(name)
-        if found is None:
+        topic: Topic | None = self._path.topics.get(name)
+        if topic is None:
             with self._lock:
                 topics: dict[str, Topic] = self._path.topics
-                found = topics.get(name)
-                if found is None:
+                topic = topics.get(name)
+                if topic is None:
                     if len(topics) >= MAX_TOPICS:
                         self._path.topics, topics = {}, self._path.topics
                         for dropped in topics.values():
                             dropped.following = None
-                    found = self._path.topics[name] = self._judge(name)
-        return found
+                    topic = self._path.topics[name] = self._judge(name)
+        return topic
 
     def forget(self, name: str) -> None:
         """Forget a topic and its queue offsets. The caller holds the append lock.

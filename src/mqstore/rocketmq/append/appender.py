@@ -545,8 +545,8 @@ def with_queue_offsets(
     names no queue is unchanged. A queue that is named twice gets one offset twice and is advanced twice, as in the broker.
     """
     rules = version_rules(version)
-    found = java_map.parsed(properties, version)
-    named = found.get(MULTI_NAMES)
+    parsed = java_map.parsed(properties, version)
+    named = parsed.get(MULTI_NAMES)
     if named is None or not named.strip():
         return properties, ()
     names = named.split(",")
@@ -560,8 +560,8 @@ def with_queue_offsets(
             continue
         keys.append(queue_key(name, queue_id, lmq=lmq))
         offsets.append(str(offset_of(keys[-1]) or 0))
-    found.put(MULTI_OFFSETS, ",".join(offsets))
-    wait = found.remove("WAIT")
+    parsed.put(MULTI_OFFSETS, ",".join(offsets))
+    wait = parsed.remove("WAIT")
     if wait is not None and rules.keeps_wait:
-        found.put("WAIT", wait)  # after the others of its bucket
-    return found.encoded(version), tuple(keys)
+        parsed.put("WAIT", wait)  # after the others of its bucket
+    return parsed.encoded(version), tuple(keys)

@@ -161,8 +161,8 @@ def _fill(appender: Appender, columns: BatchColumns, first: int, until: int, now
     if file.written + size + END_OF_FILE > file.size:
         file, writer = appender.next_file(file, size, now)
     assert file.map is not None
-    wanted = file.written + int(columns.sizes[first:until].sum()) + END_OF_FILE
-    file.map.reserve(min(file.size, wanted))
+    length = file.written + int(columns.sizes[first:until].sum()) + END_OF_FILE
+    file.map.reserve(min(file.size, length))
     done, end = writer.append_batch(
         file.written,
         file.size,

@@ -72,10 +72,10 @@ class DelayOffsetTable:
     def load(cls, reading: ReadOnlyDirectory, version: str, *, clock: Callable[[], int] = now_ms) -> DelayOffsetTable:
         """Load the table of a store; a missing file gives an empty one."""
         made = cls(version, clock=clock)
-        found = load_delay_offsets(reading)
+        table = load_delay_offsets(reading)
         value = fastjson.load(reading, DELAY_OFFSETS).value
-        made.findings = found.findings
-        made._by_level = dict(found.by_level)
+        made.findings = table.findings
+        made._by_level = dict(table.by_level)
         made._data_version = DataVersion.of(value.get("dataVersion"), clock)
         made._others = {name: part for name, part in value.items() if name not in ("dataVersion", "offsetTable")}
         return made
@@ -167,14 +167,14 @@ def asks_for_timer(message: Message, version: str) -> bool:
     properties = property_text(message, version)
     if b"TIMER_" not in properties or delay_level(properties) > 0:
         return False
-    found = record.decode_properties(properties)
-    return "TIMER_OUT_MS" not in found and any(name in found for name in _TIMER)
+    names = record.decode_properties(properties)
+    return "TIMER_OUT_MS" not in names and any(name in names for name in _TIMER)
 
 
 def deliverable(waiting: record.Record, version: str) -> DueMessage:
     """Return the message to put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
-    found = parsed(waiting.properties, version)
-    topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
+    own = parsed(waiting.properties, version)
+    topic, queue_id = own.get("REAL_TOPIC"), own.get("REAL_QID")
     if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
         raise ValueError(
             f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID do not name a queue; "
@@ -184,7 +184,7 @@ def deliverable(waiting: record.Record, version: str) -> DueMessage:
         topic,
         waiting.body,
         queue_id=int(queue_id),
-        properties=found.encoded(version),
+        properties=own.encoded(version),
         flag=waiting.flag,
         sys_flag=waiting.sys_flag,
         born_timestamp=waiting.born_timestamp,
@@ -342,16 +342,16 @@ class DelayService:
         if is_address(tags_code):
             tags_code = ConsumeQueueExt(self._store.reading, SCHEDULE_TOPIC, level - 1).tags_code(tags_code)
             if is_address(tags_code):
-                found = self._store.record_at(physical)
-                tags_code = now if found is None else found.store_timestamp + delay
+                stored = self._store.record_at(physical)
+                tags_code = now if stored is None else stored.store_timestamp + delay
         return now if tags_code > now + delay else tags_code
 
     def _message(self, physical: int) -> DueMessage | None:
         """Return the message to put for an entry, or None."""
-        found = self._store.record_at(physical)
-        if found is not None:
+        stored = self._store.record_at(physical)
+        if stored is not None:
             try:
-                message = deliverable(found, self._store.release)
+                message = deliverable(stored, self._store.release)
             except ValueError as error:
                 self.failure = str(error)
             else:

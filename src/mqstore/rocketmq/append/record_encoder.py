@@ -109,8 +109,8 @@ class BatchColumns:
     @property
     def sizes(self) -> Longs:
         """Bytes of each record."""
-        found: Longs = self.fields[frames.SIZE]
-        return found
+        sizes: Longs = self.fields[frames.SIZE]
+        return sizes
 
     def holding(self, parts: Parts) -> NDArray[np.bool_]:
         """Return which property texts contain one of these parts."""
@@ -189,11 +189,11 @@ class BatchColumns:
         trailing = version_rules(version).ends_with_separator
         texts = property_texts(by_name, n, trailing=trailing, drop_crc=property_crc or stored, first_row=first_row)
         fields[frames.PROPERTIES_START], fields[frames.PROPERTIES_LENGTH] = texts.starts, texts.lengths
-        found = cls(fields, hosts, bodies.data, topics, texts.data, group, groups, encode.PROPERTY_CRC if property_crc else 0)
-        found._check(version, max_message_size, first_row)
+        columns = cls(fields, hosts, bodies.data, topics, texts.data, group, groups, encode.PROPERTY_CRC if property_crc else 0)
+        columns._check(version, max_message_size, first_row)
         if 2 * np.count_nonzero(fields[frames.BODY_LENGTH] >= _LONG_BODY) > n:
-            fields[frames.BODY_CRC] = crc_of_spans(found.bodies, fields[frames.BODY_START], fields[frames.BODY_LENGTH])
-        return found
+            fields[frames.BODY_CRC] = crc_of_spans(columns.bodies, fields[frames.BODY_START], fields[frames.BODY_LENGTH])
+        return columns
 
     def _check(self, version: str, max_message_size: int, first_row: int) -> None:
         lengths = self.fields[frames.PROPERTIES_LENGTH]
@@ -415,6 +415,6 @@ def _as_given(texts: Spans, named: Mapping[str, Spans], drop_crc: bool, first_ro
     texts = texts._replace(lengths=np.maximum(texts.lengths, 0))
     if not drop_crc:
         return texts
-    kept = [without_property(texts.value(k), CRC_NAME) for k in range(len(texts.lengths))]
-    ends = np.cumsum([0, *map(len, kept)])
-    return Spans(_bytes(b"".join(kept)), ends[:-1], np.diff(ends))
+    values = [without_property(texts.value(k), CRC_NAME) for k in range(len(texts.lengths))]
+    ends = np.cumsum([0, *map(len, values)])
+    return Spans(_bytes(b"".join(values)), ends[:-1], np.diff(ends))

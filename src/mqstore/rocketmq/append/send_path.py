@@ -97,26 +97,26 @@ def unique_id_time(text: str, now: int, zone: datetime.tzinfo = datetime.UTC) ->
     return int(made)
 
 
-def _encoded_again(found: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
+def _encoded_again(properties: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
     """Return whether a later step of 4.9.3 encodes the properties again, from the map that still has WAIT."""
-    if (found.get("TRAN_MSG") or "").lower() == "true":
+    if (properties.get("TRAN_MSG") or "").lower() == "true":
         return True
     plain = sys_flag & record.TRANSACTION_MASK in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
-    level = found.get("DELAY")
+    level = properties.get("DELAY")
     if plain and level is not None and level.lstrip("+-").isdecimal() and int(level) > 0:
         return True
-    return multi_dispatch and bool((found.get("INNER_MULTI_DISPATCH") or "").strip())
+    return multi_dispatch and bool((properties.get("INNER_MULTI_DISPATCH") or "").strip())
 
 
-def _with_broker_properties(found: JavaMap, version: str, cluster: str, region: str, ids: UniqueIds | None) -> JavaMap:
+def _with_broker_properties(properties: JavaMap, version: str, cluster: str, region: str, ids: UniqueIds | None) -> JavaMap:
     if version_rules(version).adds_to_request:
-        found.put("MSG_REGION", region)
-        found.put("TRACE_ON", "true")
-        found = parsed(found.encoded(version), version)  # the two are added to the request, whose text is then parsed again
-        if ids is not None and not found.get("UNIQ_KEY"):
-            found.put("UNIQ_KEY", ids.next())
-    found.put("CLUSTER", cluster)
-    return found
+        properties.put("MSG_REGION", region)
+        properties.put("TRACE_ON", "true")
+        properties = parsed(properties.encoded(version), version)  # the two are added to the request, whose text is then parsed again
+        if ids is not None and not properties.get("UNIQ_KEY"):
+            properties.put("UNIQ_KEY", ids.next())
+    properties.put("CLUSTER", cluster)
+    return properties
 
 
 def as_sent(
@@ -136,13 +136,13 @@ def as_sent(
     given = property_text(message, version)
     properties = _rearranged(given, version, cluster, region)
     if properties is None:
-        found = parsed(given, version)
-        found = _with_broker_properties(found, version, cluster, region, ids)
+        sent = parsed(given, version)
+        sent = _with_broker_properties(sent, version, cluster, region, ids)
         if not version_rules(version).keeps_wait:
-            wait = found.remove("WAIT")
-            if wait is not None and _encoded_again(found, message.sys_flag, multi_dispatch):
-                found.put("WAIT", wait)
-        properties = found.encoded(version)
+            wait = sent.remove("WAIT")
+            if wait is not None and _encoded_again(sent, message.sys_flag, multi_dispatch):
+                sent.put("WAIT", wait)
+        properties = sent.encoded(version)
     return Message(
         message.topic,
         message.body,
@@ -170,8 +170,8 @@ def _rearranged(properties: bytes, version: str, cluster: str, region: str) -> b
     if order is None or not all(half[2] for half in halves):
         return None
     pieces += (b"TRACE_ON\x01true", b"MSG_REGION\x01" + region.encode(), b"CLUSTER\x01" + cluster.encode("utf-8", "surrogatepass"))
-    found = b"\x02".join([pieces[number] for number in order])
-    return found + b"\x02" if version_rules(version).ends_with_separator else found
+    text = b"\x02".join([pieces[number] for number in order])
+    return text + b"\x02" if version_rules(version).ends_with_separator else text
 
 
 @lru_cache(1024)
@@ -184,17 +184,17 @@ def _order(names: tuple[bytes, ...], version: str) -> tuple[int, ...] | None:
     rules = version_rules(version)
     if len(set(names)) < len(names) or not _EXTRAORDINARY.isdisjoint(names) or (rules.adds_to_request and b"UNIQ_KEY" not in names):
         return None
-    found = JavaMap(rules.property_buckets)
+    table = JavaMap(rules.property_buckets)
     for number, name in enumerate(names):
-        found.put(name.decode("ascii"), str(number))
+        table.put(name.decode("ascii"), str(number))
     if rules.adds_to_request:
-        found.put("MSG_REGION", "-2")
-        found.put("TRACE_ON", "-3")
-        found = JavaMap.of(dict(found.items()), rules.property_buckets)  # as in `_with_broker_properties`
-    found.put("CLUSTER", "-1")
+        table.put("MSG_REGION", "-2")
+        table.put("TRACE_ON", "-3")
+        table = JavaMap.of(dict(table.items()), rules.property_buckets)  # as in `_with_broker_properties`
+    table.put("CLUSTER", "-1")
     if not rules.keeps_wait:
-        found.remove("WAIT")
-    return tuple(int(number) for _, number in found.items())
+        table.remove("WAIT")
+    return tuple(int(number) for _, number in table.items())
 
 
 def batch_as_sent(
@@ -206,9 +206,9 @@ def batch_as_sent(
     ids: UniqueIds | None = None,
 ) -> MessageBatch:
     """Return the batch as the broker passes it to its store: only the shared properties change."""
-    found = parsed(property_text(batch.envelope, version), version)
-    found = _with_broker_properties(found, version, cluster, region, ids)
-    return replace(batch, envelope=batch.envelope.replaced(properties=found.encoded(version)))
+    properties = parsed(property_text(batch.envelope, version), version)
+    properties = _with_broker_properties(properties, version, cluster, region, ids)
+    return replace(batch, envelope=batch.envelope.replaced(properties=properties.encoded(version)))
 
 
 def sent_back(source: record.Record, group: str, delay_level: int, max_reconsume: int, version: str, *, queue_id: int = 0) -> Message:
@@ -217,19 +217,19 @@ def sent_back(source: record.Record, group: str, delay_level: int, max_reconsume
     delay_level: 0 lets the number of attempts decide, below 0 gives up. max_reconsume: attempts after which it is a dead letter. queue_id:
     of the retry topic; a dead letter goes to queue 0. The store delays a message with a level above 0.
     """
-    found = parsed(source.properties, version)
-    if found.get("RETRY_TOPIC") is None:
-        found.put("RETRY_TOPIC", source.topic)
-    found.put("WAIT", "false")
+    properties = parsed(source.properties, version)
+    if properties.get("RETRY_TOPIC") is None:
+        properties.put("RETRY_TOPIC", source.topic)
+    properties.put("WAIT", "false")
     dead = delay_level < 0 or source.reconsume_times >= max_reconsume
-    found.put("DELAY", "0" if dead else str(delay_level or 3 + source.reconsume_times))
-    if not (found.get("ORIGIN_MESSAGE_ID") or "").strip():
-        found.put("ORIGIN_MESSAGE_ID", record.offset_message_id(record.parse_host(source.store_host), source.physical_offset))
+    properties.put("DELAY", "0" if dead else str(delay_level or 3 + source.reconsume_times))
+    if not (properties.get("ORIGIN_MESSAGE_ID") or "").strip():
+        properties.put("ORIGIN_MESSAGE_ID", record.offset_message_id(record.parse_host(source.store_host), source.physical_offset))
     return Message(
         dead_letter_topic(group) if dead else retry_topic(group),
         source.body,
         queue_id=0 if dead else queue_id,
-        properties=found.encoded(version),
+        properties=properties.encoded(version),
         flag=source.flag,
         sys_flag=source.sys_flag,
         born_timestamp=source.born_timestamp,

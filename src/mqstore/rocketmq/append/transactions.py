@@ -133,8 +133,8 @@ class Transactions:
 
         producer_group: if given, must be the group that prepared the message. Raises NotFoundError, RefusedError.
         """
-        with self._settling(physical_offset, producer_group) as (found, queue_offset):
-            put = self._store.put(half_message.committed(found, self._store.release))
+        with self._settling(physical_offset, producer_group) as (half, queue_offset):
+            put = self._store.put(half_message.committed(half, self._store.release))
             if put.stored:
                 self._put_op(queue_offset)
             return put
@@ -152,7 +152,7 @@ class Transactions:
         with self._lock:
             self._store.wait_dispatched()
             self._read_ops()
-            return [found for queue_offset, found in self._halves(self._progress(HALF_TOPIC)) if not self._is_settled(queue_offset, found)]
+            return [half for queue_offset, half in self._halves(self._progress(HALF_TOPIC)) if not self._is_settled(queue_offset, half)]
 
     def check(
         self,
@@ -176,8 +176,8 @@ class Transactions:
             counts = dict.fromkeys(CheckRun.__slots__[:-1], 0)
             failure = ""
             try:
-                for queue_offset, found in self._halves(started):
-                    what, renewed = self._check_one(queue_offset, found, moment, timeout, max_checks)
+                for queue_offset, half in self._halves(started):
+                    what, renewed = self._check_one(queue_offset, half, moment, timeout, max_checks)
                     counts[what] += 1
                     progress = queue_offset + 1
                     if renewed is not None:
@@ -193,24 +193,24 @@ class Transactions:
             return CheckRun(**counts, failure=failure)
 
     def _check_one(
-        self, queue_offset: int, found: record.Record, now: int, timeout: int, max_checks: int
+        self, queue_offset: int, half: record.Record, now: int, timeout: int, max_checks: int
     ) -> tuple[str, record.Record | None]:
         """Return (field of `CheckRun` to count, renewed record whose producer is to be asked)."""
-        if self._is_settled(queue_offset, found):
+        if self._is_settled(queue_offset, half):
             return "settled", None
         if queue_offset in self._underway:
             raise _EndOfCheckError
         version = self._store.release
-        properties = found.property_map()
+        properties = half.property_map()
         text = properties.get(half_message.CHECK_TIMES)
         times = 0 if text is None else _int_or_minus_1(text)
-        age = now - found.born_timestamp
+        age = now - half.born_timestamp
         if text is not None and times >= max_checks:
-            self._put(half_message.given_up(found, version))
+            self._put(half_message.given_up(half, version))
             return "given_up", None
         times += 1
         if age > self._store.config.file_reserved_hours * 3_600_000:
-            self._put(half_message.given_up(found, version, check_times=times))
+            self._put(half_message.given_up(half, version, check_times=times))
             return "given_up", None
         seconds = properties.get(half_message.IMMUNITY)
         if seconds is not None:
@@ -218,12 +218,12 @@ class Transactions:
             if age < immunity:
                 known_by = properties.get(half_message.PREPARED_QUEUE_OFFSET)
                 prepared = queue_offset if known_by is None else _int_or_minus_1(known_by)
-                put = self._put(half_message.renewed(found, version, check_times=times, prepared_queue_offset=prepared))
+                put = self._put(half_message.renewed(half, version, check_times=times, prepared_queue_offset=prepared))
                 self._renewed[queue_offset] = put.queue_offset
                 return "postponed", None
         elif 0 <= age <= timeout:
             raise _EndOfCheckError
-        put = self._put(half_message.renewed(found, version, check_times=times))
+        put = self._put(half_message.renewed(half, version, check_times=times))
         self._renewed[queue_offset] = put.queue_offset
         stored = self._store.record_at(put.physical_offset)
         if stored is None:
@@ -239,19 +239,19 @@ class Transactions:
     @contextlib.contextmanager
     def _settling(self, physical_offset: int, producer_group: str | None) -> Iterator[tuple[record.Record, int]]:
         """Yield (half record, queue offset of its latest renewal), protected from any other decision meanwhile."""
-        found = self._store.record_at(physical_offset)
-        if found is None or found.topic != HALF_TOPIC:
-            what = "no record" if found is None else f"a record of {found.topic}"
+        half = self._store.record_at(physical_offset)
+        if half is None or half.topic != HALF_TOPIC:
+            what = "no record" if half is None else f"a record of {half.topic}"
             raise NotFoundError(
                 f"there is no half message at {physical_offset}, but {what}; give the physical offset that prepare returned"
             )
-        group = found.property_map().get("PGROUP")
+        group = half.property_map().get("PGROUP")
         if producer_group is not None and group != producer_group:
             raise RefusedError(f"the half message at {physical_offset} was prepared by {group}, not by {producer_group}")
         with self._lock:
             if self._op_read < 0:
                 self._read_ops()
-            queue_offset = self._latest(found.queue_offset)
+            queue_offset = self._latest(half.queue_offset)
             if queue_offset in self._settled or queue_offset in self._underway or queue_offset < self._progress(HALF_TOPIC):
                 raise RefusedError(
                     f"the half message at {physical_offset} is no longer undecided: it was committed, rolled back, put aside or renewed; "
@@ -259,7 +259,7 @@ class Transactions:
                 )
             self._underway.add(queue_offset)
         try:
-            yield found, queue_offset
+            yield half, queue_offset
         finally:
             with self._lock:
                 self._underway.discard(queue_offset)
@@ -277,10 +277,10 @@ class Transactions:
             queue_offset = self._renewed[queue_offset]
         return queue_offset
 
-    def _is_settled(self, queue_offset: int, found: record.Record) -> bool:
+    def _is_settled(self, queue_offset: int, half: record.Record) -> bool:
         if queue_offset in self._settled:
             return True
-        known_by = found.property_map().get(half_message.PREPARED_QUEUE_OFFSET)
+        known_by = half.property_map().get(half_message.PREPARED_QUEUE_OFFSET)
         return known_by is not None and _int_or_minus_1(known_by) in self._settled
 
     def _progress(self, topic: str) -> int:
@@ -307,8 +307,8 @@ class Transactions:
         """Read the op messages that were added since the last time."""
         if self._op_read < 0:
             self._op_read = self._progress(OP_TOPIC)
-        for queue_offset, found in self._records(OP_TOPIC, self._op_read):
-            self._note_op(queue_offset, () if found is None else half_message.settled_by(found))
+        for queue_offset, op in self._records(OP_TOPIC, self._op_read):
+            self._note_op(queue_offset, () if op is None else half_message.settled_by(op))
             self._op_read = queue_offset + 1
 
     def _note_op(self, queue_offset: int, named: tuple[int, ...]) -> None:
@@ -316,7 +316,7 @@ class Transactions:
         self._settled.update(named)
 
     def _halves(self, start: int) -> Iterator[tuple[int, record.Record]]:
-        return ((at, found) for at, found in self._records(HALF_TOPIC, start) if found is not None)
+        return ((at, half) for at, half in self._records(HALF_TOPIC, start) if half is not None)
 
     def _records(self, topic: str, start: int) -> Iterator[tuple[int, record.Record | None]]:
         """Yield (queue offset, record) from an offset to the current end; None for a lost record."""

@@ -50,11 +50,14 @@ class BrokerConfig:
     message_index_safe: bool | None = None
     check_crc_on_recover: bool | None = None
     force_verify_prop_crc: bool | None = None
-    duplication_enable: bool | None = None
     recheck_reput_offset_from_cq: bool | None = None
     store_path_root_dir: str | None = None
     store_path_commit_log: str | None = None
     read_only_commit_log_store_paths: str | None = None
+    store_path_dledger_commit_log: str | None = None
+    store_path_epoch_file: str | None = None
+    store_path_broker_identity: str | None = None
+    tiered_store_file_path: str | None = None
     store_type: str | None = None
     batch_topics: tuple[str, ...] = ()
     source: Path | None = None
@@ -91,7 +94,6 @@ _SWITCHES = {
     "messageIndexSafe": "message_index_safe",
     "checkCRCOnRecover": "check_crc_on_recover",
     "forceVerifyPropCRC": "force_verify_prop_crc",
-    "duplicationEnable": "duplication_enable",
     "recheckReputOffsetFromCq": "recheck_reput_offset_from_cq",
 }
 _STRINGS = {
@@ -99,9 +101,20 @@ _STRINGS = {
     "storePathRootDir": "store_path_root_dir",
     "storePathCommitLog": "store_path_commit_log",
     "readOnlyCommitLogStorePaths": "read_only_commit_log_store_paths",
+    "storePathDLedgerCommitLog": "store_path_dledger_commit_log",
+    "storePathEpochFile": "store_path_epoch_file",
+    "storePathBrokerIdentity": "store_path_broker_identity",
+    "tieredStoreFilePath": "tiered_store_file_path",
     "storeType": "store_type",
 }
 _QUEUE_TYPE = "queueType."
+SIZES = tuple(_SIZES)
+PATHS = tuple(name for name in _STRINGS if "Path" in name)
+
+
+def is_known(setting: str) -> bool:
+    """Return whether a setting is parsed; a broker has many more that do not affect how its store is read."""
+    return setting in _SIZES or setting in _SWITCHES or setting in _STRINGS or setting.startswith(_QUEUE_TYPE)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -125,7 +138,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]), text)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPES.get(match[2], match[2]), text)
 
 
 def properties(raw: bytes) -> dict[str, str]:

@@ -32,7 +32,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mqstore.errors import CannotOpenError, UsageError
+from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load
@@ -48,12 +48,13 @@ _BESIDE = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.
 class ConfiguredPath:
     """A place that a configuration names. setting: by which, with its file and line; configured: as it stands there.
 
-    path: the place here, None if there is none.
+    path: the place here, None if there is none; is_file: whether a file has that place.
     """
 
     setting: str
     configured: str
     path: Path | None
+    is_file: bool = False
 
 
 def split_paths(text: str | None) -> list[str]:
@@ -93,16 +94,34 @@ def locate(config: BrokerConfig, root: Path, setting: str, configured: str) -> C
     else:
         below = relative_to_root(configured, of_root)
         places = [] if below is None else [Path(os.path.normpath(root / below))]
-    return ConfiguredPath(where, configured, next((place for place in places if place.is_dir()), None))
+    here = next((place for place in places if os.path.isdir(place)), None)
+    file = here is None and any(os.path.exists(place) for place in places if "\0" not in str(place))
+    return ConfiguredPath(where, configured, here, file)
 
 
 def log_paths(config: BrokerConfig, root: Path) -> tuple[ConfiguredPath, ...]:
-    """Return the directories of the log that a configuration names, those that the broker writes to first; empty if it names none."""
+    """Return the directories of the log that a configuration names, those that the broker writes to first; empty if it names none.
+
+    A directory that is named twice, be it by a link, is returned once.
+    """
     named = [
         *(("storePathCommitLog", path) for path in split_paths(config.store_path_commit_log)),
         *(("readOnlyCommitLogStorePaths", path) for path in split_paths(config.read_only_commit_log_store_paths)),
     ]
-    return tuple(locate(config, root, setting, path) for setting, path in named)
+    every = [locate(config, root, setting, path) for setting, path in named]
+    by_place = {each.configured if each.path is None else os.path.realpath(each.path): each for each in reversed(every)}
+    return tuple(each for each in every if each in by_place.values())
+
+
+def refuse_second_log(config: BrokerConfig, root: Path) -> None:
+    """Raise TargetError if a configuration says that the log of the store at a root is elsewhere: it would be written twice."""
+    own = os.path.realpath(root / LOG)
+    for each in log_paths(config, root):
+        if each.path is None or os.path.realpath(each.path) != own:
+            raise TargetError(
+                f"{each.setting} says that the log of {root} is at {each.configured}, and a second one is not begun in {root / LOG}; "
+                "put the log there and correct that line, or remove the line if it is of another store"
+            )
 
 
 def found_beside(root: Path) -> BrokerConfig | None:
@@ -112,6 +131,20 @@ def found_beside(root: Path) -> BrokerConfig | None:
         if path.is_file():
             with contextlib.suppress(CannotOpenError, UsageError):  # of another program, or damaged
                 return load(path)
+    return None
+
+
+def unread_beside(root: Path) -> str | None:
+    """Return why a configuration in a store or beside it cannot be read, as a sentence with its path; None if each can, or is absent."""
+    for name in _BESIDE:
+        path = Path(os.path.normpath(root / name))
+        if path.is_dir():
+            return f"{path} is a directory"
+        if path.exists():
+            try:
+                load(path)
+            except (CannotOpenError, UsageError) as error:
+                return str(error)
     return None
 
 

@@ -47,8 +47,8 @@ _ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def _escape(found: re.Match[str]) -> str:
-    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04X}"
+def _escape(match: re.Match[str]) -> str:
+    return _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}"
 
 
 def _string(text: str) -> str:
@@ -95,8 +95,8 @@ class DataVersion:
     @classmethod
     def of(cls, value: object, clock: Callable[[], int] = now_ms) -> DataVersion:
         """Read the data version in a parsed file; a value that is not one gives a new version dated now."""
-        found = value if isinstance(value, dict) else {}
-        numbers = {name: found.get(name) for name in ("timestamp", "counter", "stateVersion")}
+        fields = value if isinstance(value, dict) else {}
+        numbers = {name: fields.get(name) for name in ("timestamp", "counter", "stateVersion")}
         timestamp, counter, state = (number if type(number) is int else None for number in numbers.values())
         return cls(clock() if timestamp is None else timestamp, counter or 0, state or 0)
 
@@ -171,10 +171,10 @@ class ConfigWriter:
     def write(self, directory: DurableDirectory, text: Callable[[], str]) -> bool:
         """Save what `text` returns, unless the last write was the same. Returns whether it was written."""
         with self._lock:
-            wanted = text()
-            if wanted == self._written:
+            content = text()
+            if content == self._written:
                 return False
             self._written = None  # a write that fails half-way must be repeated by the next
-            save(directory, self.relative, wanted, self.version)
-            self._written = wanted
+            save(directory, self.relative, content, self.version)
+            self._written = content
             return True

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mqstore.errors import NotFoundError, UsageError
@@ -76,7 +76,8 @@ class OffsetTable:
     """The offsets a broker would load. offsets: (group, topic) -> queue id -> next offset.
 
     unsplit: keys that are not a topic and a group separated by one @; a broker keeps them, but finds no group in them.
-    of_5: the file has properties that only 5.x writes. used: the main file, its .bak, a RocksDB database, or None.
+    of_5: the file has properties that only 5.x writes. used: the main file, its .bak, a RocksDB database, or None. file: which file.
+    doubt: a clause about the other file, which the broker loads instead if enableLmq is what is not known here; empty if there is none.
     """
 
     offsets: dict[tuple[str, str], ByQueue] = field(default_factory=dict)
@@ -84,6 +85,13 @@ class OffsetTable:
     of_5: bool = False
     used: Literal["main", "bak", "database"] | None = None
     findings: tuple[Damage, ...] = ()
+    file: str = CONSUMER_OFFSETS
+    doubt: str = ""
+
+    @property
+    def number(self) -> int:
+        """The number of offsets: one for each queue of each group."""
+        return sum(map(len, (*self.offsets.values(), *self.unsplit.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +110,15 @@ def _parse_offsets(value: object) -> tuple[ByQueue, int]:
     """Return (offset by queue id, number of invalid items) of one inner map."""
     if not isinstance(value, dict):
         return {}, 1
-    found: ByQueue = {}
+    offsets: ByQueue = {}
     odd = 0
     for name, number in value.items():
         digits = name.removeprefix("-")
         if digits.isascii() and digits.isdigit() and len(digits) <= 10 and -(1 << 31) <= int(name) < 1 << 31 and _is_i64(number):
-            found[int(name)] = number
+            offsets[int(name)] = number
         else:
             odd += 1
-    return found, odd
+    return offsets, odd
 
 
 def table(value: dict[str, Any], relative: str) -> tuple[dict[tuple[str, str], ByQueue], dict[str, ByQueue], list[Damage]]:
@@ -139,14 +147,36 @@ def table(value: dict[str, Any], relative: str) -> tuple[dict[tuple[str, str], B
 
 
 def load_offset_table(directory: ReadOnlyDirectory, *, lmq: bool | None = None) -> OffsetTable:
-    """Read the offset table of a store. lmq: whether the broker runs with LMQ; if None, the LMQ file is read if it exists."""
-    if lmq is None:
-        lmq = directory.exists(LMQ_OFFSETS) or directory.exists(f"{LMQ_OFFSETS}.bak")
-    relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
+    """Read the offset table of a store. lmq: whether the broker runs with LMQ, None if that is not known.
+
+    It is then seen from the files: the one that is there, of two the one that has offsets, of two with offsets that of LMQ.
+    """
+    if lmq is not None:
+        used, other = _load(directory, LMQ_OFFSETS if lmq else CONSUMER_OFFSETS), _load(directory, CONSUMER_OFFSETS if lmq else LMQ_OFFSETS)
+        passed_over = other.number if not used.number else 0
+        doubt = f"{other.file} has {passed_over} offsets, and a broker with enableLmq={str(lmq).lower()} does not load it"
+        return replace(used, doubt=doubt if passed_over else "")
+    if not _exists(directory, LMQ_OFFSETS):
+        return _load(directory, CONSUMER_OFFSETS)
+    used, other = _load(directory, LMQ_OFFSETS), _load(directory, CONSUMER_OFFSETS)
+    if other.number and not used.number:
+        used, other = other, used
+    if not other.number and not (used.number and used.file == CONSUMER_OFFSETS):
+        return used
+    holds = f"{other.number} offsets" if other.number else "no offset"
+    setting = f"enableLmq={'false' if used.file == LMQ_OFFSETS else 'true'}"
+    return replace(used, doubt=f"a broker with {setting} does not load {used.file}, but {other.file}, which has {holds}")
+
+
+def _exists(directory: ReadOnlyDirectory, relative: str) -> bool:
+    return directory.exists(relative) or directory.exists(f"{relative}.bak")
+
+
+def _load(directory: ReadOnlyDirectory, relative: str) -> OffsetTable:
     file = fastjson.load(directory, relative)
     offsets, unsplit, findings = table(file.value, relative)
     of_5 = "dataVersion" in file.value or "groupTopicMap" in file.value
-    return OffsetTable(offsets, unsplit, of_5, file.used, (*file.findings, *findings))
+    return OffsetTable(offsets, unsplit, of_5, file.used, (*file.findings, *findings), relative)
 
 
 def load_delay_offsets(directory: ReadOnlyDirectory) -> DelayOffsets:
@@ -204,9 +234,9 @@ class ConsumerOffsets:
         file = fastjson.load(reading, made._writer.relative)
         findings = list(file.findings)
         for name in ("offsetTable", "lmqOffsetTable"):
-            found, unsplit, odd = table({name: file.value.get(name)}, made._writer.relative)
+            offsets, unsplit, odd = table({name: file.value.get(name)}, made._writer.relative)
             findings += odd
-            by_key = {f"{topic}@{group}": by_queue for (group, topic), by_queue in found.items()} | unsplit
+            by_key = {f"{topic}@{group}": by_queue for (group, topic), by_queue in offsets.items()} | unsplit
             part = file.value.get(name)
             keys = part if isinstance(part, dict) else ()
             if name == "offsetTable":
@@ -284,9 +314,9 @@ class ConsumerOffsets:
         min_offset: of the queue. first_entry: where the record at queue offset 0 would be read from; none: there is no such entry.
         zero_if_not_found: field of the request, 5.3.3 only.
         """
-        found = self.query(group, topic, queue_id)
-        if found >= 0:
-            return found
+        offset = self.query(group, topic, queue_id)
+        if offset >= 0:
+            return offset
         if min_offset > 0:
             return None
         if not self._rules.answers_from_memory_only:
@@ -310,11 +340,11 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> bool:
         """Replace a group's offsets in a topic by those of another group. Returns False if the source has none."""
         with self._lock:
-            found = self._table.get(f"{topic}@{source}")
-            if found is None:
+            offsets = self._table.get(f"{topic}@{source}")
+            if offsets is None:
                 return False
-            self._count += len(found) - len(self._table.get(f"{topic}@{target}", ()))
-            self._table[f"{topic}@{target}"] = dict(found)
+            self._count += len(offsets) - len(self._table.get(f"{topic}@{target}", ()))
+            self._table[f"{topic}@{target}"] = dict(offsets)
             return True
 
     def remove(self, group: str) -> int:
@@ -361,8 +391,8 @@ class ConsumerOffsets:
 
     def lag(self, group: str, topic: str, max_offsets: Mapping[int, int]) -> ByQueue:
         """Return each queue's maximum minus the group's offset. Queues without an offset are left out."""
-        found = self.by_queue(group, topic)
-        return {queue_id: high - found[queue_id] for queue_id, high in max_offsets.items() if queue_id in found}
+        committed = self.by_queue(group, topic)
+        return {queue_id: high - committed[queue_id] for queue_id, high in max_offsets.items() if queue_id in committed}
 
     # resets
 

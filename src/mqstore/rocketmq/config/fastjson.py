@@ -55,7 +55,7 @@ def _refuse(constant: str) -> NoReturn:
 
 def parse(text: str) -> dict[str, Any]:
     """Parse the object in text; keys are strings. Raises ValueError for anything else, however deep or long."""
-    quoted = _TOKEN.sub(lambda found: found[1] or f'"{found[2]}"', text)
+    quoted = _TOKEN.sub(lambda match: match[1] or f'"{match[2]}"', text)
     try:
         value = json.loads(quoted, parse_constant=_refuse)
     except RecursionError:

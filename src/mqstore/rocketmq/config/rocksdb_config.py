@@ -65,8 +65,8 @@ def json_version(value: object) -> DataVersion | None:
     """Return the `dataVersion` of a JSON file; None if it has none."""
     if not isinstance(value, dict):
         return None
-    found = [value.get(name, 0) for name in ("stateVersion", "counter", "timestamp")]
-    return (found[0], found[1], found[2]) if all(isinstance(number, int) for number in found) else None
+    numbers = [value.get(name, 0) for name in ("stateVersion", "counter", "timestamp")]
+    return (numbers[0], numbers[1], numbers[2]) if all(isinstance(number, int) for number in numbers) else None
 
 
 def parse_key_v2(key: bytes) -> tuple[int, tuple[Any, ...]] | None:
@@ -107,11 +107,11 @@ class _Reading:
             if self._database.relative != V2:
                 yield (key.decode("utf-8", "replace"),), value
             elif len(key) > 3 and key[3] == _DATA and key[1:3] == _INT16.pack(self._number):
-                found = parse_key_v2(key)
-                if found is None:
+                parts = parse_key_v2(key)
+                if parts is None:
                     self._odd += 1
                 else:
-                    yield found[1], value
+                    yield parts[1], value
 
     def objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (name, parsed JSON)."""
@@ -126,8 +126,8 @@ class _Reading:
 
     def number_of(self, value: bytes) -> int | None:
         if len(value) == 8:
-            found: int = _INT64.unpack(value)[0]
-            return found
+            number: int = _INT64.unpack(value)[0]
+            return number
         self._odd += 1
         return None
 

@@ -357,19 +357,19 @@ class Topics(_ConfigTable):
 
     def get(self, name: str) -> TopicConfig | None:
         """Return the configuration of a topic, or None."""
-        found: TopicConfig | None = self._read.get(name)
-        if found is None:
+        topic: TopicConfig | None = self._read.get(name)
+        if topic is None:
             with self._lock:
                 held = self._beans.get(name)
                 if held is not None:
-                    found = self._read[name] = topic_of(name, held)
-        return found
+                    topic = self._read[name] = topic_of(name, held)
+        return topic
 
     def put(self, config: TopicConfig) -> TopicConfig | None:
         """Create or change a topic. Returns its previous configuration."""
         with self._lock:
             before = self.get(config.name)
-            self._merge(config.name, _topic_bean(config))
+            self._merge(config.name, topic_bean(config))
             self._data_version.next(self._clock())
             return before
 
@@ -378,10 +378,11 @@ class Topics(_ConfigTable):
         with self._lock:
             for config in system_topics(self.version, cluster=cluster, broker=broker):
                 if config.name not in self._beans:
-                    self._merge(config.name, _topic_bean(config))
+                    self._merge(config.name, topic_bean(config))
 
 
-def _topic_bean(config: TopicConfig) -> dict[str, Any]:
+def topic_bean(config: TopicConfig) -> dict[str, Any]:
+    """Return a topic as `topics.json` and the broker's answers have it."""
     return {
         "attributes": dict(config.attributes),
         "order": config.order,
@@ -403,8 +404,8 @@ class SubscriptionGroups(_ConfigTable):
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """Return the configuration of a group, or None; a field of the wrong type counts as missing."""
-        found: SubscriptionGroupConfig | None = self._read.get(name)
-        if found is None:
+        group: SubscriptionGroupConfig | None = self._read.get(name)
+        if group is None:
             with self._lock:
                 held = self._beans.get(name)
                 if held is not None:
@@ -412,8 +413,8 @@ class SubscriptionGroups(_ConfigTable):
                     same = {
                         own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))
                     }
-                    found = self._read[name] = SubscriptionGroupConfig(name, **same)
-        return found
+                    group = self._read[name] = SubscriptionGroupConfig(name, **same)
+        return group
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
         """Create or change a group. Returns its previous configuration."""

@@ -142,9 +142,9 @@ def _has_files(store: RocketMQStore) -> bool:
 
 def require_configuration(store: RocketMQStore) -> None:
     """Raise UnsupportedError if a database of topics, groups or offsets is damaged or not read: whether a broker starts is not known."""
-    for place in (TOPICS, GROUPS, OFFSETS, V2):
-        database = store.databases.open(place)
-        unread = store.databases.why_unread(place)
+    for path in (TOPICS, GROUPS, OFFSETS, V2):
+        database = store.databases.open(path)
+        unread = store.databases.why_unread(path)
         for family in () if database is None else database.families.values():
             for _ in family.items():
                 pass
@@ -152,7 +152,7 @@ def require_configuration(store: RocketMQStore) -> None:
         if fault is not None:
             state = "is damaged" if unread is None else "is not read"
             raise UnsupportedError(
-                f"it cannot be determined whether a broker starts on {store.path}: {place} is a RocksDB database, which {state}: {fault}"
+                f"it cannot be determined whether a broker starts on {store.path}: {path} is a RocksDB database, which {state}: {fault}"
             )
 
 

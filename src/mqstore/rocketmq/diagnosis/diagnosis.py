@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Set
 import numpy as np
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence
-from mqstore.errors import RefusedError, UnsupportedError
+from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs, redelivery
+from mqstore.repair.repair import ask_for_configuration
+from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
 from mqstore.rocketmq.diagnosis.database_queues import (
     RULES,
     DatabaseQueues,
@@ -34,18 +35,24 @@ from mqstore.rocketmq.diagnosis.database_queues import (
     require_configuration,
     unknown_of_index,
 )
-from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
+from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
+from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
+from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
+from mqstore.rocketmq.repair.plan import plan
+from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.unread_parts import compacted_topics, static_topics
 from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.formatting import command, count
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
+UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known, as below"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
@@ -56,11 +63,16 @@ _FOR_GOOD = frozenset(kind for kind in Kind if kind.subject is Subject.RECORD an
     "offset-past-end",
 }
 _OF_GONE = frozenset(kind for kind in Kind if kind.subject is Subject.QUEUE_ENTRY)
+_MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 QUEUES = "consumequeue"
 NAME_DIGITS = 20  # of a queue file
 _JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def _in_log(item: Damage, store: RocketMQStore) -> bool:
+    return item.file.startswith(f"{store.log.queue.relative}/")
 
 
 def _is_of_log(item: Damage) -> bool:
@@ -115,9 +127,11 @@ class _Work:
         self.evidence: list[Evidence] = []
         self.changes: list[str] = []
         self.unknown: list[str] = []
+        self.of_clients: list[str] = []  # of what is unknown, what new queues and a new index leave unknown
         self.harmless = True
         self.configs: list[LoadedConfig] = []
         self.locked = False
+        self.threads: int | None = None  # those of a whole diagnosis
         self.missing = 0  # messages of which only the places in their queues are left
         self.elsewhere = log_elsewhere(store) if database is None else None
 
@@ -130,10 +144,16 @@ class _Work:
             return Advice(False, command("mqstore", "topics", store), why)
         if report is not None:
             configs = self._config_files()
-            self.evidence += [Evidence.of(item) for item in report.damage if item.file not in configs]
+            self.evidence += [
+                Evidence.of(item)
+                for item in report.damage
+                if item.file not in configs and not (item.kind is Kind.WRONG_SIZE and self._is_removed(item.file))
+            ]
         if self.elsewhere is not None:
             return Advice(None, *self._advice(0, 0))
-        if self.obstacles or (report is not None and any(self._repairable(item) for item in self.evidence)):
+        if self.obstacles or (
+            report is not None and any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence)
+        ):
             return Advice(False if self.obstacles else None, *self._advice(0, 0))
         if report is not None and self._all_well(report):
             return Advice(True, START, KEEPS)
@@ -141,9 +161,20 @@ class _Work:
         return Advice(None, command("mqstore", "diagnose", store), f"see whether a broker starts on it, and what that loses; {what}")
 
     def _all_well(self, report: Report) -> bool:
-        """Return whether the load of a broker has nothing to do: a clean exit, nothing damaged or skipped, and no group past the end."""
-        settled = report.ok and report.coverage.complete and not (report.cautions or self.evidence or self.unknown or self.store.unclean)
-        return settled and self.harmless and all(item.state != "above-max" for item in self.store.view("disk").consumer_offsets())
+        """Return whether the load of a broker has nothing to do: a clean exit, nothing damaged or skipped, no group past the end.
+
+        Where there are delayed messages or no offsets, what is delivered again is a question for the whole diagnosis.
+        """
+        settled = (
+            report.ok
+            and report.coverage.complete
+            and not (report.cautions or self.evidence or self.unknown or self.of_clients or self.store.unclean)
+        )
+        if not (settled and self.harmless) or any(without_offsets(self.store, self.configs)):
+            return False
+        view = self.store.view("disk")
+        delayed = any(queue.topic == SCHEDULE_TOPIC for queue in view.queues())
+        return not delayed and all(item.state != "above-max" for item in view.consumer_offsets())
 
     def _prepare(self) -> Recovery | None:
         """Look for what keeps a broker from starting; return the load, which is yet to be run, if names and sizes allow one."""
@@ -154,31 +185,50 @@ class _Work:
         return self._recover()
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Diagnosis:
-        recovery = self._load(self._prepare())
+        self.threads = threads
+        recovery = self._prepare()
+        recovery = self._load(recovery) if self.elsewhere is None else None  # that of a part of a log shows nothing
         check = SurvivalCheck(self.store, None if self.obstacles else recovery)
         report = check.run(threads, progress)
-        loses = redelivers = 0
+        loses = redelivers = in_hand = 0
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
             self.missing = missing
             loses = check.lost + missing
             self._add_damage([item for item in report.damage if _is_of_log(item)])
-            self._add_losses(check, missing)
+            of_files = sum(item.messages for item in report.damage if item.kind is Kind.MISSING_FILE and _in_log(item, self.store))
+            self._add_losses(check, missing, of_files)
             self._add_unlisted_ranges(report.damage)
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
+            self.of_clients += (
+                f"which messages of topic {topic!r} consumers get: it is compacted, and what a broker keeps of each key is not read"
+                for topic in self.store.topics.compacted
+            )
+            self.of_clients += compacted_topics(self.store.directory)
+            self.of_clients += (f"what clients get of {sentence}" for sentence in static_topics(self.store.directory))
             self._add_changes(recovery)
+            self._add_missing_index(recovery, check.unindexed)
             self._add_database(recovery)
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
             again = redelivery(self.store, RecoveredView(self.store, recovery, self.profile), self.configs, check.last_timestamp)
             redelivers = again.messages
             self.harmless &= not redelivers
+            in_hand = again.in_hand
             self.evidence += again.evidence
-            self.unknown += again.unknown
+            self.of_clients += again.unknown
         else:
             self.evidence += [Evidence.of(item) for item in report.damage]
-        next_, why = self._advice(check.lost, redelivers)
+            if self.elsewhere is not None and not self.obstacles:
+                loses = self.elsewhere.messages
+                if self.elsewhere.state == "absent":
+                    self.unknown.append("how many of these messages had expired before the log was lost")
+                self.evidence += [Evidence("note", ".", note) for note in report.notes]
+        self.unknown += self.of_clients
+        next_, why = self._advice(check.lost, redelivers, loaded=recovery is not None)
+        if self.elsewhere is None:
+            self.evidence += [Evidence("note", ".", sentence) for sentence in self._assumed()]
         return Diagnosis(
             store=str(self.store.path),
             family="rocketmq",
@@ -186,13 +236,14 @@ class _Work:
             rules=self.rules if self.database is None else RULES,
             starts=not self.obstacles,
             loses=loses,
-            redelivers=redelivers,
+            redelivers=redelivers + in_hand,
             next=next_,
             why=why,
             changes=tuple(self.changes),
             harmless=self.harmless,
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *self.evidence),
+            without="" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
         )
 
     # 1: what keeps a broker from starting
@@ -209,9 +260,10 @@ class _Work:
             self.unknown.append("whether a broker has the store open")
 
     def _check_configs(self) -> None:
-        lmq = self.store.config.enable_lmq
-        if lmq is None:
-            lmq = self.store.directory.exists("config/lmqConsumerOffset.json")
+        table = self.store.offset_table
+        lmq = table.file == LMQ_OFFSETS
+        if table.doubt:
+            self.of_clients.append(f"where the groups continue: {table.doubt}")
         for config in loaded_configs(self.store.directory, further=version_rules(self.rules).has_further_files, lmq=lmq):
             self.configs.append(config)
             fault = config.fault or "the file is missing"
@@ -232,13 +284,13 @@ class _Work:
         for item in store.unread_directories:
             self.unknown.append(f"what is in {item.file}: {item.detail}")
         self._check_queue_types()
-        for place in directories_in_index(store) if store.config.message_index_enable is not False else ():
-            sentence = f"{place} is a directory, and the broker takes it for an index file"
+        for path in directories_in_index(store) if store.config.message_index_enable is not False else ():
+            sentence = f"{path} is a directory, and the broker takes it for an index file"
             if version_rules(self.rules).starts_with_directory_in_index:
                 self.harmless = False
-                self.evidence.append(Evidence("keys-lost", place, f"{sentence}: it does not load the index files after it"))
+                self.evidence.append(Evidence("keys-lost", path, f"{sentence}: it does not load the index files after it"))
             else:
-                self.obstacles.append(Evidence("refused", place, f"{sentence}: it does not start"))
+                self.obstacles.append(Evidence("refused", path, f"{sentence}: it does not start"))
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
@@ -256,7 +308,7 @@ class _Work:
                 store.rules(self.asked),
                 self.rules,
                 unclean=store.unclean,
-                recovered_files=self.profile.recovered_files,
+                of=self.profile,
             )
         except RefusedError as error:
             self._refuse(error)
@@ -279,9 +331,9 @@ class _Work:
 
     def _refusal(self, sentence: str) -> Evidence:
         """Return a refusal of the simulated load as evidence: the sentence begins with the file, if it is about one."""
-        found = _ABOUT_A_FILE.match(sentence)
-        file = found[1] if found is not None else self.store.log.queue.relative
-        kind = next((str(item.kind) for item in self.store.findings if item.file == file), "refused" if found is None else "wrong-size")
+        match = _ABOUT_A_FILE.match(sentence)
+        file = match[1] if match is not None else self.store.log.queue.relative
+        kind = next((str(item.kind) for item in self.store.findings if item.file == file), "refused" if match is None else "wrong-size")
         return Evidence(kind, file, f"{sentence}; the broker does not start")
 
     def _check_queue_types(self) -> None:
@@ -290,20 +342,21 @@ class _Work:
             return
         batch = {*self.store.topics.batch_topics, *self.store.config.batch_topics}
         known = self.store.directory.exists("config/topics.json") or bool(self.store.config.batch_topics)
-        for place, topics in (
+        for path, topics in (
             ("consumequeue", {queue.topic for queue in self.store.consume_queues()} & batch),
             ("batchconsumequeue", {queue.topic for queue in self.store.batch_queues()} - batch),
         ):
             for topic in sorted(topics):
-                sentence = f"topic {topic!r} has queues in {place}, but its queue.type is {'BatchCQ' if topic in batch else 'SimpleCQ'}"
+                sentence = f"topic {topic!r} has queues in {path}, but its queue.type is {'BatchCQ' if topic in batch else 'SimpleCQ'}"
                 if known:
-                    self.obstacles.append(Evidence("queue-type", f"{place}/{topic}", f"{sentence}: the broker does not start"))
+                    self.obstacles.append(Evidence("queue-type", f"{path}/{topic}", f"{sentence}: the broker does not start"))
                 else:
-                    self.unknown.append(f"the queue.type of topic {topic!r}, which has queues in {place}: there is no config/topics.json")
+                    self.unknown.append(f"the queue.type of topic {topic!r}, which has queues in {path}: there is no config/topics.json")
 
     # 2, 3: what the start does, and what it loses
 
-    def _add_losses(self, check: SurvivalCheck, missing: int) -> None:
+    def _add_losses(self, check: SurvivalCheck, missing: int, of_files: int) -> None:
+        """Say what is lost. missing: messages of which only places in queues are left; of_files: those of them in missing files."""
         assert check.recovery is not None
         end = check.recovery.log_max
         log, queues = self.store.log.queue.relative, "consumequeue"
@@ -318,7 +371,13 @@ class _Work:
                 "unlisted",
                 queues,
                 "in the log, but not in their queues when the broker has started",
-                {key: loss.before_end for key, loss in check.by_queue.items()},
+                {key: loss.before_end - loss.skipped for key, loss in check.by_queue.items()},
+            ),
+            (
+                "skipped",
+                queues,
+                "not delivered: a pull that meets an entry without bytes passes over all that lead to the same log file (32 at a time)",
+                {key: loss.skipped for key, loss in check.by_queue.items()},
             ),
             ("moved", queues, "at another queue offset than before", {key: loss.moved for key, loss in check.by_queue.items()}),
         ):
@@ -329,8 +388,8 @@ class _Work:
             total = sum(affected.values())
             (topic, queue_id), _ = max(affected.items(), key=lambda item: (item[1], item[0]))
             first = min((check.by_queue[key].first for key in affected if check.by_queue[key].first >= 0), default=0)
-            place = f"topic {topic!r}, queue {queue_id}" if len(affected) == 1 else f"{len(affected)} queues, most of topic {topic!r}"
-            self.evidence.append(Evidence(finding, file, f"{count(total, 'message')} of {place} {sentence}", first, messages=total))
+            where = f"topic {topic!r}, queue {queue_id}" if len(affected) == 1 else f"{len(affected)} queues, most of topic {topic!r}"
+            self.evidence.append(Evidence(finding, file, f"{count(total, 'message')} of {where} {sentence}", first, messages=total))
         for topic, queue_id in check.uncounted:
             self.unknown.append(
                 f"how many messages of topic {topic!r}, queue {queue_id} are gone: it has no files, and a record of it has a queue offset "
@@ -338,18 +397,33 @@ class _Work:
             )
         if missing:
             renamed = renamed_log_files(self.store)
+            after = 0 if renamed else min(missing, check.listed_after_end)
+            if after:
+                sentence = (
+                    f"of {count(after, 'message')} only the places in their queues are left, after the end of the log at {check.log_end}: "
+                    "the log is older than the queues, or what was written last did not reach the disk"
+                )
+                self.evidence.append(Evidence("gone", log, sentence, messages=after))
+                missing -= after
             left = f"of {count(missing, 'message')} only the places in their queues are"
-            if self.elsewhere is not None:
-                sentence = f"{left} here: what became of them {self.elsewhere.sentence}"
-                self.evidence.append(Evidence("log-elsewhere", log, sentence, messages=missing))
-            elif renamed:
+            if renamed:
                 names = ", ".join(file.relative for file in renamed)
-                sentence = f"{left} found under the names of a log: {names} holds records of it, and a broker does not read that"
+                sentence = (
+                    f"{left} found under the names of a log: {names} holds records of it, and a broker does not read them in their place"
+                )
                 self.evidence.append(Evidence("log-renamed", log, sentence, messages=missing))
-            else:
-                self.evidence.append(Evidence("gone", log, f"{left} left: the bytes are lost, whatever is done", messages=missing))
-            if not self.store.log.files:
-                self.unknown.append("how many of the messages in the queues had expired before the log was lost")
+                return
+            without = min(missing, of_files)
+            if without:
+                sentence = (
+                    f"of {count(without, 'message')} only the places in their queues are left, because files of the log are not here: look "
+                    "for these files in a backup, a replica or on another disk before anything is changed"
+                )
+                self.evidence.append(Evidence("gone", log, sentence, messages=without))
+                missing -= without
+            if missing:
+                sentence = f"of {count(missing, 'message')} only the places in their queues are left: the bytes are lost, whatever is done"
+                self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 
     def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:
         """Say that messages may be lost in bytes that no queue has reached: nothing else counts them."""
@@ -365,12 +439,12 @@ class _Work:
         if store.unclean:
             self.evidence.append(Evidence("abort", "abort", "the last broker did not exit cleanly: the log is recovered as after a crash"))
             self.changes.append(f"parses the log from {recovery.recovered_from}, and dispatches what it finds again")
-        kept = {file.file.relative: file for file in recovery.log_files}
+        listed = {file.file.relative: file for file in recovery.log_files}
         for file in store.log.files:
-            if file.relative not in kept:
+            if file.relative not in listed:
                 self.changes.append(f"removes {file.relative}")
         last = recovery.log_files[-1] if recovery.log_files else None
-        if last is not None and last.written < last.file.size:
+        if last is not None and last.written < last.file.size and not any(store.log.queue.out_of_place()):
             self.changes.append(f"continues the log at {last.end} in {last.file.relative}")
         point = store.checkpoint
         dropped = [file for file in store.index_files() if store.unclean and file.end_timestamp > point.index]
@@ -390,6 +464,20 @@ class _Work:
                 self.harmless = False
         if recovery.touched_queues:
             self.changes.append(f"adds entries to {count(len(recovery.touched_queues), 'queue')}, as far as they lack them")
+
+    def _add_missing_index(self, recovery: Recovery, keyed: int) -> None:
+        """Say that key queries find nothing. keyed: messages with keys after the end of the index, which are all if there is none."""
+        store = self.store
+        has_index = store.index_files() or store.unread_index or store.database_index is not None or store.unread_index_sentence is not None
+        if has_index or not keyed or store.config.message_index_enable is False or store.log_only:
+            return
+        if store.unclean and recovery.recovered_from <= max(0, recovery.log_min):
+            self.changes.append("makes a new index from all of the log")
+            return
+        self.harmless = False
+        since = f" stored before {recovery.recovered_from}" if store.unclean else ""
+        sentence = f"there is no index, and a broker does not make one of what is there: no key query finds a message{since}"
+        self.evidence.append(Evidence("keys-lost", "index", sentence))
 
     def _add_database(self, recovery: Recovery) -> None:
         if self.database is not None:
@@ -414,11 +502,21 @@ class _Work:
         for item in damage:
             if item.file in configs:
                 continue  # said by what the broker loads
+            if item.kind is Kind.WRONG_SIZE and self._is_removed(item.file):
+                self.changes.append(f"removes {item.file}, which is empty")
+                continue
             self.evidence.append(Evidence.of(item))
             if item.kind is Kind.UNREADABLE:
                 self.unknown.append(f"what is in {item.file}: {item.detail}")
             elif self._stays(item, dropped):
                 self.harmless = False
+
+    def _is_removed(self, relative: str) -> bool:
+        """Return whether a broker removes a file at its start, as 5.x does with the last one of a queue or of the log if it is empty."""
+        folder, _, name = relative.rpartition("/")
+        last = max(self.store.directory.entries(folder), key=lambda entry: entry.name, default=None)
+        empty = last is not None and last.name == name and len(name) == NAME_DIGITS and not last.is_directory and last.size == 0
+        return empty and version_rules(self.rules).deletes_empty_last_file
 
     def _config_files(self) -> set[str]:
         """Return the files of which it is already said what the broker loads."""
@@ -432,12 +530,21 @@ class _Work:
 
     # what to do
 
-    def _advice(self, lost: int, redelivers: int) -> tuple[str, str]:
+    def _assumed(self) -> Iterator[str]:
+        """Yield what `repair` and `rebuild` take for the form of new files where no file shows it."""
+        settings = settings_of(self.store)
+        if settings.assumed_queue_size and self.store.log.last_written() >= 0:
+            yield ask_for_configuration(settings.assumed_queue_size)
+        yield from lines_that_decide(self.store)
+
+    def _advice(self, lost: int, redelivers: int, *, loaded: bool = False) -> tuple[str, str]:
+        """Return the next command, and for what. loaded: whether it is known what the start makes again."""
         store = self.store.path
         if self.locked:
             return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
         if self.elsewhere is not None:
-            return command("mqstore", "inspect", store), f"see what is here; what to do {self.elsewhere.sentence}; {self.elsewhere.remedy}"
+            why = f"{self.elsewhere.remedy}: what to do {self.elsewhere.sentence}"
+            return command("mqstore", "diagnose", store), why
         if self.database is not None and (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
             target = self.store.path.name if isinstance(store, Url) else store
             why = "make an intact store from the log, with queues in RocksDB again"
@@ -446,11 +553,24 @@ class _Work:
             return self._advice_on_copy(lost, redelivers)
         if not (lost or redelivers) and self._is_for_good():
             return START, FOR_GOOD
-        if lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence)):
+        keeps = loaded and self.harmless and not (lost or redelivers or self.missing or self.obstacles or self.unknown)
+        if keeps and not any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence):
+            return START, KEEPS
+        asked = lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence))
+        if asked and self._has_plan():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
-        if self.obstacles or not self.harmless or self.unknown:
+        if self.obstacles or not self.harmless or any(sentence not in self.of_clients for sentence in self.unknown):
             return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
-        return START, KEEPS
+        return START, FOR_GOOD if lost or redelivers else UNTOLD if self.unknown else KEEPS
+
+    def _has_plan(self) -> bool:
+        """Return whether `repair` has a step for this store, which takes reading the whole log; without a diagnosis, True."""
+        if self.threads is None:
+            return True
+        try:
+            return any(step.possible for step in plan(self.store, threads=self.threads))
+        except MqstoreError:
+            return False
 
     def _is_for_good(self) -> bool:
         """Return whether there is damage that neither `repair` nor `rebuild` can mend, and no other: in bodies and properties, or gone.
@@ -459,10 +579,10 @@ class _Work:
         """
         if self.obstacles or self.unknown or self.store.unclean:
             return False
-        found = [item.finding for item in self.evidence]
-        entries = sum(finding in _OF_GONE for finding in found)
+        kinds = [item.finding for item in self.evidence]
+        entries = sum(finding in _OF_GONE for finding in kinds)
         known = _FOR_GOOD | (_OF_GONE | {Kind.QUEUE_ORDER} if entries <= self.missing else frozenset())
-        return any(finding in known for finding in found) and all(finding in known for finding in found) and not self.harmless
+        return any(finding in known for finding in kinds) and all(finding in known for finding in kinds) and not self.harmless
 
     def _advice_on_copy(self, lost: int, redelivers: int) -> tuple[str, str]:
         """Return what to do with an archive or a store at a URL, which cannot be repaired in place."""
@@ -554,19 +674,19 @@ def unwritable_queues(store: RocketMQStore, queues: Set[tuple[str, int]]) -> Ite
         yield _sentence(QUEUES, "a file has the place of that directory")
     for topic in store.directory.entries(QUEUES):
         name = topic.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        place = f"{QUEUES}/{topic.name}"
+        path = f"{QUEUES}/{topic.name}"
         if not topic.is_directory:
             if name in topics:
-                yield _sentence(place, "a file has the place of that directory")
+                yield _sentence(path, "a file has the place of that directory")
             continue
-        for queue in store.directory.entries(place):
+        for queue in store.directory.entries(path):
             if not queue.is_directory:
                 if queue.name.isdecimal() and queue.name.isascii() and (name, int(queue.name)) in queues:
-                    yield _sentence(f"{place}/{queue.name}", "a file has the place of that directory")
+                    yield _sentence(f"{path}/{queue.name}", "a file has the place of that directory")
                 continue
-            for file in store.directory.entries(f"{place}/{queue.name}"):
+            for file in store.directory.entries(f"{path}/{queue.name}"):
                 if file.is_directory and len(file.name) == NAME_DIGITS and file.name.isdecimal():
-                    yield _sentence(f"{place}/{queue.name}/{file.name}", "a directory has the place of that file")
+                    yield _sentence(f"{path}/{queue.name}/{file.name}", "a directory has the place of that file")
 
 
 def directories_in_index(store: RocketMQStore) -> Iterator[str]:
@@ -576,13 +696,27 @@ def directories_in_index(store: RocketMQStore) -> Iterator[str]:
             yield f"index/{entry.name}"
 
 
-def _sentence(place: str, why: str) -> str:
-    return f"which messages the broker lists after its start, in any queue: it cannot write {place}, because {why}"
+def _sentence(path: str, why: str) -> str:
+    return f"which messages the broker lists after its start, in any queue: it cannot write {path}, because {why}"
 
 
 def misnamed_files(store: RocketMQStore) -> Iterator[str]:
-    """Yield a sentence for each queue file whose name is not a multiple of the size of its files."""
+    """Yield a sentence for each file with a name by which a broker does not read it at its place, or another one there.
+
+    A name that is a number, and has not 20 digits: sorted by name, the file has another place in the list, which a broker takes for the
+    run; it finds nothing after the end of the last one listed, and may continue in a file that has messages.
+    """
+    for path, start in store.log.queue.out_of_place():
+        yield (
+            f"which messages the broker has after its start, and which it writes over: it loads {path} as the file of position {start}, "
+            "out of order; give the file a name of 20 digits, or move it away, before a broker starts"
+        )
     for queue in store.consume_queues():
+        for path, start in queue.out_of_place():
+            yield (
+                f"what consumers get of topic {queue.topic!r}, queue {queue.queue_id}: the broker loads {path} as the file of position "
+                f"{start}, out of order"
+            )
         for file in queue.files:
             if queue.file_size and file.start % queue.file_size:
                 yield (

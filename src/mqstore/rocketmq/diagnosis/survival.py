@@ -5,7 +5,9 @@ up in the queues that the simulated recovery ends with:
 
     kept      its entry is at its queue offset, and the log is not cut before its end
     moved     its entry is in its queue, at another queue offset
-    lost      neither
+    skipped   as kept, but a pull passes over it: after an entry that leads to no bytes of the log, such as one past its end, it
+              goes on with the first entry that leads to the next log file or later
+    lost      none of these
     missing   its queue has or had an entry for it, and no record of the log has that queue offset; where a queue has no file, the
               records before and after it are there
 """
@@ -17,11 +19,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
+from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
-from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
+from mqstore.rocketmq.format.log_slices import LogFiles
+from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
@@ -32,18 +37,79 @@ from mqstore.table.arrow_spans import distinct
 Longs = NDArray[np.int64]
 
 SLOTS = 65536  # queue entries that are looked at at once
-LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a log can be large
+PULL = 32  # messages that a client asks for at once, unless it is configured
+SHORTLY = 1024  # queue offsets before an entry without bytes from which pulls are played
 FAR = 1024  # queue offsets that may be missing in a queue of a few records
 
 
 @dataclass(slots=True)
 class QueueLoss:
-    """Messages of one queue that are lost or moved. first: physical offset of the first; before_end: lost ones that the cut spares."""
+    """Messages of one queue that are lost or moved. first: physical offset of the first.
+
+    before_end: lost ones that the cut spares. skipped: those of them that only pulls pass over.
+    """
 
     lost: int = 0
     moved: int = 0
     first: int = -1
     before_end: int = 0
+    skipped: int = 0
+
+
+def _in_sorted(offsets: Longs, physical: Longs) -> NDArray[np.bool_]:
+    """Return which physical offsets are among sorted ones."""
+    at = np.searchsorted(offsets, physical)
+    listed = np.zeros(len(physical), np.bool_)
+    inside = at < len(offsets)
+    listed[inside] = offsets[at[inside]] == physical[inside]
+    return listed
+
+
+def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> Longs:
+    """Return the physical offsets of messages that a consumer does not get that pulls from the minimum of a queue on, sorted.
+
+    Only pulls that meet an entry without bytes are played, with those shortly before them, so that they begin where they would.
+    """
+    files = recovery.log_files
+    if not files:
+        return np.empty(0, np.int64)
+    starts, ends = np.array([file.start for file in files], np.int64), np.array([file.end for file in files], np.int64)
+    skipped: list[Longs] = []
+    rules = PullRules(version=recovery.version, in_memory_bytes=1 << 62)
+    slices: LogFiles | None = None
+    at = image.min_offset
+    for start in range(image.min_offset, image.max_offset, SLOTS):
+        rows = image.entries(start, min(image.max_offset, start + SLOTS))
+        for offset in (start + np.flatnonzero(~_readable(rows, starts, ends))).tolist():
+            if slices is None:
+                views = [(file.start, log.mapped(file.file).data.data[: file.written]) for file in files]
+                slices = LogFiles(views, log.file_size)
+            at += max(0, (offset - at - SHORTLY) // PULL * PULL)
+            while at <= offset:
+                result = get_message(slices, image, at, PULL, None, rules)
+                examined = np.arange(at, result.next_begin_offset)
+                if not len(examined):
+                    return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
+                entries = image.entries(at, result.next_begin_offset)
+                passed, physical = ~np.isin(examined, np.array(result.queue_offsets, np.int64)), entries["physical_offset"].astype(np.int64)
+                for row in np.flatnonzero(passed & ~_readable(entries, starts, ends)).tolist():
+                    passed[row] = _is_place_of(log, int(physical[row]), image, int(examined[row]))
+                skipped.append(physical[passed])
+                at = result.next_begin_offset
+    return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
+
+
+def _is_place_of(log: CommitLog, physical: int, image: QueueImage, offset: int) -> bool:
+    """Return whether the record at a physical offset is that of a queue offset: its entry has a wrong size only."""
+    record = log.record(physical)  # None outside of the files
+    return record is not None and (record.topic, record.queue_id, record.queue_offset) == (image.topic, image.queue_id, offset)
+
+
+def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+    """Return which entries lead to bytes of one log file. starts, ends: of the files."""
+    physical, size = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
+    number = np.searchsorted(starts, physical, side="right") - 1
+    return np.asarray((number >= 0) & (size >= 0) & (physical + size <= ends[np.maximum(number, 0)]), np.bool_)
 
 
 @dataclass(slots=True)
@@ -58,11 +124,7 @@ class _Listed:
         self.offsets = np.sort(rows["physical_offset"].astype(np.int64))
 
     def has(self, physical: Longs) -> NDArray[np.bool_]:
-        at = np.searchsorted(self.offsets, physical)
-        found = np.zeros(len(physical), np.bool_)
-        inside = at < len(self.offsets)
-        found[inside] = self.offsets[at[inside]] == physical[inside]
-        return found
+        return _in_sorted(self.offsets, physical)
 
 
 class SurvivalCheck(Verification):
@@ -75,6 +137,7 @@ class SurvivalCheck(Verification):
         self.lost = 0
         self.moved = 0
         self._listed: _Listed | None = None  # of the queue that was looked at last
+        self._skipped: dict[tuple[str, int], Longs] = {}
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -96,8 +159,7 @@ class SurvivalCheck(Verification):
         """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other."""
         left = list(proof.unproved())
         claimed = np.concatenate(proof.claimed) if proof.claimed else np.empty(0, np.int64)
-        known = max((high for _, high in proof.proved), default=proof.queue.min_offset)
-        end = self._end_of(proof, left, max(known, int(claimed.max()) + 1 if len(claimed) else 0))
+        end = proof.end_of_messages(self.log, self.log_end)
         oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
         total = 0
         for low, high in left:
@@ -114,22 +176,6 @@ class SurvivalCheck(Verification):
                     places = physical[np.array(lost, np.int64) - start]
                     self._places.append(places[size[np.array(lost, np.int64) - start] > 0])
         return total
-
-    def _end_of(self, proof: QueueProof, left: list[tuple[int, int]], known: int) -> int:
-        """Return the queue offset after the last message that a queue ever had, as far as its entries can be trusted.
-
-        An entry is trusted if it could be that of a record of the log and does not lead to another one, as in a misplaced file.
-        """
-        last = self.log_end + LARGEST_LOG
-        for low, high in reversed(left):
-            for start in reversed(range(max(low, known), high, SLOTS)):
-                entries = proof.queue.entries(start, min(high, start + SLOTS))
-                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
-                trusted = (physical >= self.log.start) & (physical < last) & (size >= MIN_RECORD_SIZE) & (size != BLANK_SIZE)
-                for k in np.flatnonzero(trusted)[::-1].tolist():
-                    if self.log.record(int(physical[k])) is None:
-                        return int(start + k + 1)
-        return known
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is another one."""
@@ -174,12 +220,26 @@ class SurvivalCheck(Verification):
         if image is None:
             self._count(run, physical, np.zeros(len(run), np.bool_), whole, lost, moved)
             return
-        placed = whole & (self._at_their_place(image, run) == physical)
+        skipped = _in_sorted(self._skipped_in(image), physical)
+        placed = whole & ~skipped & (self._at_their_place(image, run) == physical)
         if placed.all():
             return
         if self._listed is None or self._listed.image is not image:
             self._listed = _Listed(image)
-        self._count(run, physical[~placed], self._listed.has(physical[~placed]) & whole[~placed], whole[~placed], lost, moved)
+        rest = ~placed
+        there = self._listed.has(physical[rest]) & whole[rest] & ~skipped[rest]
+        self._count(run, physical[rest], there, whole[rest], lost, moved)
+        self.by_queue[run.topic, run.queue_id].skipped += int((skipped & whole).sum())
+
+    def _skipped_in(self, image: AnyQueueImage) -> Longs:
+        """Return the physical offsets of the messages that pulls from a queue skip, sorted."""
+        assert self.recovery is not None
+        if not isinstance(image, QueueImage):
+            return np.empty(0, np.int64)
+        key = (image.topic, image.queue_id)
+        if key not in self._skipped:
+            self._skipped[key] = skipped_by_pulls(image, self.recovery, self.log)
+        return self._skipped[key]
 
     def _image(self, run: QueueRun) -> AnyQueueImage | None:
         assert self.recovery is not None
@@ -188,18 +248,18 @@ class SurvivalCheck(Verification):
 
     def _at_their_place(self, image: AnyQueueImage, run: QueueRun) -> Longs:
         """Return the physical offsets that the recovered queue has at the queue offsets of a run; -1 where it has none."""
-        found = np.full(len(run), -1, np.int64)
+        physical_offsets = np.full(len(run), -1, np.int64)
         if image.batch or run.batch:
-            return found  # units are looked up by physical offset
+            return physical_offsets  # units are looked up by physical offset
         offsets = run.offsets
         low, high = int(offsets.min()), int(offsets.max()) + 1
         if high - low > 4 * len(run) + 1024:  # queue offsets of damaged records may be anywhere
-            return found
+            return physical_offsets
         begin = max(low, image.min_offset)
         rows = image.entries(begin, min(high, image.max_offset))
         inside = (offsets >= begin) & (offsets < begin + len(rows))
-        found[inside] = rows["physical_offset"].astype(np.int64)[offsets[inside] - begin]
-        return found
+        physical_offsets[inside] = rows["physical_offset"].astype(np.int64)[offsets[inside] - begin]
+        return physical_offsets
 
     def _count(
         self, run: QueueRun, physical: Longs, there: NDArray[np.bool_], whole: NDArray[np.bool_], lost: list[Longs], moved: list[Longs]

@@ -168,15 +168,15 @@ class BaseQueueImage:
 
     def _truncate(self, end: int) -> None:
         """Cut the files at a logical byte offset: files past it are discarded, the file that holds it is written up to there."""
-        kept, gone = [], []
+        remaining, gone = [], []
         for file in self.files:
             if file.start + file.size > end:
                 if file.start > end:
                     gone.append(file)
                     continue
                 file.written = end - file.start
-            kept.append(file)
-        self.files = kept
+            remaining.append(file)
+        self.files = remaining
         self._discard(gone)
 
     def truncate(self, physical: int) -> None:

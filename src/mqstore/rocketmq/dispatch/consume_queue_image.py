@@ -81,7 +81,7 @@ class QueueImage(BaseQueueImage):
         low, high = max(start, self.min_offset), min(stop, self.max_offset)
         if low >= high:
             return np.empty(0, ENTRY)
-        found: Rows | None = None
+        rows: Rows | None = None
         for file in self.files:
             first = java_divide(file.start, ENTRY.itemsize)
             begin, end = max(low, first), min(high, first + file.written // ENTRY.itemsize)
@@ -90,10 +90,10 @@ class QueueImage(BaseQueueImage):
             part = file.part(begin - first, end - first)
             if (begin, end) == (low, high):
                 return part
-            if found is None:
-                found = np.zeros(high - low, ENTRY)
-            found[begin - low : end - low] = part
-        return np.zeros(high - low, ENTRY) if found is None else found
+            if rows is None:
+                rows = np.zeros(high - low, ENTRY)
+            rows[begin - low : end - low] = part
+        return np.zeros(high - low, ENTRY) if rows is None else rows
 
     def append(self, run: QueueRun) -> None:
         """Append a run of entries, in log order."""
@@ -146,9 +146,9 @@ class QueueImage(BaseQueueImage):
             return
         rows = self.files[0].written_rows()
         for at in range(0, len(rows), SCAN_ROWS):
-            kept = rows["physical_offset"][at : at + SCAN_ROWS] >= log_min
-            if kept.any():
-                number = at + int(np.argmax(kept))
+            valid = rows["physical_offset"][at : at + SCAN_ROWS] >= log_min
+            if valid.any():
+                number = at + int(np.argmax(valid))
                 self._set_first_entry(self.files[0].start + number * ENTRY.itemsize, int(rows["tags_code"][number]))
                 return
 
@@ -173,10 +173,10 @@ class QueueImage(BaseQueueImage):
         low, high = 0, len(rows) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = int(rows[middle])
-            if found == log_min:
+            physical = int(rows[middle])
+            if physical == log_min:
                 low = high = middle
-            elif found > log_min:
+            elif physical > log_min:
                 high = middle
             else:
                 low = middle
@@ -268,7 +268,7 @@ class BatchQueueImage(BaseQueueImage):
         if not self.files:
             return
         rows = self.files[0].written_rows()
-        kept = rows["physical_offset"] >= log_min
-        gone = int(np.argmax(kept)) if kept.any() else len(rows)
+        valid = rows["physical_offset"] >= log_min
+        gone = int(np.argmax(valid)) if valid.any() else len(rows)
         if gone:
             self.min_offset = int(rows["base_offset"][gone - 1]) + int(rows["count"][gone - 1])

@@ -134,14 +134,14 @@ def _multi_dispatch_queues(message: record.Record, properties: dict[str, str], r
     offsets = _java_split(properties.get("INNER_MULTI_QUEUE_OFFSET", ""))
     if not names or len(names) != len(offsets):
         return ()
-    found = []
+    queues = []
     for name, text in zip(names, offsets, strict=True):
         offset = _int_or_none(text)
         if offset is None or (rules.only_light_queues and "/" in name):
             continue
         queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else message.queue_id
-        found.append((name, queue_id, offset))
-    return tuple(found)
+        queues.append((name, queue_id, offset))
+    return tuple(queues)
 
 
 def _java_split(text: str) -> list[str]:
@@ -294,11 +294,11 @@ class Dispatcher:
             position = int(self.positions[k])
             size = int.from_bytes(self._data[position : position + 4].tobytes(), "big")
             message = record.decode(self._data[position : position + size].tobytes())
-            found = requests[k] = dispatch_request(message, self._rules)
-            self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", found.tags_code), np.uint8)
+            request = requests[k] = dispatch_request(message, self._rules)
+            self._entries[20 * k + 12 : 20 * k + 20] = np.frombuffer(struct.pack(">q", request.tags_code), np.uint8)
             low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
-            keys["hash"][low:high] = [index_hash(message.topic, key) for key in found.keys]
-            for topic, queue_id, offset in found.further_queues:
+            keys["hash"][low:high] = [index_hash(message.topic, key) for key in request.keys]
+            for topic, queue_id, offset in request.further_queues:
                 entry = np.frombuffer(
                     _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
                     np.uint8,
@@ -311,8 +311,8 @@ class Dispatcher:
         units = bytearray()
         bases = []
         for k in members.tolist():
-            found = requests.get(k)
-            base, count = (int(self._queue_offset[k]), 1) if found is None else (found.base, found.count)
+            request = requests.get(k)
+            base, count = (int(self._queue_offset[k]), 1) if request is None else (request.base, request.count)
             bases.append(base)
             units += self._entries[20 * k : 20 * k + 20].tobytes()
             units += _UNIT_TAIL.pack(int(self._store_timestamp[k]), base, count, -1, 0)
@@ -372,10 +372,10 @@ class TagKeys:
         """Return whether the newest record with tags has an entry for them; None if no record shows it."""
         for file in reversed(self._files[-2:]):
             last = True
-            for found in self._answers(file, max(1, file.stop - NEWEST), file.stop, newest_first=True):
+            for answer in self._answers(file, max(1, file.stop - NEWEST), file.stop, newest_first=True):
                 # of the last record of a file some keys may be in the next one, or not put yet
-                if found or not last:
-                    return found
+                if answer or not last:
+                    return answer
                 last = False
         return None
 
@@ -406,6 +406,6 @@ class TagKeys:
         distinct = np.unique(offsets)
         for offset in (distinct[::-1] if newest_first else distinct).tolist():
             message = self._log.record(offset) if offset >= self._log.start else None
-            wanted = None if message is None else tags_hash(message)
-            if wanted is not None:
-                yield bool((hashes[offsets == offset] == wanted).any())
+            expected = None if message is None else tags_hash(message)
+            if expected is not None:
+                yield bool((hashes[offsets == offset] == expected).any())

@@ -105,15 +105,15 @@ class RocksQueueImage(QueueImage):
         low, high = max(start, self._low), min(stop, self._high)
         if low >= high:
             return np.empty(0, ENTRY)
-        found = np.zeros(high - low, ENTRY)
+        result = np.zeros(high - low, ENTRY)
         if self._reader is not None:
             begin, end = max(low, self._reader.min_offset), min(high, self._reader.max_offset)
             if begin < end:
-                found[begin - low : end - low] = self._reader.entries(begin, end)
+                result[begin - low : end - low] = self._reader.entries(begin, end)
         for offsets, rows in self._added:
             inside = (offsets >= low) & (offsets < high)
-            found[offsets[inside] - low] = rows[inside]
-        return found
+            result[offsets[inside] - low] = rows[inside]
+        return result
 
     def truncate(self, physical: int) -> None:
         """Drop the entries of records at or after a physical offset, which are at the end."""
@@ -121,9 +121,9 @@ class RocksQueueImage(QueueImage):
             begin = max(self._low, self._high - PART)
             places = self.entries(begin, self._high)["physical_offset"].astype(np.int64)
             sizes = self.entries(begin, self._high)["size"]
-            kept = np.flatnonzero((places < physical) & (sizes > 0))
-            if len(kept):
-                self._high = begin + int(kept[-1]) + 1
+            valid = np.flatnonzero((places < physical) & (sizes > 0))
+            if len(valid):
+                self._high = begin + int(valid[-1]) + 1
                 self.max_physical_offset = min(self.max_physical_offset, physical)
                 return
             self._high = begin
@@ -133,8 +133,8 @@ class RocksQueueImage(QueueImage):
         """Move the minimum to the first entry whose record is still in the log."""
         for begin in range(self._low, self._high, PART):
             rows = self.entries(begin, min(self._high, begin + PART))
-            kept = np.flatnonzero((rows["physical_offset"].astype(np.int64) >= log_min) & (rows["size"] > 0))
-            if len(kept):
-                self._low = begin + int(kept[0])
+            valid = np.flatnonzero((rows["physical_offset"].astype(np.int64) >= log_min) & (rows["size"] > 0))
+            if len(valid):
+                self._low = begin + int(valid[0])
                 return
         self._low = self._high

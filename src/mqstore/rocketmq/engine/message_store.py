@@ -370,8 +370,8 @@ class MessageStore(ReadSide, SinglePut):
 
     def query(self, topic: str, key: str, max_num: int = MAX_RESULTS, begin: int = 0, end: int = END_OF_TIME) -> QueryResult:
         """Return the newest messages with a key, in log order. begin, end: store times in ms, both included."""
-        found = self._queries.find(topic, key, max_num, begin, end)
-        return super().query(topic, key, max_num, begin, end) if found is None else found
+        result = self._queries.find(topic, key, max_num, begin, end)
+        return super().query(topic, key, max_num, begin, end) if result is None else result
 
     def get(
         self,
@@ -388,9 +388,9 @@ class MessageStore(ReadSide, SinglePut):
         """
         tags = _tags(filter) if isinstance(filter, str) else filter
         hashes = None if tags is None or tags.everything else pull.filter_hashes(tags)
-        found: pull.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
-        if found is not None:
-            return found
+        result: pull.GetResult | None = self._pulls.get(topic, queue_id, offset, max_count, hashes)
+        if result is not None:
+            return result
         queue = self.requested_queue(topic, queue_id)
         if queue is None:
             return pull.GetResult(pull.GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)

@@ -81,9 +81,9 @@ class SinkSettings:
 
     def config(self, recorder: Recorder | None = None) -> StoreConfig:
         """Return the settings of the store: no services, one wait for the disk. Raises UsageError."""
-        found = StoreConfig(version=self.version, services=False, recorder=recorder).with_broker(self.broker)
-        host = self.store_host or found.store_host
-        return replace(found, store_host=host, flush_disk_type="ASYNC_FLUSH")
+        config = StoreConfig(version=self.version, services=False, recorder=recorder).with_broker(self.broker)
+        host = self.store_host or config.store_host
+        return replace(config, store_host=host, flush_disk_type="ASYNC_FLUSH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,38 +162,40 @@ def _names(kind: type[Intent | CommittedBatch | StagedPart | SinkSettings]) -> l
     return [each.name for each in fields(kind)]
 
 
-def _batch(found: dict[str, Any]) -> CommittedBatch:
+def _batch(stored: dict[str, Any]) -> CommittedBatch:
     return CommittedBatch(
-        whole(found, "batch"),
-        whole(found, "messages"),
-        whole(found, "first_physical_offset", -1),
-        whole(found, "last_physical_offset", -1),
-        flag(found, "named"),
-        whole(found, "at"),
-        text(found, "stopped") if "stopped" in found else "",
+        whole(stored, "batch"),
+        whole(stored, "messages"),
+        whole(stored, "first_physical_offset", -1),
+        whole(stored, "last_physical_offset", -1),
+        flag(stored, "named"),
+        whole(stored, "at"),
+        text(stored, "stopped") if "stopped" in stored else "",
     )
 
 
-def _intent(found: dict[str, Any]) -> Intent:
-    run, stage = check_run(text(found, "run")), Path(text(found, "stage"))
+def _intent(stored: dict[str, Any]) -> Intent:
+    run, stage = check_run(text(stored, "run")), Path(text(stored, "stage"))
     if not is_stage(stage, run):
         raise ValueError(f"its stage {stage} is not one of this run")
-    parts = tuple(_part(fields_of(each, _names(StagedPart))) for each in rows(found, "parts"))
-    settings = fields_of(found.get("settings"), _names(SinkSettings))
+    parts = tuple(_part(fields_of(each, _names(StagedPart))) for each in rows(stored, "parts"))
+    settings = fields_of(stored.get("settings"), _names(SinkSettings))
     broker = fields_of(settings.get("broker"))
     given = SinkSettings(
         None if settings.get("version") is None else one_of(settings, "version", VERSIONS),
         None if settings.get("store_host") is None else text(settings, "store_host", 100),
         {name: text(broker, name) for name in broker},
     )
-    return Intent(run, whole(found, "batch"), flag(found, "named"), str(stage), parts, whole(found, "start"), flag(found, "stored"), given)
+    return Intent(
+        run, whole(stored, "batch"), flag(stored, "named"), str(stage), parts, whole(stored, "start"), flag(stored, "stored"), given
+    )
 
 
-def _part(found: dict[str, Any]) -> StagedPart:
-    topics = rows(found, "topics")
+def _part(stored: dict[str, Any]) -> StagedPart:
+    topics = rows(stored, "topics")
     if not all(isinstance(topic, str) for topic in topics):
         raise ValueError("its topics are not texts")
-    return StagedPart(whole(found, "partition"), plain_name(found, "name"), whole(found, "rows"), whole(found, "bytes"), tuple(topics))
+    return StagedPart(whole(stored, "partition"), plain_name(stored, "name"), whole(stored, "rows"), whole(stored, "bytes"), tuple(topics))
 
 
 def intent_stage(root: Path) -> Path | None:
@@ -345,8 +347,8 @@ def _batches(intent: Intent) -> Iterator[pa.RecordBatch]:
 
 def _sync_names(stage: Path) -> None:
     """Sync the names of the parts: tasks sync only their contents."""
-    for place in (stage, stage.parent):
-        with DurableDirectory(place) as directory:
+    for path in (stage, stage.parent):
+        with DurableDirectory(path) as directory:
             directory.sync_directory()
 
 
@@ -373,11 +375,11 @@ def _rows_there(store: MessageStore, intent: Intent) -> _StoredRows:
             f"the log before {store.log_min} was deleted, and with it the evidence of how many messages of run {intent.run} were stored; "
             f"check by hand, then remove the intent from {store.directory.root / MANIFEST}"
         )
-    found = _StoredRows()
+    stored = _StoredRows()
     for offset in _matched(store, intent):
-        found.rows += 1
-        found.add(offset)
-    return found
+        stored.rows += 1
+        stored.add(offset)
+    return stored
 
 
 def _matched(store: MessageStore, intent: Intent) -> Iterator[int]:
@@ -453,5 +455,5 @@ def _fitting(columns: BatchColumns, special: np.ndarray, row: int, data: np.ndar
 
 def _same_message(columns: BatchColumns, row: int, raw: bytes) -> bool:
     """Return whether a record is a row that is stored in another form: delayed, or with more properties."""
-    message, found = message_of_row(columns, row), record.decode(raw)
-    return (found.body, found.flag, found.born_timestamp) == (message.body, message.flag, message.born_timestamp)
+    message, own = message_of_row(columns, row), record.decode(raw)
+    return (own.body, own.flag, own.born_timestamp) == (message.body, message.flag, message.born_timestamp)

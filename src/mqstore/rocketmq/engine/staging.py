@@ -137,12 +137,12 @@ def _complete(batch: pa.RecordBatch, rules: RowRules, born: int, first_row: int)
             raise bad_row("body", pc.index(lost, True).as_py(), first_row, "it is null: the store it comes from could not read the body")
     if "born_timestamp" not in batch.schema.names:
         return batch.append_column("born_timestamp", pa.repeat(pa.scalar(born, pa.int64()), batch.num_rows))
-    place = batch.schema.get_field_index("born_timestamp")
-    times = batch.column(place)
+    column = batch.schema.get_field_index("born_timestamp")
+    times = batch.column(column)
     if not times.null_count:
         return batch
     now = pa.scalar(born, pa.timestamp("ms", getattr(times.type, "tz", None)) if pa.types.is_timestamp(times.type) else pa.int64())
-    return batch.set_column(place, "born_timestamp", times.fill_null(now.cast(times.type)))
+    return batch.set_column(column, "born_timestamp", times.fill_null(now.cast(times.type)))
 
 
 def _check_columns(columns: BatchColumns, rules: RowRules, first_row: int) -> None:
@@ -190,10 +190,10 @@ def batches_of(stage: str, part: StagedPart) -> Iterator[pa.RecordBatch]:
 
 def stage_of(store: Path, run: str, staging: str | None = None) -> Path:
     """Return the stage of a run: the same for all processes of a job (`job_owner`), another one for another job of the same run."""
-    place = Path(os.path.abspath(store))
-    parent = place.parent if staging is None else Path(os.path.abspath(staging))
+    path = Path(os.path.abspath(store))
+    parent = path.parent if staging is None else Path(os.path.abspath(staging))
     job = hashlib.sha256(json.dumps(job_owner()).encode()).hexdigest()[:8]
-    return parent / f"{_prefix(place)}{check_run(run)}{OF_JOB}{job}"
+    return parent / f"{_prefix(path)}{check_run(run)}{OF_JOB}{job}"
 
 
 def _prefix(store: Path) -> str:
@@ -225,14 +225,14 @@ def remove_stage(stage: Path) -> None:
 
 def remove_left_behind(store: Path, staging: str | None, run: str, keep: Iterable[Path]) -> None:
     """Remove the stages of the same store whose jobs are dead, and all stages of the run that is committed now."""
-    place = Path(os.path.abspath(store))
-    parent = place.parent if staging is None else Path(os.path.abspath(staging))
-    kept = {path.name for path in keep if path.parent == parent}
+    store_path = Path(os.path.abspath(store))
+    parent = store_path.parent if staging is None else Path(os.path.abspath(staging))
+    names = {path.name for path in keep if path.parent == parent}
     with contextlib.suppress(OSError):
         for entry in os.scandir(parent):
-            if not entry.name.startswith(_prefix(place)) or entry.name in kept or not entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(_prefix(store_path)) or entry.name in names or not entry.is_dir(follow_symlinks=False):
                 continue
-            if entry.name.startswith(f"{_prefix(place)}{run}{OF_JOB}") or _is_left_behind(Path(entry.path)):
+            if entry.name.startswith(f"{_prefix(store_path)}{run}{OF_JOB}") or _is_left_behind(Path(entry.path)):
                 remove_stage(Path(entry.path))
 
 

@@ -98,6 +98,11 @@ class BatchQueueReader(QueueReader):
         return sum(len(units) for _, units in self._written)
 
     @property
+    def listed(self) -> int:
+        """The number of messages in the valid units."""
+        return sum(int(units["count"][valid_units(units)].sum(dtype=np.int64)) for _, units in self._written)
+
+    @property
     def written(self) -> Sequence[tuple[QueueFile, Units]]:
         """The files with their written units."""
         return self._written
@@ -128,7 +133,7 @@ class BatchQueueReader(QueueReader):
     @cached_property
     def findings(self) -> tuple[Damage, ...]:
         """Findings about the files, invalid units, and bases that are not consecutive."""
-        found: list[Damage] = list(self._queue.findings)
+        damage: list[Damage] = list(self._queue.findings)
         expected: int | None = None
         for file, units in self._written:
             base, count = units["base_offset"].astype(np.int64), units["count"].astype(np.int64)
@@ -136,15 +141,15 @@ class BatchQueueReader(QueueReader):
             for number in np.flatnonzero(~good)[:MAX_REPORTED].tolist():
                 empty = not units[number : number + 1].view(np.uint8).any()
                 kind, what = (Kind.QUEUE_GAP, "not written") if empty else (Kind.BAD_QUEUE_ENTRY, "not valid")
-                found.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
+                damage.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, f"unit {number} of the file is {what}"))
             valid = np.flatnonzero(good)
             if not len(valid):
                 continue
-            wanted = np.concatenate([[base[valid[0]] if expected is None else expected], (base + count)[valid[:-1]]])
-            for k in np.flatnonzero(base[valid] != wanted)[:MAX_REPORTED].tolist():
+            due = np.concatenate([[base[valid[0]] if expected is None else expected], (base + count)[valid[:-1]]])
+            for k in np.flatnonzero(base[valid] != due)[:MAX_REPORTED].tolist():
                 number = int(valid[k])
-                sentence = f"unit {number} of the file starts at queue offset {base[number]}, but the previous units end at {wanted[k]}"
-                kind = Kind.QUEUE_GAP if base[number] > wanted[k] else Kind.QUEUE_ORDER
-                found.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
+                sentence = f"unit {number} of the file starts at queue offset {base[number]}, but the previous units end at {due[k]}"
+                kind = Kind.QUEUE_GAP if base[number] > due[k] else Kind.QUEUE_ORDER
+                damage.append(Damage(file.relative, number * UNIT_SIZE, UNIT_SIZE, kind, sentence))
             expected = int(base[valid[-1]] + count[valid[-1]])
-        return tuple(found)
+        return tuple(damage)

@@ -10,7 +10,7 @@
         32      8  confirmPhyOffset     5.x only: where the last valid record starts, as the last recovery found it
         40      8  logicsPhysicalOffset 5.5.0 and later: physical offset up to which the consume queues are flushed
 
-Recovery after a crash starts at a log file at least three seconds older than both of the first two:
+Recovery after a crash starts at a log file at least three seconds older than both of the first two (5.5.0: `broker_recovery`):
 
     >>> decode(bytes.fromhex("0000017e12ef9c7b0000017e12ef9c7b")).min_timestamp
     1640995197123
@@ -39,7 +39,7 @@ _NAMES = (
     "confirmPhyOffset",
     "logicsPhysicalOffset",
 )
-_LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
+LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def decode(raw: bytes, relative: str = "checkpoint") -> Checkpoint:
     if len(raw) != SIZE:
         findings.append(Damage(relative, 0, len(raw), Kind.BAD_CHECKPOINT, f"the file has {len(raw)} bytes, but a checkpoint has {SIZE}"))
     for number, (name, value) in enumerate(zip(_NAMES, fields, strict=True)):
-        if value < 0 or (number < 3 and value > _LATEST):
+        if value < 0 or (number < 3 and value > LATEST):
             what = "a time" if number < 3 else "an offset"
             findings.append(Damage(relative, 8 * number, 8, Kind.BAD_CHECKPOINT, f"{name} is {value}, which is not {what}"))
     if any(raw[_FIELDS.size :]):

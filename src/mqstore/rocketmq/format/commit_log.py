@@ -17,9 +17,9 @@ Format: docs/formats/rocketmq.md, section 2.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,8 @@ TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single 
 AT_ONCE = 16 << 20  # bytes after which a walk that is read ahead yields, so that it does not leave the window
 SPARSE = 1 << 18  # mean size of records above which a walk that may not need their bodies does not read ahead
 DROP = 32 << 20  # bytes that stay resident after being walked, so that a walk of any length uses bounded memory
+
+MOST_MAPS = 16384  # files that stay mapped: a quarter of what Linux allows a process
 
 _BLANK_MAGIC = bytes.fromhex("cbd43194")
 
@@ -198,12 +200,14 @@ class CommitLog:
         return sum(file.size for file in self.files)
 
     def mapped(self, file: QueueFile) -> MappedFile:
-        """Return the map of a file, created once. Raises CannotOpenError if the file has vanished."""
+        """Return the map of a file, kept for later. Raises CannotOpenError if the file has vanished."""
         with self._lock:
-            found = self._maps.get(file.name)
-            if found is None:
-                found = self._maps[file.name] = self._directory.map(file.relative)
-            return found
+            mapped = self._maps.get(file.name)
+            if mapped is None:
+                if len(self._maps) >= MOST_MAPS:
+                    del self._maps[next(iter(self._maps))]
+                mapped = self._maps[file.name] = self._directory.map(file.relative)
+            return mapped
 
     def _start_in(self, file: QueueFile) -> int | None:
         """Return where a file starts according to the physical offsets in most of its first records; None if it has none."""
@@ -223,9 +227,26 @@ class CommitLog:
         """Release the resident pages of queue files that were read along with the log."""
         self._directory.drop_all()
 
-    def snapshot(self) -> str | None:
-        """Return a token of the files as planned, for the tasks that read them; None for local files, whose maps never change."""
-        return self._directory.snapshot([file.relative for file in self.files])
+    def files_between(self, start: int, stop: int) -> Sequence[QueueFile]:
+        """Return the files that hold physical offsets start..stop-1, or some of them."""
+        if start >= stop:
+            return ()
+        low = max(0, bisect_right(self._starts, start) - 1)
+        files = self.files[low : bisect_left(self._starts, stop)]
+        return files[1:] if files and files[0].start < start and files[0].start + files[0].size <= start else files
+
+    def identities(self, files: Sequence[QueueFile]) -> list[str]:
+        """Return what distinguishes each file from another of its name and size, without mapping it (`ReadOnlyDirectory.identities`)."""
+        return self._directory.identities([file.relative for file in files])
+
+    @property
+    def remote(self) -> bool:
+        """Whether the files are read by URL, so that their identities are the same on each host."""
+        return self._directory.remote
+
+    def shown_path(self, relative: str) -> str:
+        """Return the path or URL of a file for a sentence."""
+        return str(self._directory.path(relative))
 
     def forget_all(self) -> None:
         """Release all maps; each holds a file descriptor."""
@@ -384,16 +405,16 @@ class CommitLog:
             if MIN_RECORD_SIZE <= size <= mapped.size - at - 8 and self._is_valid_at(mapped, file, at + size):
                 return at + size
         end = mapped.data_end(at)
-        found = self._search(mapped, file, at + 1, end)
-        return self._find_blank(mapped, at + 1, end) if found is None else found
+        hit = self._search(mapped, file, at + 1, end)
+        return self._find_blank(mapped, at + 1, end) if hit is None else hit
 
     def _find_blank(self, mapped: MappedFile, start: int, end: int) -> int | None:
         """Return the first position >= start of the unit that fills the rest of the file."""
-        place = mapped.find(_BLANK_MAGIC, start + MAGIC_AT, end)
-        while place >= 0:
-            if size_in(mapped, place - MAGIC_AT) == mapped.size - place + MAGIC_AT:
-                return place - MAGIC_AT
-            place = mapped.find(_BLANK_MAGIC, place + 1, end)
+        at = mapped.find(_BLANK_MAGIC, start + MAGIC_AT, end)
+        while at >= 0:
+            if size_in(mapped, at - MAGIC_AT) == mapped.size - at + MAGIC_AT:
+                return at - MAGIC_AT
+            at = mapped.find(_BLANK_MAGIC, at + 1, end)
         return None
 
     def _is_valid_at(self, mapped: MappedFile, file: QueueFile, at: int) -> bool:
@@ -418,8 +439,8 @@ class CommitLog:
         """Return the first position >= start of a valid record that starts before stop. Holes are not read."""
         stop = min(stop, mapped.data_end(start))
         if not mapped.remote:
-            found = frames.first_record(mapped.data, start, stop, file.start)
-            return None if found < 0 else found
+            hit = frames.first_record(mapped.data, start, stop, file.start)
+            return None if hit < 0 else hit
         at = start + 4
         while (at := mapped.find(_MAGIC_START, at, min(stop + 7, mapped.size))) >= 0:
             if at - 4 < stop and status_at(mapped, at - 4, file.start) == frames.STOP:

@@ -61,16 +61,16 @@ def unpack(raw: bytes) -> QueueEntry:
 
 def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tuple[str, int]]:
     """List (topic, queue id) of every queue directory, sorted. Other entries are left out, as the broker does."""
-    found: list[tuple[str, int]] = []
+    names: list[tuple[str, int]] = []
     for topic in directory.entries(place):
         if not topic.is_directory:
             continue
-        found.extend(
+        names.extend(
             (topic.name, int(queue.name))
             for queue in directory.entries(f"{place}/{topic.name}")
             if queue.is_directory and _QUEUE_ID.fullmatch(queue.name) and int(queue.name) < 1 << 31
         )
-    return sorted(found)
+    return sorted(names)
 
 
 def common_file_size(directory: ReadOnlyDirectory, place: str = "consumequeue") -> int | None:
@@ -145,6 +145,19 @@ class ConsumeQueueReader(QueueReader):
             return -1
         last = self.entries(self.max_offset - 1, self.max_offset)[0]
         return int(last["physical_offset"]) + int(last["size"])
+
+    @cached_property
+    def listed(self) -> int:
+        """The number of messages that the files list. Of the last written file entries are counted, of the others there is room for it."""
+        low, high = (offset * ENTRY_SIZE for offset in self._bounds)
+        ends = [(max(file.start, low), min(file.start + file.size, high)) for file in self.files]
+        written = [(start, end) for start, end in ends if start < end]
+        if not written:
+            return 0
+        start, end = written.pop()
+        last = self.entries(start // ENTRY_SIZE, end // ENTRY_SIZE)
+        real = int(np.count_nonzero((last["size"] > 0) & (last["physical_offset"] >= 0)))
+        return real + sum((end - start) // ENTRY_SIZE for start, end in written)
 
     def entries(self, start: int, stop: int) -> NDArray[np.void]:
         """Return entries start..stop-1, within the queue's bounds; zeros where a file is missing. Copies only across files."""

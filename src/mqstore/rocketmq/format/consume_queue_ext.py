@@ -108,8 +108,8 @@ class ConsumeQueueExt:
         """Resolve a stored tags code: the unit's code if it is the address of a unit, else itself."""
         if not is_address(stored):
             return stored
-        found = self.unit(stored)
-        return stored if found is None else found.tags_code
+        unit = self.unit(stored)
+        return stored if unit is None else unit.tags_code
 
     def scan(self) -> Iterator[ExtUnit | Damage]:
         """Yield all units in order. An invalid unit with a usable size is a finding, and the scan goes on after it."""
@@ -124,10 +124,10 @@ class ConsumeQueueExt:
                 size = int.from_bytes(raw[:2], "big", signed=True)
                 if size <= 0:
                     break
-                found = unpack(raw, file.start + at)
+                unit = unpack(raw, file.start + at)
                 yield (
-                    found
-                    if found is not None
+                    unit
+                    if unit is not None
                     else Damage(
                         file.relative,
                         at,

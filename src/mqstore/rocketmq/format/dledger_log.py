@@ -49,7 +49,7 @@ def _has_commit_log(directory: ReadOnlyDirectory) -> bool:
 
 def _ledger(directory: ReadOnlyDirectory) -> str | None:
     places = (f"{entry.name}/data" for entry in directory.entries() if entry.is_directory and entry.name.startswith("dledger-"))
-    return next((place for place in places if directory.is_directory(place)), None)
+    return next((path for path in places if directory.is_directory(path)), None)
 
 
 def open_log(directory: ReadOnlyDirectory, file_size: int | None = None) -> CommitLog:
@@ -87,17 +87,17 @@ class DLedgerLog(CommitLog):
         return frames.entry_status_at(mapped.load(at, end), at, base)
 
     def _search(self, mapped: MappedFile, file: QueueFile, start: int, stop: int) -> int | None:
-        found = super()._search(mapped, file, start + _HEADER, stop + _HEADER)
-        return None if found is None else found - _HEADER
+        hit = super()._search(mapped, file, start + _HEADER, stop + _HEADER)
+        return None if hit is None else hit - _HEADER
 
     def _headless(self, mapped: MappedFile, file: QueueFile, at: int) -> int | None:
         position = at + _HEADER
         return position if position < mapped.size and status_at(mapped, position, file.start) == frames.STOP else None
 
     def _find_blank(self, mapped: MappedFile, start: int, end: int) -> int | None:
-        place = mapped.find(_BLANK, start, end)
-        while place >= 0:
-            if mapped.size - place >= 8 and int.from_bytes(mapped.bytes(place + 4, place + 8), "big", signed=True) == mapped.size - place:
-                return place
-            place = mapped.find(_BLANK, place + 1, end)
+        at = mapped.find(_BLANK, start, end)
+        while at >= 0:
+            if mapped.size - at >= 8 and int.from_bytes(mapped.bytes(at + 4, at + 8), "big", signed=True) == mapped.size - at:
+                return at
+            at = mapped.find(_BLANK, at + 1, end)
         return None

@@ -53,8 +53,8 @@ def half(message: Message, version: str) -> Message:
 
 def committed(half_record: record.Record, version: str) -> Message:
     """Return the message that a commit puts. Raises ValueError if the record is not a half message."""
-    found = parsed(half_record.properties, version)
-    topic, queue_id = found.get("REAL_TOPIC"), found.get("REAL_QID")
+    properties = parsed(half_record.properties, version)
+    topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID")
     if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
         raise ValueError(
             f"the record at {half_record.physical_offset} is not a half message: its REAL_TOPIC and REAL_QID do not name a queue"
@@ -63,7 +63,7 @@ def committed(half_record: record.Record, version: str) -> Message:
         topic,
         half_record.body,
         queue_id=int(queue_id),
-        properties=found.encoded(version),
+        properties=properties.encoded(version),
         flag=half_record.flag,
         sys_flag=half_record.sys_flag & ~record.TRANSACTION_MASK | record.TRANSACTION_COMMIT,
         born_timestamp=half_record.born_timestamp,

@@ -225,36 +225,36 @@ def load(directory: ReadOnlyDirectory, place: str = "index", *, slots: int | Non
         except CannotOpenError as error:
             findings.append(Damage(relative, 0, entry.size, Kind.UNREADABLE, str(error)))
     unread: list[UnreadIndex] = []
-    for (name, relative, file), found in zip(mapped, infer([file for _, _, file in mapped], slots, positions), strict=True):
-        if found.shape is None:
-            sentence = _why_unread(file, found)
-            if found.contradicted:
+    for (name, relative, file), geometry in zip(mapped, infer([file for _, _, file in mapped], slots, positions), strict=True):
+        if geometry.shape is None:
+            sentence = _why_unread(file, geometry)
+            if geometry.contradicted:
                 findings.append(Damage(relative, 0, file.size, Kind.BAD_INDEX_HEADER, sentence))
-            elif not found.candidates:
+            elif not geometry.candidates:
                 findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
             header = read_header(file) if file.size >= HEADER_SIZE else Header(0, 0, 0, 0, 0, 0)
-            unread.append(UnreadIndex(name, relative, header, sentence, found.contradicted or not found.candidates))
+            unread.append(UnreadIndex(name, relative, header, sentence, geometry.contradicted or not geometry.candidates))
             continue
-        if found.misconfigured:
+        if geometry.misconfigured:
             sentence = (
-                f"its entries are laid out for {found.shape[0]} slots and {found.shape[1]} positions, "
+                f"its entries are laid out for {geometry.shape[0]} slots and {geometry.shape[1]} positions, "
                 f"--config has {slots} and {positions}: a broker with this configuration misreads the file"
             )
             findings.append(Damage(relative, 0, HEADER_SIZE, Kind.BAD_INDEX_HEADER, sentence))
-        needed = file_size(found.shape)
+        needed = file_size(geometry.shape)
         if needed != file.size:
-            sentence = f"the file has {file.size} bytes, but {found.shape[0]} slots and {found.shape[1]} positions take {needed}"
+            sentence = f"the file has {file.size} bytes, but {geometry.shape[0]} slots and {geometry.shape[1]} positions take {needed}"
             findings.append(Damage(relative, 0, file.size, Kind.WRONG_SIZE, sentence))
-        if HEADER_SIZE + SLOT_SIZE * found.shape[0] <= file.size:
-            files.append(IndexFile(name, relative, file, *found.shape, found.source, proved=found.proved))
+        if HEADER_SIZE + SLOT_SIZE * geometry.shape[0] <= file.size:
+            files.append(IndexFile(name, relative, file, *geometry.shape, geometry.source, proved=geometry.proved))
     return IndexDirectory(tuple(files), tuple(findings), tuple(unread))
 
 
-def _why_unread(file: MappedFile, found: Geometry) -> str:
-    if not found.candidates:
+def _why_unread(file: MappedFile, geometry: Geometry) -> str:
+    if not geometry.candidates:
         return f"{file.size} bytes fit no number of slots and positions; if the file is intact, give them with --config"
-    named = ", ".join(f"maxHashSlotNum={slots} with maxIndexNum={positions}" for slots, positions in found.candidates)
+    named = ", ".join(f"maxHashSlotNum={slots} with maxIndexNum={positions}" for slots, positions in geometry.candidates)
     entries = max(0, read_header(file).index_count - 1)
-    if found.contradicted:
+    if geometry.contradicted:
         return f"its header counts {entries} entries, but no geometry fits them ({named}, …); if the file is intact, --config gives it"
-    return f"its geometry is ambiguous: {found.source} ({named}, …); --config with the broker's own settings decides"
+    return f"its geometry is ambiguous: {geometry.source} ({named}, …); --config with the broker's own settings decides"

@@ -135,26 +135,26 @@ def infer(files: Sequence[MappedFile], slots: int | None, positions: int | None)
     if positions is not None:
         return [_half_configured(with_positions(file.size, positions)) for file in files]
     contents = [_Contents(file) for file in files]
-    found: list[Geometry | None] = [None] * len(files)
+    geometries: list[Geometry | None] = [None] * len(files)
     proved: dict[int, list[Shape]] = {}  # by length: geometries proved so far
     checked: Counter[int] = Counter()
     for number in sorted(range(len(files)), key=lambda number: (-contents[number].entries, -number)):
         known = proved.setdefault(files[number].size, [])
         checked[files[number].size] += 1
-        made = found[number] = contents[number].geometry(known, in_full=checked[files[number].size] <= IN_FULL)
+        made = geometries[number] = contents[number].geometry(known, in_full=checked[files[number].size] <= IN_FULL)
         if made is not None and made.shape is not None and made.shape not in known:
             known.append(made.shape)
-    return [each or _lent(content, proved) for content, each in zip(contents, found, strict=True)]
+    return [each or _lent(content, proved) for content, each in zip(contents, geometries, strict=True)]
 
 
 def _configured(file: MappedFile, shape: Shape) -> Geometry:
     """Return the configured geometry, unless the file is valid with another one."""
     contents = _Contents(file)
-    found = contents.geometry([shape] if file.size == file_size(shape) else [], in_full=True)
-    if found is None or found.shape == shape or found.shape is None or not contents.bears_out(found.shape):
+    geometry = contents.geometry([shape] if file.size == file_size(shape) else [], in_full=True)
+    if geometry is None or geometry.shape == shape or geometry.shape is None or not contents.bears_out(geometry.shape):
         return Geometry(shape, "configured", True)
     source = f"the entries agree, against the configured {shape[0]} slots and {shape[1]} positions"
-    return Geometry(found.shape, source, False, misconfigured=True)
+    return Geometry(geometry.shape, source, False, misconfigured=True)
 
 
 def _half_configured(shape: Shape | None) -> Geometry:
@@ -237,8 +237,8 @@ class _Contents:
     def _likely(self) -> Iterator[Shape]:
         """Yield the broker's ratio, the geometry if the file is full, and those in which the entries end where the bytes do."""
         length, count = self.file.size, self.header.index_count
-        found = [geometry_of_length(length), with_positions(length, count)]
-        yield from (shape for shape in found if shape is not None)
+        likely = [geometry_of_length(length), with_positions(length, count)]
+        yield from (shape for shape in likely if shape is not None)
         if self._searched and self.entries:
             # the last entries may be zeros: of the first record of a log, hash 0
             for number in (count - 1, count - 2):
@@ -341,9 +341,9 @@ class _Contents:
         used = used[: LAST if self._whole else REMOTE_LAST].astype(np.int64)
         if not len(used):
             return 0.0
-        stored, wanted = self._heads(slots, used), newest[used]
+        stored, expected = self._heads(slots, used), newest[used]
         # if not all entries were looked at, a slot may lead to a later one
-        heads = stored == wanted if number == self.entries else stored >= wanted
+        heads = stored == expected if number == self.entries else stored >= expected
         return float((1 - wrong / number) * heads.mean())
 
     def _bytes(self, slots: int, low: int, high: int) -> NDArray[np.uint8]:
@@ -358,11 +358,11 @@ class _Contents:
         stop = HEADER_SIZE + SLOT_SIZE * slots
         return self.file.load(HEADER_SIZE, stop)[HEADER_SIZE:stop].view(">i4")
 
-    def _heads(self, slots: int, wanted: Longs) -> Longs:
+    def _heads(self, slots: int, selected: Longs) -> Longs:
         """Return the values of slots."""
         if self._whole:
-            return self._table(slots)[wanted].astype(np.int64)
-        read = (self.file.bytes(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1)) for slot in wanted.tolist())
+            return self._table(slots)[selected].astype(np.int64)
+        read = (self.file.bytes(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * (slot + 1)) for slot in selected.tolist())
         return np.array([int.from_bytes(raw, "big", signed=True) for raw in read], np.int64)
 
 

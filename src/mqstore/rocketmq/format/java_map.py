@@ -115,10 +115,10 @@ def reencode(properties: bytes, changes: Mapping[str, str | None], version: str)
     >>> reencode(b"KEYS\\x01k\\x02UNIQ_KEY\\x01u\\x02WAIT\\x01true\\x02a\\x011", {"CLUSTER": "c", "WAIT": None}, "4.9.3")
     b'a\\x011\\x02KEYS\\x01k\\x02UNIQ_KEY\\x01u\\x02CLUSTER\\x01c'
     """
-    found = parsed(properties, version)
+    table = parsed(properties, version)
     for name, value in changes.items():
         if value is None:
-            found.remove(name)
+            table.remove(name)
         else:
-            found.put(name, value)
-    return found.encoded(version)
+            table.put(name, value)
+    return table.encoded(version)

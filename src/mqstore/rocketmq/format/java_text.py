@@ -70,8 +70,3 @@ def slot_hash(signed: int) -> int:
 def index_hash(topic: str, key: str) -> int:
     """Return the key hash of a key in index files; slot = hash mod slots. topic: as stored in the record."""
     return slot_hash(java_hash(f"{topic}#{key}"))
-
-
-def encode_key(topic: str, key: str) -> bytes:
-    """Encode `topic#key` as UTF-8, the bytes that the kernels hash. Lone surrogates remain recognisable as malformed."""
-    return f"{topic}#{key}".encode("utf-8", "surrogatepass")

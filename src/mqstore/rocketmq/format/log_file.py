@@ -90,8 +90,8 @@ def _digest(text: str) -> str:
     return hashlib.md5(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()[:_HASH]
 
 
-def open_place(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
-    """Open the directory of a store, or one file of its commit log as if it were alone in a store. snapshot: as in `open_directory`.
+def open_place(place: str | Location) -> ReadOnlyDirectory:
+    """Open the directory of a store, or one file of its commit log as if it were alone in a store.
 
     Raises CannotOpenError; NotAStoreError or UnsupportedError for a file that is not of a commit log.
     """
@@ -101,7 +101,7 @@ def open_place(place: str | Location, snapshot: str | None = None) -> ReadOnlyDi
     if isinstance(path, Url):
         from mqstore.files.remote import open_directory  # a store on disk starts without it
 
-        return open_directory(path, snapshot)
+        return open_directory(path)
     if not path.is_file():
         return ReadOnlyDirectory(path)
     alone = SingleFile(path, "file")
@@ -116,12 +116,12 @@ def named_start(path: Path) -> int | None:
 
 def _start_of(path: Path, mapped: MappedFile) -> int:
     """Return the physical offset of a file's first byte. Raises NotAStoreError, UnsupportedError."""
-    found = start_in(mapped)
-    if found is not None and found >= 0 and not _is_ledger(path, mapped):
-        return found
+    start = start_in(mapped)
+    if start is not None and start >= 0 and not _is_ledger(path, mapped):
+        return start
     named = named_start(path)
     in_place = Path(os.path.abspath(path)).parent.name == _LOG
-    if named is not None and found is None and (in_place or (_derived(path) is None and mapped.last_nonzero(0, mapped.size) < 0)):
+    if named is not None and start is None and (in_place or (_derived(path) is None and mapped.last_nonzero(0, mapped.size) < 0)):
         return named
     raise _not_a_log(path, mapped)
 

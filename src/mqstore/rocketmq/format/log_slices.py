@@ -78,16 +78,17 @@ class LogFiles:
         return (0, self.files[0][1]) if physical == 0 and self.files else None
 
     def slice(self, physical: int, size: int) -> memoryview | None:
-        found = self.readable(physical)
-        if found is None or size < 0 or physical - found[0] + size > len(found[1]):
+        readable = self.readable(physical)
+        if readable is None or size < 0 or physical - readable[0] + size > len(readable[1]):
             return None
-        at = physical - found[0]
-        return found[1][at : at + size]
+        at = physical - readable[0]
+        return readable[1][at : at + size]
 
 
 def roll_next_file(log: LogSlices, physical: int) -> int:
-    """Return the start of the file after the one that an offset belongs to."""
-    return physical + log.file_size - physical % log.file_size
+    """Return the start of the file after the one that an offset belongs to; the remainder of a negative one is negative, as in Java."""
+    remainder = physical % log.file_size if physical >= 0 else -(-physical % log.file_size)
+    return physical + log.file_size - remainder
 
 
 def store_timestamp_in(raw: memoryview) -> int:

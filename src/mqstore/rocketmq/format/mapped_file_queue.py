@@ -79,10 +79,21 @@ class FileQueue:
                 continue
             elif entry.size != self.file_size:
                 what = "is empty" if entry.size == 0 else f"has {entry.size} bytes"
-                reasons.append(f"{where} {what}, but every file must have {self.file_size}; move it away or give it that size")
+                must = (
+                    f"but every file must have {self.file_size}" if self.file_size else "and no other file shows the size that it must have"
+                )
+                reasons.append(f"{where} {what}, {must}; move it away or give it that size")
             elif _start_of(entry.name) is None:
-                reasons.append(f"{where} has the size of a queue file, but its name is not a number; move it away")
+                reasons.append(f"{where} has the size of the files here, but its name is not a number; move it away")
         return tuple(reasons)
+
+    def out_of_place(self) -> Iterator[tuple[str, int]]:
+        """Yield the path and the start of each entry that a broker loads although its name has not 20 digits: it sorts files by name."""
+        for entry in self.listing:
+            start = _start_of(entry.name)
+            size = self.file_size or entry.size
+            if entry.is_file and entry.size == size > 0 and start is not None and (start < 0 or len(entry.name) != NAME_DIGITS):
+                yield f"{self.relative}/{entry.name}", start
 
 
 def infer_size(files: Sequence[tuple[int, int]]) -> int:
@@ -102,7 +113,7 @@ def infer_size(files: Sequence[tuple[int, int]]) -> int:
 def _start_of(name: str) -> int | None:
     """Parse a file name as a broker does; None if it is not a number."""
     digits = name[1:] if name[:1] in ("+", "-") else name
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > NAME_DIGITS:
+    if not (digits.isascii() and digits.isdigit()):
         return None
     start = int(name)
     return start if -_MAX_START - 1 <= start <= _MAX_START else None
@@ -124,18 +135,18 @@ def _split_misnamed(
     files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]
 ) -> tuple[list[QueueFile], list[tuple[QueueFile, QueueFile]]]:
     """Return the files without those that overlap the next one and whose contents belong elsewhere; and these, each with that next one."""
-    kept: list[QueueFile] = []
+    named: list[QueueFile] = []
     misnamed = []
     for file in files:
         while (
-            kept
-            and _overlap(kept[-1], file, file_size)
-            and start_in(kept[-1]) not in (None, kept[-1].start)
+            named
+            and _overlap(named[-1], file, file_size)
+            and start_in(named[-1]) not in (None, named[-1].start)
             and start_in(file) == file.start
         ):
-            misnamed.append((kept.pop(), file))
-        kept.append(file)
-    return kept, misnamed
+            misnamed.append((named.pop(), file))
+        named.append(file)
+    return named, misnamed
 
 
 def _confirmed_size(files: list[QueueFile], file_size: int, start_in: Callable[[QueueFile], int | None]) -> int:
@@ -194,9 +205,9 @@ def load(
         for file, other in misnamed:
             sentence = f"overlaps {other.name}, and its records are those of {start_in(file):020d}: it has the wrong name; it is not read"
             findings.append(_damage(file.relative, file.size, Kind.STRAY_FILE, sentence))
-    kept: list[QueueFile] = []
+    valid: list[QueueFile] = []
     for file in files:
-        before = kept[-1] if kept else None
+        before = valid[-1] if valid else None
         if before is not None and _overlap(before, file, file_size):
             start = None if start_in is None else start_in(file)
             hint = f", and its records are those of {start:020d}" if start not in (None, file.start) else ""
@@ -213,8 +224,8 @@ def load(
             # the damage is at the end: the missing or the surplus bytes
             low, high = sorted((file.size, file_size))
             findings.append(Damage(file.relative, low, high - low, Kind.WRONG_SIZE, sentence))
-        kept.append(file)
-    return FileQueue(tuple(kept), file_size, tuple(findings), relative, listing)
+        valid.append(file)
+    return FileQueue(tuple(valid), file_size, tuple(findings), relative, listing)
 
 
 def _not_a_queue_file(relative: str, entry: DirectoryEntry, start: int | None) -> Damage:
@@ -268,6 +279,10 @@ class QueueReader(Shown):
     def file_findings(self) -> tuple[Damage, ...]:
         """Findings about names and sizes of the files."""
         return self._queue.findings
+
+    def out_of_place(self) -> Iterator[tuple[str, int]]:
+        """See `FileQueue.out_of_place`."""
+        return self._queue.out_of_place()
 
     @property
     def files(self) -> tuple[QueueFile, ...]:

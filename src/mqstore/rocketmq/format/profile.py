@@ -175,6 +175,16 @@ class Profile:
         return self.indexes_tags
 
     @property
+    def checks_first_record(self) -> bool:
+        """Whether a recovery begins only at a log file whose first record is accepted as a whole: since 5.4.0."""
+        return self.recovered_files is not None
+
+    @property
+    def begins_at_flushed(self) -> bool:
+        """Whether an unclean recovery begins where the queues are flushed to, as a sixth field of the checkpoint says: 5.5.0."""
+        return self.checkpoint_fields > 5
+
+    @property
     def fits(self) -> tuple[str, str]:
         """The brokers that open such a store, and what else to know before one does."""
         return _FITS[self.span]
@@ -202,7 +212,13 @@ _TABLE = (
 
 @lru_cache
 def profile(version: str) -> Profile:
-    """Return the profile of a release. Raises UsageError, with the list of all, for any other text."""
+    """Return the profile of a release; `4.9` is the newest release of that line. Raises UsageError, with the list of all, for other text.
+
+    >>> profile("4.9").version, profile("5.3").version
+    ('4.9.8', '5.3.4')
+    """
+    if version.count(".") == 1:
+        version = next((release for release in reversed(RELEASES) if release.startswith(f"{version}.")), version)
     if version not in RELEASES:
         raise UsageError(f"there are no rules of version {version!r}; known are {OLDEST} to {NEWEST}: {', '.join(RELEASES)}")
     number = tuple(map(int, version.split(".")))

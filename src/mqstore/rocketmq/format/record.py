@@ -140,12 +140,12 @@ def decode_properties(raw: bytes) -> dict[str, str]:
     >>> decode_properties(b"TAGS\\x01a\\x02KEYS\\x01k1 k2")
     {'TAGS': 'a', 'KEYS': 'k1 k2'}
     """
-    found: dict[str, str] = {}
+    decoded: dict[str, str] = {}
     for pair in raw.split(b"\x02"):
         name, separator, value = pair.partition(b"\x01")
         if name and separator and value:
-            found[decode_utf8(name)] = decode_utf8(value)
-    return found
+            decoded[decode_utf8(name)] = decode_utf8(value)
+    return decoded
 
 
 def encode_properties(properties: Mapping[str, str], *, trailing: bool = False) -> bytes:
@@ -166,9 +166,9 @@ def without_property(properties: bytes, name: bytes) -> bytes:
     if start not in properties:
         return properties
     pieces = properties.split(b"\x02")
-    kept = [piece for piece in pieces if not piece.startswith(start)]
+    others = [piece for piece in pieces if not piece.startswith(start)]
     # if the last property goes, the one before it keeps its separator
-    return b"\x02".join(kept) + (b"\x02" if kept and pieces[-1].startswith(start) else b"")
+    return b"\x02".join(others) + (b"\x02" if others and pieces[-1].startswith(start) else b"")
 
 
 def split_keys(keys: str) -> list[str]:

@@ -90,13 +90,13 @@ def _with_entries(family: Family, relative: str, findings: list[Damage]) -> Iter
     at = b""
     odd = 0
     while (pair := family.first(at)) is not None:
-        found = parse_key(pair[0])
-        if found is None:
+        name = parse_key(pair[0])
+        if name is None:
             odd += 1
             at = pair[0] + b"\0"
             continue
-        yield found[:2]
-        at = entry_key(found[0], found[1], _LAST) + b"\0"
+        yield name[:2]
+        at = entry_key(name[0], name[1], _LAST) + b"\0"
     if odd:
         findings.append(Damage(relative, 0, 0, Kind.BAD_QUEUE_ENTRY, f"{odd} keys of the database are not those of queue entries"))
 
@@ -119,8 +119,8 @@ def readers(directory: ReadOnlyDirectory, database: RocksDatabase, log_start: in
     names.update(_with_entries(entries, database.relative, findings))
     if bounds is not None:
         names.update(_with_maximum(bounds))
-    found = (RocksQueueReader(directory, database, entries, bounds, topic, queue_id, log_start) for topic, queue_id in names)
-    return tuple(sorted(found, key=lambda queue: (queue.topic, queue.queue_id))), findings
+    queues = (RocksQueueReader(directory, database, entries, bounds, topic, queue_id, log_start) for topic, queue_id in names)
+    return tuple(sorted(queues, key=lambda queue: (queue.topic, queue.queue_id))), findings
 
 
 class RocksQueueReader(ConsumeQueueReader):
@@ -172,14 +172,21 @@ class RocksQueueReader(ConsumeQueueReader):
         low, end = first[2], last[2] + 1
         if stated is not None and stated < end:
             return min(low, stated), stated, ()
-        found = []
+        sentences = []
         if end - low > MAX_GAP and (reached := self._end_of_run(low, end)) < end:
-            found.append(f"after queue offset {reached - 1} the next entry is at {end - 1} or before; entries after the gap are left out")
+            sentences.append(
+                f"after queue offset {reached - 1} the next entry is at {end - 1} or before; entries after the gap are left out"
+            )
             end = reached
         elif stated is not None and stated > end:
-            found.append(f"the database states that the queue ends at {stated}, but its newest entry is at {end - 1}")
+            sentences.append(f"the database states that the queue ends at {stated}, but its newest entry is at {end - 1}")
         who = f"topic {self.topic!r}, queue {self.queue_id}"
-        return low, end, tuple(Damage(self._database.relative, 0, 0, Kind.QUEUE_GAP, f"{sentence} ({who})") for sentence in found)
+        return low, end, tuple(Damage(self._database.relative, 0, 0, Kind.QUEUE_GAP, f"{sentence} ({who})") for sentence in sentences)
+
+    @cached_property
+    def listed(self) -> int:
+        """The number of messages that the database lists, by the bounds of the queue."""
+        return self.max_offset - self.min_offset
 
     def _end_of_run(self, low: int, end: int) -> int:
         """Return the queue offset after the last entry before a gap that no broker leaves."""

@@ -78,12 +78,12 @@ class IndexHit(NamedTuple):
     stored: int
 
 
-def entry(key: bytes, wanted: bytes) -> int | None:
+def entry(key: bytes, expected: bytes) -> int | None:
     """Return the physical offset of an entry whose text begins with wanted, which follows the hour; None for other bytes."""
-    if len(key) < 16 + len(wanted) or not key.startswith(wanted, 8):
+    if len(key) < 16 + len(expected) or not key.startswith(expected, 8):
         return None
-    found: int = _INT64.unpack_from(key, len(key) - 8)[0]
-    return found if found >= 0 else None
+    offset: int = _INT64.unpack_from(key, len(key) - 8)[0]
+    return offset if offset >= 0 else None
 
 
 def _bytes(text: str) -> bytes:
@@ -108,8 +108,8 @@ def parse_entry(key: bytes, value: bytes) -> IndexHit | None:
     """Return what an entry says; None for a pair that is not an entry."""
     if len(key) < 16 + len(b"@t@U@u@") or key[8:9] != b"@" or key[-9:-8] != b"@" or len(value) != 8:
         return None
-    found = IndexHit(*(_INT64.unpack(part)[0] for part in (key[:8], key[-8:], value)))
-    return found if found.physical_offset >= 0 else None
+    hit = IndexHit(*(_INT64.unpack(part)[0] for part in (key[:8], key[-8:], value)))
+    return hit if hit.physical_offset >= 0 else None
 
 
 class RocksIndex:
@@ -145,9 +145,9 @@ class RocksIndex:
     def hits(self, topic: str, key: str, limit: int, begin: int, end: int) -> list[IndexHit]:
         """Return the entries of a key, of KEYS or as the unique key, with a store time in [begin, end]; the oldest hours first."""
         texts = [f"@{topic}@".encode("utf-8", "surrogateescape") + kind + f"@{key}@".encode("utf-8", "surrogateescape") for kind in _KINDS]
-        found: dict[int, IndexHit] = {}
+        hits: dict[int, IndexHit] = {}
         at = max(0, begin) // HOUR * HOUR
-        while len(found) < limit and (pair := self._family.first(_INT64.pack(min(at, (1 << 63) - 1)))) is not None:
+        while len(hits) < limit and (pair := self._family.first(_INT64.pack(min(at, (1 << 63) - 1)))) is not None:
             if len(pair[0]) < 9 or pair[0][8:9] != b"@":
                 break  # the names after the entries
             hour: int = _INT64.unpack_from(pair[0])[0]
@@ -158,10 +158,10 @@ class RocksIndex:
                 for name, value in self._family.items(prefix, prefix + b"\xff" * 9):
                     offset = entry(name, text)
                     stored = int(_INT64.unpack(value)[0]) if len(value) == 8 else None
-                    if offset is not None and stored is not None and begin <= stored <= end and len(found) < limit:
-                        found.setdefault(offset, IndexHit(hour, offset, stored))
+                    if offset is not None and stored is not None and begin <= stored <= end and len(hits) < limit:
+                        hits.setdefault(offset, IndexHit(hour, offset, stored))
             at = hour + 1
-        return list(found.values())
+        return list(hits.values())
 
 
 class HalfMessage(NamedTuple):

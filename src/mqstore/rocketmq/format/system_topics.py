@@ -12,6 +12,7 @@
     TBW102                        no messages: the settings of topics that are created on first use
     BenchmarkTest                 messages of the benchmark that comes with the broker
     CLUSTER, BROKER               no messages: topics with the names of cluster and broker, which serve as templates
+    rmq_sys_REVIVE_LOG_CLUSTER    what pop consumers took and acknowledged, when its time is over (5.x)
     rmq_sys_…                     further ones of 5.x
     %RETRY%GROUP, %DLQ%GROUP      messages of a group that wait for another attempt, and those whose attempts all failed
 
@@ -48,6 +49,8 @@ FORBIDDEN_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOP
 
 CHECK_GROUP = "CID_RMQ_SYS_TRANS"  # its offsets are the progress of the check of half messages
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # its offsets are the progress in REVIVE_PREFIX + cluster
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 _PREFIX = "rmq_sys_"
 _SYSTEM_TOPICS = FORBIDDEN_TOPICS | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}  # SYSTEM_TOPIC_SET of TopicValidator

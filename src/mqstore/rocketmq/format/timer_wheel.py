@@ -163,5 +163,5 @@ class TimerLog:
         at = position - file.start
         if at % UNIT_SIZE or at + UNIT_SIZE > file.size:
             return None
-        found: np.void = self._directory.mapped(file.relative).load(at, at + UNIT_SIZE)[at : at + UNIT_SIZE].view(UNIT)[0]
-        return found if int(found["unit_size"]) == UNIT_SIZE else None
+        unit: np.void = self._directory.mapped(file.relative).load(at, at + UNIT_SIZE)[at : at + UNIT_SIZE].view(UNIT)[0]
+        return unit if int(unit["unit_size"]) == UNIT_SIZE else None

@@ -45,14 +45,14 @@ def _or_empty(text: str) -> str:
 
 def steps(body: bytes, message_id: str) -> list[Step]:
     """Return the steps of one message in a trace body; items of other messages and malformed items are ignored."""
-    found: list[Step] = []
+    result: list[Step] = []
     begun: dict[str, list[str]] = {}
     ended: dict[str, list[str]] = {}
     for item in body.decode("utf-8", "replace").split("\x02"):
         fields = item.split("\x01")
         if fields[0] == "Pub" and len(fields) >= 13 and fields[5] == message_id:
             success = fields[13] == "true" if len(fields) > 13 else None
-            found.append(Step("sent", _integer(fields[1]), fields[3], _integer(fields[10]), success, _TYPES.get(fields[11], "")))
+            result.append(Step("sent", _integer(fields[1]), fields[3], _integer(fields[10]), success, _TYPES.get(fields[11], "")))
         elif fields[0] == "SubBefore" and len(fields) >= 8 and fields[5] == message_id:
             begun[fields[4]] = fields
         elif fields[0] == "SubAfter" and len(fields) >= 6 and fields[2] == message_id:
@@ -62,9 +62,9 @@ def steps(body: bytes, message_id: str) -> list[Step]:
         time = _integer(before[1]) if before else _integer(after[7]) if after and len(after) > 7 else None
         group = _or_empty(before[3]) if before else after[8] if after and len(after) > 8 else ""
         if after is None:
-            found.append(Step("begun", time, group, None, None, "no end was reported"))
+            result.append(Step("begun", time, group, None, None, "no end was reported"))
         else:
             code = _CODES.get(after[6], "") if len(after) > 6 else ""
             retries = f"try {int(before[6]) + 1}" if before and before[6] not in ("0", "null") and _integer(before[6]) is not None else ""
-            found.append(Step("consumed", time, group, _integer(after[3]), after[4] == "true", ", ".join(filter(None, (retries, code)))))
-    return found
+            result.append(Step("consumed", time, group, _integer(after[3]), after[4] == "true", ", ".join(filter(None, (retries, code)))))
+    return result

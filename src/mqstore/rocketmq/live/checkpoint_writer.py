@@ -25,7 +25,7 @@ RELATIVE = "checkpoint"
 class LiveCheckpoint:
     """physic, logics, index: store times up to which log, queues and index files are on disk, ms. written: contents of the file."""
 
-    def __init__(self, directory: DurableDirectory, found: Checkpoint, confirm: int, log_end: int = 0, fields: int = 5) -> None:
+    def __init__(self, directory: DurableDirectory, stored: Checkpoint, confirm: int, log_end: int = 0, fields: int = 5) -> None:
         """confirm: the physical offset for confirmPhyOffset, 0 for a 4.9.3 broker. log_end: where the log ends after its recovery.
 
         fields: of the broker's checkpoint; with six it says up to which record the queues are on disk.
@@ -34,19 +34,19 @@ class LiveCheckpoint:
         self._lock = threading.Lock()
         self._begun: list[tuple[int, int]] = []
         self._safe = 0
-        self._master_flushed = found.master_flushed_offset
+        self._master_flushed = stored.master_flushed_offset
         self._confirm = confirm
         # 5.5.0: an offset that was true stays true while the log grows
-        self._listed = max(0, min(found.logics_physical_offset, log_end))
+        self._listed = max(0, min(stored.logics_physical_offset, log_end))
         self._states_listed = fields > 5
-        self._rest = found.rest
-        self.physic, self.logics, self.index = found.physic, found.logics, found.index
-        self.written = found
-        if not found.exists:
+        self._rest = stored.rest
+        self.physic, self.logics, self.index = stored.physic, stored.logics, stored.index
+        self.written = stored
+        if not stored.exists:
             directory.create(RELATIVE, SIZE)
-        if not any(encode(found)):
+        if not any(encode(stored)):
             directory.pwrite(RELATIVE, 0, bytes(SIZE))  # reserves its blocks: it can then be written on a full disk
-        if not found.exists:
+        if not stored.exists:
             directory.sync(RELATIVE)
             directory.sync_directory()
 

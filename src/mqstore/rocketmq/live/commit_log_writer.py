@@ -54,7 +54,7 @@ class LiveLog:
     """
 
     def __init__(
-        self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory, file_size: int, found: Sequence[LogFile]
+        self, reading: ReadOnlyDirectory, writing: DurableDirectory, syncing: DurableDirectory, file_size: int, files: Sequence[LogFile]
     ) -> None:
         """found: the files that recovery kept. writing, syncing: the same directory, for the appending and the syncing thread."""
         self.file_size = file_size
@@ -64,7 +64,7 @@ class LiveLog:
         self._lock = threading.Lock()  # of `files` and the file created in advance
         self._making = threading.Lock()  # one thread at a time creates files
         self._sync_lock = threading.Lock()
-        self.files = [LiveFile(each.file.relative, each.start, each.file.size, each.written) for each in found]
+        self.files = [LiveFile(each.file.relative, each.start, each.file.size, each.written) for each in files]
         self._unsynced: list[LiveFile] = []
         self._next: LiveFile | None = None
         self.flushed = self.max_offset

@@ -106,18 +106,18 @@ class ExtQueueWriter:
         self.end = 0
         if self._starts:
             self.end = self._starts[-1]
-            for found in self._image().scan():
-                if isinstance(found, ExtUnit):
-                    self.end = max(self.end, position_of(found.address) + found.size)
+            for unit in self._image().scan():
+                if isinstance(unit, ExtUnit):
+                    self.end = max(self.end, position_of(unit.address) + unit.size)
 
     def truncate_by_max(self, address: int) -> None:
         """Drop all units after the one at this address. A tags code that is not the address of a unit changes nothing."""
         if not is_address(address):
             return
-        found = self._image().unit(address)
-        if found is None:
+        unit = self._image().unit(address)
+        if unit is None:
             return
-        self._truncate(position_of(address) + found.size)
+        self._truncate(position_of(address) + unit.size)
 
     def truncate_by_min(self, address: int) -> int:
         """Remove files that end before the file of this address. Returns the number removed.

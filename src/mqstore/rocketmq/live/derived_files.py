@@ -142,12 +142,12 @@ class DerivedFiles:
 
     def ext_of(self, topic: str, queue_id: int) -> ExtQueueWriter:
         """Return the extended queue of a queue, created if necessary."""
-        found = self.ext.get((topic, queue_id))
-        if found is None:
+        writer = self.ext.get((topic, queue_id))
+        if writer is None:
             assert self._ext_file_size is not None
-            found = ExtQueueWriter(self._writing, self._reading, topic, queue_id, file_size=self._ext_file_size)
-            self.ext[topic, queue_id] = found
-        return found
+            writer = ExtQueueWriter(self._writing, self._reading, topic, queue_id, file_size=self._ext_file_size)
+            self.ext[topic, queue_id] = writer
+        return writer
 
     def on_queues_recovered(self, queues: Sequence[AnyQueueImage]) -> None:
         """Recover the extended queues, and cut them after the largest address that the recovered queues hold."""

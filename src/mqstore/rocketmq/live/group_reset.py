@@ -51,7 +51,7 @@ class GroupReset:
 
 
 def reset_group(
-    found: RocketMQStore,
+    opened: RocketMQStore,
     reopen: Callable[[], RocketMQStore],
     group: str,
     topic: str,
@@ -71,10 +71,10 @@ def reset_group(
     from mqstore.rocketmq.live.store_lock import StoreLock
 
     _parse_target(to)
-    found.require_directory_for("moving a group")
-    if found.path != found.directory.root:
-        raise TargetError(f"{found.path} is an archive, which cannot be changed; unpack it first")
-    with DurableDirectory(found.directory.root) as directory, StoreLock(directory):
+    opened.require_directory_for("moving a group")
+    if opened.path != opened.directory.root:
+        raise TargetError(f"{opened.path} is an archive, which cannot be changed; unpack it first")
+    with DurableDirectory(opened.directory.root) as directory, StoreLock(directory):
         store = reopen()
         _refuse_database(store)
         view = cast("RecoveredView", store.view("recovered", as_=as_version))
@@ -88,10 +88,10 @@ def reset_group(
 
 
 def _refuse_database(store: RocketMQStore) -> None:
-    place = store.offset_database
-    if place is not None:
+    path = store.offset_database
+    if path is not None:
         raise UnsupportedError(
-            f"the consumer offsets of {store.path} are in a RocksDB database ({place}), which mqstore reads and does not write; "
+            f"the consumer offsets of {store.path} are in a RocksDB database ({path}), which mqstore reads and does not write; "
             "move the group with the broker's own tools"
         )
 
@@ -113,26 +113,26 @@ def _queues_to_move(view: RecoveredView, topic: str, queue_id: int | None) -> di
 
     if queue_id is not None:
         return {queue_id: view.queue(topic, queue_id)}
-    found = {queue.queue_id: queue for queue in view.queues() if queue.topic == topic}
-    if not found:
+    queues = {queue.queue_id: queue for queue in view.queues() if queue.topic == topic}
+    if not queues:
         raise NotFoundError(no_queue(topic, 0, view.queues()))
-    return found
+    return queues
 
 
 def _target_offsets(view: RecoveredView, queues: Mapping[int, QueueView], to: str, version: str, force: bool) -> dict[int, int]:
     """Return the target offset of each queue. Raises UsageError."""
-    wanted = _parse_target(to)
-    if wanted == "earliest":
+    target = _parse_target(to)
+    if target == "earliest":
         return {queue_id: queue.min_offset for queue_id, queue in queues.items()}
-    if wanted == "latest":
+    if target == "latest":
         return {queue_id: queue.max_offset for queue_id, queue in queues.items()}
-    assert isinstance(wanted, int)
-    if wanted >= FIRST_TIME:
-        return _offsets_at(view, queues, wanted, version)
+    assert isinstance(target, int)
+    if target >= FIRST_TIME:
+        return _offsets_at(view, queues, target, version)
     for queue_id, queue in queues.items():
-        if not queue.min_offset <= wanted <= queue.max_offset and not force:
-            raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {wanted} anyway")
-    return dict.fromkeys(queues, wanted)
+        if not queue.min_offset <= target <= queue.max_offset and not force:
+            raise UsageError(f"queue {queue_id} has offsets {queue.min_offset} to {queue.max_offset}; --force sets {target} anyway")
+    return dict.fromkeys(queues, target)
 
 
 def _offsets_at(view: RecoveredView, queues: Mapping[int, QueueView], timestamp: int, version: str) -> dict[int, int]:
@@ -161,11 +161,12 @@ def _write_offsets(
 ) -> tuple[tuple[OffsetChange, ...], str | None]:
     """Write the offsets; return the change of each queue, and the file written."""
     from mqstore.rocketmq.config import fastjson
-    from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, LMQ_OFFSETS, ConsumerOffsets
+    from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS, ConsumerOffsets
 
-    lmq = store.directory.exists(LMQ_OFFSETS) or store.directory.exists(f"{LMQ_OFFSETS}.bak")
-    relative = LMQ_OFFSETS if lmq else CONSUMER_OFFSETS
-    offsets = ConsumerOffsets.load(store.directory, version, lmq)
+    relative = store.offset_table.file
+    if store.offset_table.doubt:
+        observer.note(store.offset_table.doubt)
+    offsets = ConsumerOffsets.load(store.directory, version, relative == LMQ_OFFSETS)
     for finding in offsets.findings:
         observer.note(f"{finding.file}: {finding.detail}")
     if offsets.findings and fastjson.load(store.directory, relative).used is None and not force:

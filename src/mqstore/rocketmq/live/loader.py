@@ -22,6 +22,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, make_root
 from mqstore.files.locking import forked_sentence
 from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.config.broker_paths import found_beside, refuse_second_log
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import consume_queue
@@ -100,6 +101,7 @@ def load(path: str | os.PathLike[str], config: StoreConfig) -> LoadedStore:
         parse_host(config.store_host)
     except ValueError as error:
         raise UsageError(f"the store host {config.store_host!r} must be ip:port or [ip]:port: {error}") from None
+    refuse_second_log(found_beside(root) or BrokerConfig(), root)
     made = make_root(root)
     if made and config.recorder is not None:
         raise UsageError("a recorded store needs an existing directory; create it first")
@@ -145,8 +147,8 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     # an existing store shows whether its broker indexes tags
     writer = profile(config.version or DEFAULT_VERSION) if config.version or fresh else store.evidence.profile
     version = writer.rules
-    for place in ("commitlog", "consumequeue"):
-        directory.make_directory(place)
+    for name in ("commitlog", "consumequeue"):
+        directory.make_directory(name)
     directory.sync_directory()
     if version_rules(version).deletes_empty_last_file or store.unclean:
         _remove_empty_last_file(directory, store)
@@ -172,20 +174,20 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     rules = replace(
         store.rules(writer.version if config.version or fresh else None), multi_dispatch=config.enable_multi_dispatch, lmq=config.enable_lmq
     )
-    found, unclean = store.checkpoint, store.unclean
+    stored, unclean = store.checkpoint, store.unclean
     derived.amending = unclean
     recovery = Recovery(
         reading,
         store.log,
         store.index_files(),
-        found,
+        stored,
         store.config,
         rules,
         version,
         unclean=unclean,
         target=derived,
         strict=True,
-        recovered_files=writer.recovered_files,
+        of=writer,
     )
     # before anything changes: if the machine dies now, the next load must recover
     if not unclean:
@@ -209,8 +211,8 @@ def _load(directory: DurableDirectory, lock: StoreLock, config: StoreConfig) -> 
     _clear(directory, log, recovery, queue_files)
     confirm = 0
     if version_rules(version).confirms_offset:
-        confirm = recovery.last_record if recovery.last_record >= 0 else found.confirm_physical_offset
-    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), found, confirm, recovery.log_max, writer.checkpoint_fields)
+        confirm = recovery.last_record if recovery.last_record >= 0 else stored.confirm_physical_offset
+    checkpoint = LiveCheckpoint(DurableDirectory(root, recorder=recorder), stored, confirm, recovery.log_max, writer.checkpoint_fields)
     if unclean:
         log.distrust(recovery.recovered_from)
         for queue in recovery.queues.values():
@@ -232,10 +234,10 @@ def check_loadable(root: Path, config: StoreConfig) -> None:
 
 def _refuse_unsupported(reading: ReadOnlyDirectory) -> None:
     refuse_dledger(reading, "writing")
-    found = [place for place in _ROCKSDB if reading.exists(place)]
-    if found:
+    databases = [path for path in _ROCKSDB if reading.exists(path)]
+    if databases:
         raise UnsupportedError(
-            f"{reading.root} keeps parts of its state in RocksDB ({', '.join(found)}), which mqstore cannot write; "
+            f"{reading.root} keeps parts of its state in RocksDB ({', '.join(databases)}), which mqstore cannot write; "
             "export it or rebuild it into a new directory first"
         )
 
@@ -256,9 +258,9 @@ def _refuse_unknown_geometry(store: RocketMQStore) -> None:
     config = store.config
     if config.message_index_enable is False:
         return
-    kept = [file for file in store.unread_index if not (store.unclean and _is_dropped(store, file))]
-    if kept:
-        raise RefusedError(f"{kept[0].relative} cannot be continued: {kept[0].sentence}; nothing was changed")
+    unread = [file for file in store.unread_index if not (store.unclean and _is_dropped(store, file))]
+    if unread:
+        raise RefusedError(f"{unread[0].relative} cannot be continued: {unread[0].sentence}; nothing was changed")
     files = store.index_files()
     if not files:
         return
@@ -289,13 +291,13 @@ def _restore_lengths(directory: DurableDirectory, store: RocketMQStore) -> None:
     queue_size = store.config.consume_queue_file_size or consume_queue.common_file_size(store.directory) or 0
     batch_size = store.config.batch_queue_file_size or 0
     places: list[tuple[str, int]] = []
-    for place, size in (("consumequeue", queue_size), ("batchconsumequeue", batch_size)):
-        places += [(f"{place}/{topic}/{queue_id}", size) for topic, queue_id in consume_queue.queues(store.directory, place)]
-    for place, size in places:
-        for entry in store.directory.entries(place):
+    for path, size in (("consumequeue", queue_size), ("batchconsumequeue", batch_size)):
+        places += [(f"{path}/{topic}/{queue_id}", size) for topic, queue_id in consume_queue.queues(store.directory, path)]
+    for path, size in places:
+        for entry in store.directory.entries(path):
             if entry.is_file and entry.size < size:
-                directory.truncate(f"{place}/{entry.name}", size)
-                directory.sync(f"{place}/{entry.name}")
+                directory.truncate(f"{path}/{entry.name}", size)
+                directory.sync(f"{path}/{entry.name}")
     known = {file.name for file in store.index_files()} | {file.name for file in store.unread_index if not _is_dropped(store, file)}
     for entry in store.directory.entries("index"):
         if entry.is_file and entry.name not in known and entry.name.isdigit():

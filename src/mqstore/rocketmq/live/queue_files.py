@@ -304,7 +304,7 @@ class StoredQueue(QueueImage):
 
         may_stay: returns which entries that differ only in the tags code are correct. Blank entries are not changed.
         """
-        wanted = np.ascontiguousarray(run.entries).view(ENTRY)
+        entries = np.ascontiguousarray(run.entries).view(ENTRY)
         for file in self.files:
             assert isinstance(file, StoredFile)
             first = file.start // ENTRY.itemsize
@@ -312,7 +312,7 @@ class StoredQueue(QueueImage):
             if not len(inside):
                 continue
             rows = file.written_rows()[run.offsets[inside] - first]
-            new = wanted[inside]
+            new = entries[inside]
             same = (rows["physical_offset"] == new["physical_offset"]) & (rows["size"] == new["size"])
             differs = ~same | (rows["tags_code"] != new["tags_code"])
             differs &= rows["size"] != BLANK_SIZE
@@ -321,10 +321,10 @@ class StoredQueue(QueueImage):
             suspect = np.flatnonzero(differs & same)
             differs[suspect] = ~may_stay(rows[suspect])
             for number in inside[differs].tolist():
-                self._queue_files.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, wanted[number : number + 1])
+                self._queue_files.write(file, (int(run.offsets[number]) - first) * ENTRY.itemsize, entries[number : number + 1])
             last = int(inside[-1])
             if differs.any() and int(run.offsets[last]) == self.max_offset - 1:
-                self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(wanted[last]))
+                self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(entries[last]))
 
 
 # Batch consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.

@@ -89,8 +89,8 @@ class AnswerFile:
                 while block := lines.read(COPY_BYTES):
                     self._sink.write(block)
                 return
-            for line, kept in zip(lines, mask.tolist(), strict=True):
-                if kept:
+            for line, selected in zip(lines, mask.tolist(), strict=True):
+                if selected:
                     self._sink.write(line)
 
     def _flush(self) -> None:
@@ -254,9 +254,9 @@ class Answer:
         why = np.repeat([str(reason) for reason, _ in self.misses], [len(rows) for _, rows in self.misses])
         order = np.argsort(self.keys.number[places])
         for low in range(0, len(order), MISSES_AT_ONCE):
-            some = order[low : low + MISSES_AT_ONCE]
-            rows = pa.array(places[some])
+            part = order[low : low + MISSES_AT_ONCE]
+            rows = pa.array(places[part])
             pair = [self.keys.topic.take(rows).dictionary_decode(), self.keys.key.take(rows).cast(pa.string())]
-            empty = [pa.nulls(len(some), schema.field(name).type) for name in self.columns]
-            absent = pa.array(np.zeros(len(some), np.bool_))
-            yield pa.RecordBatch.from_arrays([*pair, absent, *empty, pa.array(why[some].tolist(), pa.string())], schema=schema)
+            empty = [pa.nulls(len(part), schema.field(name).type) for name in self.columns]
+            absent = pa.array(np.zeros(len(part), np.bool_))
+            yield pa.RecordBatch.from_arrays([*pair, absent, *empty, pa.array(why[part].tolist(), pa.string())], schema=schema)

@@ -24,6 +24,7 @@ from mqstore.rocketmq.format.index_file import SearchStep
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.record import Record, split_keys
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS, IndexAnswer, IndexFileLike, query_offsets, search, time_matches
+from mqstore.rocketmq.store.log_site import lacks_of_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
@@ -185,6 +186,12 @@ def query(
         reason, detail = _why_nothing(store, view, topic, key, answer.offsets, removed, seen)
     elif not seen and len(answer.offsets) >= limit:
         reason, detail = Reason.CUT_BY_MAX, f"the maximum of {limit} hits was reached; there may be more"
+    advice = "" if reason is None else _ADVICE[reason]
+    whole = not (store.log_only or (not matches and lacks_of_log(store, expired=False)))
+    lacks = "" if matches or reason is None else lacks_of_log(store)
+    if lacks:
+        detail = f"{detail}; {lacks}"
+        advice = f"what is not here cannot be found, and `mqstore inspect` lists what is; {advice}"
     return KeyAnswer(
         topic,
         key,
@@ -192,10 +199,10 @@ def query(
         answer.offsets,
         tuple(sorted(matches)),
         # without a scan, an answer is complete as far as the index knows; damage found by a scan may hide a message with the key
-        not store.log_only and (reason is None if seen is None else not seen.damage and not missing and reason not in _LOST),
+        whole and (reason is None if seen is None else not seen.damage and not missing and reason not in _LOST),
         None if reason is None else str(reason),
         detail,
-        "" if reason is None else _ADVICE[reason],
+        advice,
         answer.last_update_timestamp,
         answer.last_update_physical_offset,
         scanned,
@@ -211,12 +218,12 @@ def _with_database(
     index = store.database_index
     if index is None:
         return answer
-    found = index.hits(topic, key, limit, begin, end)
+    hits = index.hits(topic, key, limit, begin, end)
     if steps is not None:
-        steps.extend(SearchStep(DATABASE, 0, 0, hit.physical_offset, hit.stored, "taken") for hit in found)
-        if not found:
+        steps.extend(SearchStep(DATABASE, 0, 0, hit.physical_offset, hit.stored, "taken") for hit in hits)
+        if not hits:
             steps.append(SearchStep(DATABASE, 0, 0, None, None, "the database has no entry of the key in the time range"))
-    offsets = tuple(dict.fromkeys((*answer.offsets, *(hit.physical_offset for hit in found))))[: max(limit, len(answer.offsets))]
+    offsets = tuple(dict.fromkeys((*answer.offsets, *(hit.physical_offset for hit in hits))))[: max(limit, len(answer.offsets))]
     if (index.last_offset or 0) <= answer.last_update_physical_offset:
         return answer._replace(offsets=offsets)
     return IndexAnswer(offsets, index.last_store_timestamp or 0, index.last_offset or 0, answer.looping)
@@ -278,7 +285,7 @@ def _why_missing(
         ends.append(store.database_index.last_offset or 0)
     newest = max(ends, default=None)
     sentences = {
-        Reason.AFTER_INDEX_END: f"it is at physical offset {offset}, the index ends at {newest}",
+        Reason.AFTER_INDEX_END: f"{'it' if len(missing) == 1 else 'the first'} is at physical offset {offset}, the index ends at {newest}",
         Reason.INDEX_FILE_DROPPED: f"recovery deletes the index file with the entry for physical offset {offset}, and does not recreate it",
         Reason.INDEX_FILE_MISSING: _no_cover(store, offset, files),
         Reason.INDEX_FILE_UNSOUND: f"the index file that covers physical offset {offset} has no intact chain to it",
@@ -355,9 +362,9 @@ def _entries_below(view: View, topic: str, key: str, low: int) -> int | None:
     if low <= 0:
         return None
     for file in reversed(view.index_files()):
-        found: list[int] = []
-        search(file, index_hash(topic, key), file.index_count + 1, -(2**63), END_OF_TIME, found)
-        below = next((offset for offset in found if offset < low), None)
+        hits: list[int] = []
+        search(file, index_hash(topic, key), file.index_count + 1, -(2**63), END_OF_TIME, hits)
+        below = next((offset for offset in hits if offset < low), None)
         if below is not None:
             return below
     return None

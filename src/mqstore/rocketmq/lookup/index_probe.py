@@ -71,7 +71,7 @@ def probe(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
     slots = hashes % file.slot_count
     entry = table[slots].astype(np.int64)
     entries = file.entries(0, header.index_count)
-    found: list[NDArray[np.void]] = []
+    parts: list[NDArray[np.void]] = []
     visited = 0
     above = np.full(len(hashes), header.index_count, np.int64)
     while len(hashes):
@@ -86,10 +86,10 @@ def probe(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
             return _invalid("a chain holds an entry of another slot", visited)
         if ((offsets < header.begin_physical_offset) | (offsets > header.end_physical_offset)).any():
             return _invalid("an entry points outside the file's range of physical offsets", visited)
-        wanted = own == hashes
-        found.append(_candidates(number, hashes[wanted], offsets[wanted]))
+        selected = own == hashes
+        parts.append(_candidates(number, hashes[selected], offsets[selected]))
         above, entry = entry, rows["previous"].astype(np.int64)
-    return IndexHits(np.concatenate(found), "", visited)
+    return IndexHits(np.concatenate(parts), "", visited)
 
 
 def sweep(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
@@ -97,7 +97,7 @@ def sweep(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
     header = file.header
     slots = np.zeros(file.slot_count, np.int32)
     bad = np.empty(0, np.int64)
-    found: list[NDArray[np.void]] = []
+    parts: list[NDArray[np.void]] = []
     last = header.begin_physical_offset
     for low in range(1, header.index_count, BLOCK):
         raw = file.entry_bytes(low, min(header.index_count, low + BLOCK))
@@ -109,12 +109,12 @@ def sweep(file: IndexFile, number: int, keys: KeySet) -> IndexHits:
             return _invalid("its physical offsets do not ascend", low)
         last = int(offsets[-1])
         hashes = entries["key_hash"].astype(np.int32)
-        wanted = np.flatnonzero(keys.has(hashes))
-        found.append(_candidates(number, hashes[wanted], offsets[wanted]))
+        selected = np.flatnonzero(keys.has(hashes))
+        parts.append(_candidates(number, hashes[selected], offsets[selected]))
     # an entry alone in its slot has no link that would contradict a changed hash: only the slot table does
     if not np.array_equal(slots, file.slot_table()):
         return _invalid("its slots do not lead to the newest entries", header.index_count - 1)
-    return IndexHits(np.concatenate(found), "", header.index_count - 1)
+    return IndexHits(np.concatenate(parts), "", header.index_count - 1)
 
 
 def _invalid(fault: str, visited: int = 0) -> IndexHits:
@@ -122,6 +122,6 @@ def _invalid(fault: str, visited: int = 0) -> IndexHits:
 
 
 def _candidates(number: int, hashes: NDArray[np.int32], offsets: Longs) -> NDArray[np.void]:
-    found = np.empty(len(hashes), CANDIDATE)
-    found["hash"], found["file"], found["physical_offset"] = hashes, number, offsets
-    return found
+    rows = np.empty(len(hashes), CANDIDATE)
+    rows["hash"], rows["file"], rows["physical_offset"] = hashes, number, offsets
+    return rows

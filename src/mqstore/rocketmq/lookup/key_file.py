@@ -152,9 +152,9 @@ def _csv(place: Path, file: IO[bytes], columns: PairColumns) -> None:
         while True:
             topics: list[str] = []
             keys: list[str] = []
-            some = 0
+            pending = 0
             for row in islice(rows, AT_ONCE):
-                some += 1
+                pending += 1
                 pair = [row[k] for k in at if k < len(row)]
                 if len(pair) == 2 and all(pair):
                     topics.append(pair[0])
@@ -162,7 +162,7 @@ def _csv(place: Path, file: IO[bytes], columns: PairColumns) -> None:
                 elif row:
                     bad.add(f"line {rows.line_num} has no {'topic' if not pair or not pair[0] else 'key'}")
             _add_texts(columns, topics, keys)
-            if some < AT_ONCE:
+            if pending < AT_ONCE:
                 break
     except csv.Error as error:
         raise UsageError(f"{place}, line {rows.line_num} is not valid CSV: {error}") from None

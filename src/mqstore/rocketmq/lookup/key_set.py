@@ -139,10 +139,10 @@ class PairColumns:
         again = _repeated(hashes, order, codes, keys)
         number = order
         if len(again):
-            kept = np.ones(len(hashes), np.bool_)
-            kept[again] = False
-            order = order[kept[order]]
-            number = (np.cumsum(kept, dtype=np.int32) - 1)[order]
+            first = np.ones(len(hashes), np.bool_)
+            first[again] = False
+            order = order[first[order]]
+            number = (np.cumsum(first, dtype=np.int32) - 1)[order]
         topic = pa.DictionaryArray.from_arrays(pa.array(codes[order]), pa.array(list(self._topics), pa.string()))
         return KeySet(hashes[order], number, topic, keys.take(pa.array(order)), len(again))
 
@@ -272,9 +272,9 @@ class KeySet:
         mask: Mask = bits[hashes & (len(bits) - 1)]
         maybe = np.flatnonzero(mask)
         if len(maybe):
-            wanted = hashes[maybe]
-            place = np.minimum(self._first_places(wanted), len(self.hash) - 1)
-            mask[maybe] = self.hash[place] == wanted
+            selected = hashes[maybe]
+            place = np.minimum(self._first_places(selected), len(self.hash) - 1)
+            mask[maybe] = self.hash[place] == selected
         return mask
 
     @cached_property
@@ -329,18 +329,18 @@ class KeySet:
         uniq, stored = columns.uniq_key, columns.column("keys")
         owners = np.concatenate([np.flatnonzero(uniq.is_valid().to_numpy(zero_copy_only=False)), pc.list_parent_indices(stored).to_numpy()])
         texts = pa.concat_arrays([uniq.drop_null().cast(wide), pc.list_flatten(stored).cast(wide)])
-        kept = columns.row(frames.SYS_FLAG)[owners] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
-        owners, texts = owners[kept].astype(np.int64), texts.filter(pa.array(kept))
+        valid = columns.row(frames.SYS_FLAG)[owners] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+        owners, texts = owners[valid].astype(np.int64), texts.filter(pa.array(valid))
         topics = columns.topic.cast(wide).take(pa.array(owners))
         hashes = hash_pairs(topics, texts)
         rows, places = self.places(hashes)
         own, other = pa.array(rows), pa.array(places)
-        wanted = self.topic.take(other).dictionary_decode().cast(wide), self.key.take(other).cast(wide)
-        same = pc.and_(pc.equal(topics.take(own), wanted[0]), pc.equal(texts.take(own), wanted[1]))
+        expected = self.topic.take(other).dictionary_decode().cast(wide), self.key.take(other).cast(wide)
+        same = pc.and_(pc.equal(topics.take(own), expected[0]), pc.equal(texts.take(own), expected[1]))
         hit = same.to_numpy(zero_copy_only=False).astype(np.bool_)
         # a record may hold one key twice, as UNIQ_KEY and in KEYS
-        found = distinct((owners[rows[hit]] << 32) + self.number[places[hit]])
-        return Matches(found >> 32, self.in_order[found & 0xFFFFFFFF].astype(np.int64), distinct(places[~hit]), hashes, owners)
+        hits = distinct((owners[rows[hit]] << 32) + self.number[places[hit]])
+        return Matches(hits >> 32, self.in_order[hits & 0xFFFFFFFF].astype(np.int64), distinct(places[~hit]), hashes, owners)
 
 
 def last_per_key_mask(places: Longs, limit: int) -> Mask:

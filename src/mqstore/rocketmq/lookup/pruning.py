@@ -36,6 +36,7 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.planned_files import FilesSeen, files_seen, require_seen
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
 from mqstore.rocketmq.store.split_reader import opened_view
@@ -149,8 +150,8 @@ def _entry_blocks(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
         for start in range(queue.min_offset, queue.max_offset, BLOCK):
             entries = queue.entries(start, min(start + BLOCK, queue.max_offset))
             sizes, physical = entries["size"].astype(np.int64), entries["physical_offset"].astype(np.int64)
-            kept = (sizes > 0) & (sizes != BLANK_SIZE) & (physical >= low)
-            physical, sizes = physical[kept], sizes[kept]
+            valid = (sizes > 0) & (sizes != BLANK_SIZE) & (physical >= low)
+            physical, sizes = physical[valid], sizes[valid]
             if len(physical) and physical[0] <= previous:
                 yield np.array([previous, int(physical[0])], np.int64), np.zeros(2, np.int64)
             yield physical, sizes
@@ -192,9 +193,9 @@ def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     if requested & batch:
         return _scan(store, "the offsets of a batch queue are not those of its messages")
     rest = tuple(file for file in _written_files(store.log) if file not in trusted)
-    kept = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
-    found = PrunedScan("queue", "", rest, kept)
-    return _with_reason(store, found, f"{found.records} records by their entries in the consume queue")
+    selected = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
+    scan = PrunedScan("queue", "", rest, selected)
+    return _with_reason(store, scan, f"{scan.records} records by their entries in the consume queue")
 
 
 def _by_file(log: CommitLog, queue: ConsumeQueueReader) -> Iterator[tuple[QueueFile, int, int]]:
@@ -239,12 +240,12 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     if not len(listed):
         return _scan(store, "no record has a queue entry")
     topics = selection.topics or {queue.topic for queue in store.all_queues()}
-    wanted = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
+    selected = np.unique(np.array([index_hash(topic, key) for topic in topics for key in selection.keys or ()], np.int64))
     known = np.zeros(len(listed), np.bool_)  # records whose keys the index knows
     hits: list[Longs] = []
     valid = 0
     for file in files:
-        proved = _proved_by(file, listed, sure, wanted)
+        proved = _proved_by(file, listed, sure, selected)
         if proved is not None:
             valid += 1
             known[proved[0]] = True
@@ -255,11 +256,11 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
     if len(points) > MAX_POINTS or len(points) * MAX_SHARE > len(listed) + 64 * MAX_SHARE:
         return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
     rest = tuple(file for file in _written_files(store.log) if file not in sure)
-    found = PrunedScan("index", "", rest, points=tuple(points.tolist()))
-    return _with_reason(store, found, f"{len(points)} records by {valid} of {len(files)} index files")
+    scan = PrunedScan("index", "", rest, points=tuple(points.tolist()))
+    return _with_reason(store, scan, f"{len(points)} records by {valid} of {len(files)} index files")
 
 
-def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted: Longs) -> tuple[Longs, Longs] | None:
+def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], selected: Longs) -> tuple[Longs, Longs] | None:
     """Return (numbers of the records whose keys the file knows, physical offsets with a wanted hash); None for an invalid file."""
     if file.index_count <= 1 or check_chains(file):
         return None
@@ -267,7 +268,7 @@ def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], wanted
     physical = entries["physical_offset"].astype(np.int64)
     if (np.diff(physical) < 0).any():
         return None
-    hits = _inside(physical[np.isin(entries["key_hash"], wanted)], sure)
+    hits = _inside(physical[np.isin(entries["key_hash"], selected)], sure)
     mentioned = distinct_of_sorted(_inside(physical, sure))
     # the first and the last record may have keys in the file before or after this one
     mentioned = mentioned[(mentioned > physical[0]) & (mentioned < physical[-1])]
@@ -285,11 +286,11 @@ def _inside(physical: Longs, files: Sequence[QueueFile]) -> Longs:
     return physical[(number >= 0) & (physical < ends[number])]
 
 
-def _with_reason(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedScan:
+def _with_reason(store: RocketMQStore, scan: PrunedScan, what: str) -> PrunedScan:
     files = len(_written_files(store.log))
-    scanned = f"{len(found.files)} of {files} log files are scanned, because the queues do not account for all of their records"
-    why = f"{what}; {scanned if found.files else 'nothing is scanned'}"
-    return PrunedScan(found.how, why, found.files, found.ranges, found.points)
+    scanned = f"{len(scan.files)} of {files} log files are scanned, because the queues do not account for all of their records"
+    why = f"{what}; {scanned if scan.files else 'nothing is scanned'}"
+    return PrunedScan(scan.how, why, scan.files, scan.ranges, scan.points)
 
 
 # Reading records one by one, at places known from a queue or the index: the task of a pruned source.
@@ -299,7 +300,7 @@ def _with_reason(store: RocketMQStore, found: PrunedScan, what: str) -> PrunedSc
 
 @dataclass(frozen=True, slots=True)
 class PointTask:
-    """Records of a store, with the requested columns and messages. token: changes when the files of the log do.
+    """Records of a store, with the requested columns and messages. token, seen: see `planned_files`.
 
     places: a range of a queue whose entries point into one log file, or physical offsets, ascending.
     """
@@ -310,19 +311,23 @@ class PointTask:
     places: QueueRange | tuple[int, ...]
     columns: tuple[str, ...]
     selection: Selection
+    seen: FilesSeen | None = None
 
 
-def files_of(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> tuple[str, ...]:
-    """Return the log files that hold the records, relative to the store."""
-    view = DiskView(store)
-    # all entries of a range point into one file
-    some = _offsets(view, places if isinstance(places, tuple) else replace(places, high=places.low + 1)).tolist()
-    return tuple(dict.fromkeys(file.relative for physical in some if (file := view.log.file_at(physical)) is not None))
+def seen_at(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> FilesSeen | None:
+    """Return the log files that hold the records."""
+    if isinstance(places, tuple):
+        first, last = places[0], places[-1]
+    else:  # ascending, and all in one file
+        view = DiskView(store)
+        first, last = (int(_offsets(view, replace(places, low=at, high=at + 1))[0]) for at in (places.low, places.high - 1))
+    return files_seen(store.log, first, last + 1)
 
 
 def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the selected records in physical order, in batches. report: called with places that do not hold a valid record."""
     view = opened_view(task.store, task.config, task.token)
+    require_seen(view.log, task.seen)
     try:
         for records in grouped_records(view.log, _offsets(view, task.places), report):
             columns = RecordColumns(records)
@@ -337,10 +342,10 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
 def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np.int64]:
     if isinstance(places, tuple):
         return np.array(places, np.int64)
-    found: NDArray[np.int64] = (
+    offsets: NDArray[np.int64] = (
         view.queue(places.topic, places.queue_id).entries(places.low, places.high)["physical_offset"].astype(np.int64)
     )
-    return found
+    return offsets
 
 
 def grouped_records(log: CommitLog, offsets: NDArray[np.int64], report: Callable[[Damage], None] | None) -> Iterator[Records]:

@@ -35,6 +35,7 @@ from mqstore.rocketmq.lookup.index_probe import CANDIDATE, probe, sweep
 from mqstore.rocketmq.lookup.key_set import KeySet, Matches, last_per_key_mask
 from mqstore.rocketmq.lookup.plan import Plan
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.planned_files import FilesSeen, require_seen
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of
@@ -96,21 +97,26 @@ class IndexSearch:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Find hits among the records that start in a split."""
+    """Find hits among the records that start in a split. seen: see `planned_files`."""
 
     context: LookupContext
     split: Split
+    seen: FilesSeen | None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTask:
-    """Find hits among the records of candidates low..high-1 of a staged file, which ascend in the log. start: of their range of log."""
+    """Find hits among the records of candidates low..high-1 of a staged file, which ascend in the log. start: of their range of log.
+
+    seen: see `planned_files`.
+    """
 
     context: LookupContext
     candidates: str
     low: int
     high: int
     start: int
+    seen: FilesSeen | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +146,11 @@ def _view_of(context: LookupContext) -> DiskView:
 
 def keys_of(context: LookupContext) -> KeySet:
     """Return the keys of a lookup, mapped once per process."""
-    found = _key_sets.get(context.keys)
-    if found is None:
+    keys = _key_sets.get(context.keys)
+    if keys is None:
         _key_sets.clear()
-        found = _key_sets[context.keys] = KeySet.mapped(context.keys)
-    return found
+        keys = _key_sets[context.keys] = KeySet.mapped(context.keys)
+    return keys
 
 
 # finding
@@ -154,17 +160,17 @@ def search_index(task: SearchTask) -> IndexSearch:
     """Find the candidates of one index file by probing or sweeping it."""
     file = _view_of(task.context).store.index_files()[task.number]
     try:
-        found = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, keys_of(task.context))
+        result = (probe if task.plan is Plan.PROBE else sweep)(file, task.number, keys_of(task.context))
     finally:
         if file.octets is not None:
             file.drop()
-    if found.fault or not len(found.candidates):
-        return IndexSearch(None, found.fault, found.entries)
+    if result.fault or not len(result.candidates):
+        return IndexSearch(None, result.fault, result.entries)
     staged = f"i{task.number:06d}.{secrets.token_hex(6)}.candidates"
     with DurableDirectory(task.context.stage) as stage:
         stage.create(staged)
-        stage.pwrite(staged, 0, found.candidates.view(np.uint8))
-    return IndexSearch(staged, "", found.entries)
+        stage.pwrite(staged, 0, result.candidates.view(np.uint8))
+    return IndexSearch(staged, "", result.entries)
 
 
 class _Hits:
@@ -189,8 +195,8 @@ class _Hits:
         offsets, places = _concatenated(self.offsets), _concatenated(self.places)
         if limit is None:
             return offsets, places
-        kept = last_per_key_mask(places, limit)
-        return offsets[kept], places[kept]
+        newest = last_per_key_mask(places, limit)
+        return offsets[newest], places[newest]
 
 
 def _concatenated(parts: Sequence[Longs]) -> Longs:
@@ -201,18 +207,19 @@ def scan_range(task: ScanTask) -> LookupResult:
     """Find the hits of one split. Raises PipelineError at damage if the lookup is `failfast`."""
     context = task.context
     view, keys = _view_of(context), keys_of(context)
+    require_seen(view.log, task.seen)
     damage: list[Damage] = []
-    found = _Hits()
+    hits = _Hits()
     for records, dispatched in _dispatches(SplitWalk(view.log, task.split, lead=LEAD), damage, context.failfast):
-        found.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
-        wanted = keys.has(dispatched.keys["hash"].astype(np.int32))
-        positions = distinct(dispatched.keys["physical_offset"][wanted].astype(np.int64)) - records.file.start
+        hits.topics.update(run.topic for run in dispatched.runs if run.topic in keys.topics)
+        selected = keys.has(dispatched.keys["hash"].astype(np.int32))
+        positions = distinct(dispatched.keys["physical_offset"][selected].astype(np.int64)) - records.file.start
         for low in range(0, len(positions), RECORDS_AT_ONCE):
-            some = Records(records.file, records.data, positions[low : low + RECORDS_AT_ONCE])
-            found.add(some, keys.match(RecordColumns(some)))
-            view.log.drop_records(some)
+            part = Records(records.file, records.data, positions[low : low + RECORDS_AT_ONCE])
+            hits.add(part, keys.match(RecordColumns(part)))
+            view.log.drop_records(part)
     read = task.split.stop - task.split.start
-    return _stage_hits(context, view, keys, found, f"s{task.split.number:06d}", task.split.start, read, damage)
+    return _stage_hits(context, view, keys, hits, f"s{task.split.number:06d}", task.split.start, read, damage)
 
 
 def _dispatches(walk: SplitWalk, damage: list[Damage], failfast: bool) -> Iterator[tuple[Records, DispatchOutput]]:
@@ -247,23 +254,24 @@ def fetch_range(task: FetchTask) -> LookupResult:
     """Find the hits among the records that candidates point at."""
     context = task.context
     view, keys = _view_of(context), keys_of(context)
+    require_seen(view.log, task.seen)
     rows = MappedFile(Path(task.candidates)).data.view(CANDIDATE)[task.low : task.high]
-    found = _Hits()
+    hits = _Hits()
     read = 0
-    for records, some in _valid_records(view.log, rows, keys, found):
+    for records, candidates in _valid_records(view.log, rows, keys, hits):
         columns = RecordColumns(records)
         read += int(columns.row(frames.SIZE).sum())
         matched = keys.match(columns)
-        found.add(records, matched)
+        hits.add(records, matched)
         # an entry whose record has no key of that hash is wrong, so the file is not valid
-        owner = np.searchsorted(records.positions, some["physical_offset"] - records.file.start)
-        had = _are_in((owner << 32) + some["hash"], np.sort((matched.owners << 32) + matched.hashes))
-        found.invalid.update(np.unique(some["file"][~had]).tolist())
+        owner = np.searchsorted(records.positions, candidates["physical_offset"] - records.file.start)
+        had = _are_in((owner << 32) + candidates["hash"], np.sort((matched.owners << 32) + matched.hashes))
+        hits.invalid.update(np.unique(candidates["file"][~had]).tolist())
         view.log.drop_records(records)
-    return _stage_hits(context, view, keys, found, f"c{task.low:010d}", task.start, read, [])
+    return _stage_hits(context, view, keys, hits, f"c{task.low:010d}", task.start, read, [])
 
 
-def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: _Hits) -> Iterator[tuple[Records, NDArray[np.void]]]:
+def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, hits: _Hits) -> Iterator[tuple[Records, NDArray[np.void]]]:
     """Yield valid records, each once, up to RECORDS_AT_ONCE at a time, with the candidates that point at them."""
     starts = np.array([file.start for file in log.files], np.int64)
     numbers = np.searchsorted(starts, rows["physical_offset"], "right") - 1
@@ -271,36 +279,36 @@ def _valid_records(log: CommitLog, rows: NDArray[np.void], keys: KeySet, found: 
     for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
         number = int(numbers[low]) if low < high else -1
         if number < 0:
-            _note_damaged(rows[low:high], keys, found)
+            _note_damaged(rows[low:high], keys, hits)
             continue
         file = log.files[number]
         first, last = (int(rows["physical_offset"][k]) - file.start for k in (low, high - 1))
         sparse = last - first > SPARSE * (high - low)
         with log.mapped(file).read_ahead(first, first if sparse else last + 1) as ahead:
-            here = rows[low:high]
+            in_file = rows[low:high]
             # the candidates of one record stay together: each part of them would find all its keys again
-            for begin, end in whole_runs(here["physical_offset"], RECORDS_AT_ONCE):
-                some = here[begin:end]
-                ahead.reach(int(some["physical_offset"][0]) - file.start)
-                yield from _valid_in(log, file, some, keys, found)
+            for begin, end in whole_runs(in_file["physical_offset"], RECORDS_AT_ONCE):
+                part = in_file[begin:end]
+                ahead.reach(int(part["physical_offset"][0]) - file.start)
+                yield from _valid_in(log, file, part, keys, hits)
 
 
 def _valid_in(
-    log: CommitLog, file: QueueFile, some: NDArray[np.void], keys: KeySet, found: _Hits
+    log: CommitLog, file: QueueFile, rows: NDArray[np.void], keys: KeySet, hits: _Hits
 ) -> Iterator[tuple[Records, NDArray[np.void]]]:
     """Yield the valid records of one file at which candidates point, as `_valid_records` does."""
-    offsets = some["physical_offset"] - file.start
+    offsets = rows["physical_offset"] - file.start
     for data, near in group_ranges(log.mapped(file), file.start, distinct(offsets)):
         valid = np.empty(len(near), np.uint8)
         frames.are_valid(data, near, file.start, valid)
-        here = some[slice(*np.searchsorted(offsets, [near[0], near[-1] + 1]).tolist())]
+        near_rows = rows[slice(*np.searchsorted(offsets, [near[0], near[-1] + 1]).tolist())]
         sound = near[valid.view(np.bool_)]
         if len(sound) < len(near):
-            points = _are_in(here["physical_offset"] - file.start, sound)
-            _note_damaged(here[~points], keys, found)
-            here = here[points]
+            points = _are_in(near_rows["physical_offset"] - file.start, sound)
+            _note_damaged(near_rows[~points], keys, hits)
+            near_rows = near_rows[points]
         if len(sound):
-            yield Records(file, data, np.ascontiguousarray(sound)), here
+            yield Records(file, data, np.ascontiguousarray(sound)), near_rows
 
 
 def _are_in(values: Longs, ascending: Longs) -> NDArray[np.bool_]:
@@ -312,25 +320,25 @@ def _are_in(values: Longs, ascending: Longs) -> NDArray[np.bool_]:
     return mask
 
 
-def _note_damaged(some: NDArray[np.void], keys: KeySet, found: _Hits) -> None:
+def _note_damaged(rows: NDArray[np.void], keys: KeySet, hits: _Hits) -> None:
     """Note candidates that do not point at a valid record."""
-    if len(some):
-        found.damaged.append(keys.places(some["hash"].astype(np.int32))[1])
-        found.invalid.update(np.unique(some["file"]).tolist())
+    if len(rows):
+        hits.damaged.append(keys.places(rows["hash"].astype(np.int32))[1])
+        hits.invalid.update(np.unique(rows["file"]).tolist())
 
 
 # writing
 
 
 def _stage_hits(
-    context: LookupContext, view: DiskView, keys: KeySet, found: _Hits, name: str, start: int, read: int, damage: Sequence[Damage]
+    context: LookupContext, view: DiskView, keys: KeySet, hits: _Hits, name: str, start: int, read: int, damage: Sequence[Damage]
 ) -> LookupResult:
     """Write what was found into the stage. name: how the staged files begin."""
-    offsets, places = found.newest(context.max_per_key)
+    offsets, places = hits.newest(context.max_per_key)
     token = secrets.token_hex(6)
     part: PartFile | None = None
     outcomes: str | None = None
-    collisions, damaged = distinct(_concatenated(found.collisions)), distinct(_concatenated(found.damaged))
+    collisions, damaged = distinct(_concatenated(hits.collisions)), distinct(_concatenated(hits.damaged))
     with DurableDirectory(context.stage) as stage:
         if len(offsets):
             staged = f"{name}.{token}.rows"
@@ -353,8 +361,8 @@ def _stage_hits(
         start,
         part,
         outcomes,
-        frozenset(found.topics),
-        frozenset(found.invalid),
+        frozenset(hits.topics),
+        frozenset(hits.invalid),
         read,
         tuple(damage[:MAX_FINDINGS]),
         max(0, len(damage) - MAX_FINDINGS),

@@ -87,16 +87,16 @@ def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
 
 
 def search(
-    file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, found: list[int], steps: list[SearchStep] | None = None
+    file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, hits: list[int], steps: list[SearchStep] | None = None
 ) -> bool:
     """Append to `found` the offsets that one file holds for a hash. Returns False if the chain loops.
 
     A broker follows a loop until `max_num` is reached, or for ever if nothing on it matches; the latter is cut short here.
     """
     if steps is None:
-        offsets = _search_compiled(file, key_hash, max_num - len(found), begin, end)
+        offsets = _search_compiled(file, key_hash, max_num - len(hits), begin, end)
         if offsets is not None:
-            found += offsets
+            hits += offsets
             return True
     slot = key_hash % file.slot_count
     number = file.slot(slot)
@@ -117,7 +117,7 @@ def search(
     rises = 0  # links to newer entries; a chain without any ends by itself
     mark, found_at_mark = -1, 0
     while True:
-        if len(found) >= max_num:
+        if len(hits) >= max_num:
             note(number, None, None, f"not visited: {max_num} offsets are found")
             return True
         if number >= positions:
@@ -132,7 +132,7 @@ def search(
             time -= 1 << 64  # 64-bit overflow, as in the broker
         matches = entry_hash == key_hash and begin <= time <= end
         if matches:
-            found.append(physical)
+            hits.append(physical)
         if steps is not None:
             outcome = "taken" if matches else "another hash" if entry_hash != key_hash else "outside the time range"
             if 0 < previous <= count and previous != number and time < begin:
@@ -144,11 +144,11 @@ def search(
             # Brent: a loop contains a link to a newer entry; the mark moves at powers of two of these, so it ends up on the loop
             if number == mark:
                 note(previous, None, None, "the chain loops: cut here")
-                _repeat_loop(found, found_at_mark, max_num)
+                _repeat_loop(hits, found_at_mark, max_num)
                 return False
             rises += 1
             if rises & (rises - 1) == 0:
-                mark, found_at_mark = number, len(found)
+                mark, found_at_mark = number, len(hits)
         number = previous
 
 
@@ -160,13 +160,13 @@ def _search_compiled(file: IndexFileLike, key_hash: int, max_results: int, begin
     return search_chain(octets, file.slot_count, file.positions, file.index_count, file.begin_timestamp, key_hash, begin, end, max_results)
 
 
-def _repeat_loop(found: list[int], found_at_mark: int, max_num: int) -> None:
+def _repeat_loop(hits: list[int], found_at_mark: int, max_num: int) -> None:
     """Repeat the offsets of one round of a loop until there are max_num, as a broker does. Does nothing if a round finds none."""
-    per_round = found[found_at_mark:]
-    missing = min(max_num - len(found), MAX_STEPS)
+    per_round = hits[found_at_mark:]
+    missing = min(max_num - len(hits), MAX_STEPS)
     if per_round and missing > 0:
         rounds = -(-missing // len(per_round))
-        found.extend((per_round * rounds)[:missing])
+        hits.extend((per_round * rounds)[:missing])
 
 
 def query_offsets(
@@ -183,18 +183,18 @@ def query_offsets(
     """Query the index service: files newest first, at most min(max_num, cap) offsets. files: oldest first."""
     max_num = min(max_num, cap)
     key_hash = index_hash(topic, key)
-    found: list[int] = []
+    hits: list[int] = []
     looping: list[str] = []
     for file in reversed(files):
         if time_matches(file, begin, end):
-            if not search(file, key_hash, max_num, begin, end, found, steps):
+            if not search(file, key_hash, max_num, begin, end, hits, steps):
                 looping.append(file.name)
         elif steps is not None:
             steps.append(SearchStep(file.name, key_hash % file.slot_count, 0, None, None, "not searched: its times do not meet the range"))
-        if file.begin_timestamp < begin or len(found) >= max_num:
+        if file.begin_timestamp < begin or len(hits) >= max_num:
             break
     newest = files[-1] if files else None
-    return IndexAnswer(tuple(found), newest.end_timestamp if newest else 0, newest.end_physical_offset if newest else 0, tuple(looping))
+    return IndexAnswer(tuple(hits), newest.end_timestamp if newest else 0, newest.end_physical_offset if newest else 0, tuple(looping))
 
 
 def query_messages(

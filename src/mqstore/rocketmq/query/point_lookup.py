@@ -55,10 +55,10 @@ _SIZE = struct.Struct(">i")
 
 def raw_record_at(log: LogSlices, physical: int) -> memoryview | None:
     """Return the bytes of the record at a physical offset, by the size field there; None if they are not readable."""
-    found = log.readable(physical)
-    if found is None:
+    readable = log.readable(physical)
+    if readable is None:
         return None
-    start, view = found
+    start, view = readable
     at = physical - start
     if at + 4 > len(view):
         return None
@@ -126,7 +126,7 @@ def is_on_disk(queue: PagedQueue, log: LogSlices, offset: int, in_memory_bytes: 
 def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict[str, int]:
     """Return message id -> queue offset of the entries low..high-1, as far as they exist. store_host: `ip:port` of the broker."""
     host = parse_host(store_host)
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     at, stop = max(low, queue.min_offset), min(high, queue.max_offset)
     while at < stop:
         page = page_from(queue, at)
@@ -135,10 +135,10 @@ def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict
         for row in page.rows(None if queue.batch else stop - at).tolist():
             offset = row[4] if queue.batch else at
             if offset >= stop:
-                return found
-            found[offset_message_id(host, row[0])] = offset
+                return ids
+            ids[offset_message_id(host, row[0])] = offset
             at = offset + (row[5] if queue.batch else 1)
-    return found
+    return ids
 
 
 # by the index

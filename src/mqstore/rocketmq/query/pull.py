@@ -132,12 +132,12 @@ class GetResult(PullResult):
     def records(self, tags: TagFilter | None = None) -> list[Record]:
         """Decode the records; bytes that are not a record are left out. tags: filter by the tags themselves, as a client does."""
         if self.view is not None and self.rows is not None:
-            found = records_in(self.view, self.start, self.rows)
+            records = records_in(self.view, self.start, self.rows)
         else:
-            found = records_of(self.slices)
+            records = records_of(self.slices)
         if tags is None or tags.everything:
-            return found
-        return [record for record in found if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
+            return records
+        return [record for record in records if tags.matches_tags(decode_properties(record.properties).get("TAGS"))]
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return the records as a batch with columns of the message table, by default `PULL_COLUMNS`.
@@ -191,8 +191,8 @@ def get_message(
     if low <= offset < high:
         if tags is not None and tags.everything:
             tags = None
-        found = _scan_fast(log, queue, offset, max_count, tags, rules, low, high)
-        return found or _scan_slow(log, queue, offset, max_count, tags, rules, tags_code_of)
+        result = _scan_fast(log, queue, offset, max_count, tags, rules, low, high)
+        return result or _scan_slow(log, queue, offset, max_count, tags, rules, tags_code_of)
     if high == 0:
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, _next_offset(rules, offset, 0), low, high)
     if offset < low:
@@ -322,12 +322,12 @@ def _scan_fast(
     result.suggest_pulling_from_slave = log_max - examined > rules.in_memory_bytes
     if not taken:
         return None if rules.follows.goes_on_to_next_file and rules.travel_files != 1 else result
-    found = log.readable(lowest)
-    if found is None or not log.min_offset <= found[0] <= lowest or end > found[0] + len(found[1]):
+    readable = log.readable(lowest)
+    if readable is None or not log.min_offset <= readable[0] <= lowest or end > readable[0] + len(readable[1]):
         return None
     result.status = GetStatus.FOUND
     result.total_bytes, result.message_count = total, taken
-    result.set_rows(out[SCAN_HEADER : SCAN_HEADER + 3 * taken].tobytes(), *found)
+    result.set_rows(out[SCAN_HEADER : SCAN_HEADER + 3 * taken].tobytes(), *readable)
     return result
 
 
@@ -372,26 +372,26 @@ def batch_of_records(data: Bytes, positions: Longs, sizes: Longs, columns: Seque
     Raises UsageError for a column that a record does not hold.
     """
     if columns is None or tuple(columns) == PULL_COLUMNS:
-        found = batch_fast(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
-        if found is not None:
-            return found
+        batch = batch_fast(data, 0, np.stack([positions, positions, sizes], 1).tobytes())
+        if batch is not None:
+            return batch
         columns = PULL_COLUMNS
     for name in check_columns(columns):
         if name in NOT_IN_RECORD:
             known = ", ".join(each for each in ROCKETMQ_COLUMNS + EXTRA_COLUMNS if each not in NOT_IN_RECORD)
             raise UsageError(f"a pulled message has no column {name!r}; its columns are {known}")
-    kept = np.empty(len(positions), np.int64)
-    kept = kept[: pull_batch.valid_positions(data, positions, sizes, kept)]
-    fields = np.empty((frames.FIELD_COUNT, len(kept)), np.int64)
-    frames.fields(data, kept, fields)
-    return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, kept), fields).batch(columns)
+    valid = np.empty(len(positions), np.int64)
+    valid = valid[: pull_batch.valid_positions(data, positions, sizes, valid)]
+    fields = np.empty((frames.FIELD_COUNT, len(valid)), np.int64)
+    frames.fields(data, valid, fields)
+    return RecordColumns(Records(QueueFile("", 0, len(data), ""), data, valid), fields).batch(columns)
 
 
 def batch_fast(data: Bytes | memoryview, start: int, rows: bytes) -> pa.RecordBatch | None:
     """Return the default columns of records by one kernel call; None if a record is not ordinary. start, rows: as the kernel takes them."""
     head, schema, read = _ipc_template()
-    found = pull_batch.write_batch(data, start, rows, head)
-    batch: pa.RecordBatch | None = None if found is None else read(found, schema)
+    written = pull_batch.write_batch(data, start, rows, head)
+    batch: pa.RecordBatch | None = None if written is None else read(written, schema)
     return batch
 
 

@@ -51,8 +51,8 @@ def offset_by_time(
     """
     if not version_rules(version).bisects_times:
         return _nearest(queue, log, timestamp, modified)
-    found = _batch_by_time(queue, timestamp, boundary) if queue.batch else _bound(queue, log, timestamp, boundary)
-    return min(max(found, queue.min_offset), queue.max_offset)
+    offset = _batch_by_time(queue, timestamp, boundary) if queue.batch else _bound(queue, log, timestamp, boundary)
+    return min(max(offset, queue.min_offset), queue.max_offset)
 
 
 _NEAREST, _BOUND = VERSIONS  # by the rules of which the searches below read store times

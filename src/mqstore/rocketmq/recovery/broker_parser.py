@@ -149,17 +149,17 @@ class RecordParser:
         """Return the records whose properties the broker may reject."""
         if self._property_crc:
             return np.arange(len(positions))
-        found = np.flatnonzero(fields[frames.TOPIC_LENGTH] == len(_SCHEDULE))
-        if len(found):
-            spans = fields[frames.TOPIC_START, found][:, None] + np.arange(len(_SCHEDULE))
-            found = found[(data[spans] == _SCHEDULE).all(axis=1)]
+        delayed = np.flatnonzero(fields[frames.TOPIC_LENGTH] == len(_SCHEDULE))
+        if len(delayed):
+            spans = fields[frames.TOPIC_START, delayed][:, None] + np.arange(len(_SCHEDULE))
+            delayed = delayed[(data[spans] == _SCHEDULE).all(axis=1)]
         if self._rules.parses_inner_batches:
             starts, lengths = fields[frames.PROPERTIES_START], np.maximum(fields[frames.PROPERTIES_LENGTH], 0)
             text = np.empty(int(lengths.sum()), np.uint8)
             copy_spans(data, starts, lengths, np.empty(len(starts) + 1, np.int32), text)
             if text.tobytes().find(b"INNER_") >= 0:
                 return np.arange(len(positions))
-        return found
+        return delayed
 
     def _across_sectors(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
         """Return the records with topic or properties after the beginning of a sector, which may hold zeros, as in a torn record."""

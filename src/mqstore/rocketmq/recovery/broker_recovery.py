@@ -5,7 +5,9 @@
             2  each consume queue is recovered (`dispatch.consume_queue_image`)
             3  the log is parsed from a start file on, up to the first record the broker cannot accept: the truncation point
                    clean    4.9.3 the third-last file; 5.3.3 the newest file that starts at or before the last dispatched record
-                   unclean  the newest file whose first record was stored before the checkpoint; none: the oldest
+                   unclean  the newest file whose first record was stored before the checkpoint; 5.5.0: whose first record is at
+                            or before the place up to which the queues are flushed, if the checkpoint has one; none: the oldest
+                   since 5.4.0 the first record must be one that the broker accepts, and ten files are looked at
                dispatched again: 4.9.3 unclean all parsed records, clean none; 5.3.3 unclean all, clean those after the last
                dispatched one (except the first of them: its offset is where the queues end, and only greater ones count)
             4  log and queues are cut at the truncation point, later log files are removed
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,16 +48,17 @@ from mqstore.rocketmq.dispatch.index_image import IndexService
 from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage, DispatchTarget, InMemoryTarget
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue
-from mqstore.rocketmq.format.checkpoint import Checkpoint
+from mqstore.rocketmq.format.checkpoint import LATEST, Checkpoint
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
-from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
     STORE_TIMESTAMP_AT,
     STORE_TIMESTAMP_AT_IPV6,
     SYS_FLAG_AT,
@@ -78,8 +81,8 @@ def _read_long(data: Bytes, at: int, width: int = 8) -> int:
 
 def _physical(data: Bytes, positions: Longs) -> tuple[Longs, bool]:
     """Return the physical offset fields of records, and whether they ascend."""
-    found = np.empty(len(positions), np.int64)
-    return found, frames.physical_offsets(data, positions, found)
+    offsets = np.empty(len(positions), np.int64)
+    return offsets, frames.physical_offsets(data, positions, offsets)
 
 
 @dataclass(slots=True)
@@ -115,13 +118,13 @@ class Recovery:
         largest_array: int = LARGEST_ARRAY,
         target: DispatchTarget | None = None,
         strict: bool = False,
-        recovered_files: int | None = None,
+        of: Profile | None = None,
     ) -> None:
         """rules: for dispatch, of that version. largest_array: bytes that the broker can allocate in one piece.
 
         strict: an unclean recovery also stops at a record whose end never reached the disk, although a broker accepts the zeros
-        in its topic or properties. target: where queues and index files are; in memory by default. recovered_files: log files that are
-        looked at, from the newest back; None: all.
+        in its topic or properties. target: where queues and index files are; in memory by default. of: the release, of which some begin
+        elsewhere in the log than others of the same rules; None: as the version of the rules.
         """
         self.version = version
         self.follows = version_rules(version)
@@ -137,8 +140,14 @@ class Recovery:
         self.rules = rules if self.follows.has_batch_queues else replace(rules, batch_topics=frozenset())
         self.unclean = unclean
         self._largest_array = largest_array
-        self._strict = strict
-        self._recovered_files = recovered_files
+        self._of = profile(version) if of is None else of
+        self._parser = RecordParser(
+            version,
+            check_crc=config.check_crc_on_recover is not False,
+            property_crc=self.follows.has_property_crc and bool(config.force_verify_prop_crc),
+            largest_array=largest_array,
+            strict=strict and unclean,
+        )
         self._target: DispatchTarget = InMemoryTarget(directory) if target is None else target
         self._queue_sizes: dict[bool, int] = {}
         self._refusals: list[str] = list(log.queue.refusals(version))
@@ -170,18 +179,18 @@ class Recovery:
                 self.queues[topic, queue_id, kind.batch] = self._target.open_queue(kind, topic, queue_id, size, queue)
 
     def _load_index(self, files: Sequence[IndexFile]) -> IndexService:
-        kept = list(files)
+        valid = list(files)
         gone: list[IndexFile] = []
         if self.unclean:
-            kept = [file for file in files if file.end_timestamp <= self._checkpoint.index]
-            gone = [file for file in files if file not in kept]
+            valid = [file for file in files if file.end_timestamp <= self._checkpoint.index]
+            gone = [file for file in files if file not in valid]
             if gone:
                 names = ", ".join(file.name for file in gone)
                 self.notes.append(f"index files deleted, because they end later than the checkpoint's index time: {names}")
         like = next((file for file in reversed(files) if file.proved), files[-1] if files else None)
         slots = self._config.max_hash_slot_num or (like.slot_count if like else 5_000_000)
         positions = self._config.max_index_num or (like.positions if like else 20_000_000)
-        return self._target.open_index(kept, gone, slots=slots, positions=positions)
+        return self._target.open_index(valid, gone, slots=slots, positions=positions)
 
     @property
     def log_min(self) -> int:
@@ -219,21 +228,23 @@ class Recovery:
         return max((queue.max_physical_offset for queue in self.queues.values()), default=-1)
 
     def correct_minimums(self) -> None:
-        """Move the minimum of each queue to the first entry whose record is still in the log."""
-        for queue in self.queues.values():
+        """Move the minimum of each queue to the first entry whose record is still in the log.
+
+        Raises RefusedError where the last file of a queue has no entry: 5.x then reads before its begin, and does not start.
+        """
+        for (topic, queue_id, _), queue in self.queues.items():
+            last = queue.files[-1] if isinstance(queue, QueueImage) and queue.files else None
+            if self.follows.bisects_minimum and last is not None and not last.written and queue.min_offset < queue.max_offset:
+                raise RefusedError(
+                    f"a {self.version} broker does not start on this store: the last file of queue {queue_id} of topic {topic!r} has no "
+                    f"entry (consumequeue/{topic}/{queue_id}/{last.start:020d}), and it fails as it reads the one before its first; "
+                    "move that file away"
+                )
             queue.correct_min(self.log_min, self.version)
 
     def _recover_log(self, listed: int) -> tuple[int, bool]:
         """Parse the log and dispatch again what the version does. Returns (truncation point, whether nothing is written there)."""
         rules = self.rules if self.follows.keeps_delays_in_recovery else replace(self.rules, delays=())
-        config = self._config
-        parser = RecordParser(
-            self.version,
-            check_crc=config.check_crc_on_recover is not False,
-            property_crc=self.follows.has_property_crc and bool(config.force_verify_prop_crc),
-            largest_array=self._largest_array,
-            strict=self._strict and self.unclean,
-        )
         number = self._first_unclean() if self.unclean else self._first_clean(listed)
         self.recovered_from = self.log_files[number].start
         if self.unclean:
@@ -242,7 +253,7 @@ class Recovery:
             file = self.log_files[number].file
             data = self._log.mapped(file).data
             stop = ParseStop(0, False, -1, 0)
-            runs = self._runs(parser, file, 0, file.size)
+            runs = self._runs(self._parser, file, 0, file.size)
             for run in runs if file.size < _WORTH_A_THREAD else _prefetch(runs):
                 if isinstance(run, ParseStop):
                     stop = run
@@ -259,30 +270,54 @@ class Recovery:
     def _runs(self, parser: RecordParser, file: QueueFile, start: int, limit: int) -> Iterator[Longs | ParseStop]:
         """Yield the runs of records of one file. The pages of a run are released two runs later, when the caller has finished with it."""
         mapped = self._log.mapped(file)
-        kept = done = last = start
+        dropped = done = last = start
         for run in parser.runs(mapped.data[:limit], start):
             yield run
             done, last = last, last if isinstance(run, ParseStop) else int(run[-1])
-            if done - kept > _DROP:
-                mapped.drop(kept, done - kept)
-                kept = done
-        mapped.drop(kept, limit - kept)
+            if done - dropped > _DROP:
+                mapped.drop(dropped, done - dropped)
+                dropped = done
+        mapped.drop(dropped, limit - dropped)
 
     def _first_clean(self, listed: int) -> int:
         """Return the number of the file from which the log is parsed after a clean exit."""
         if not self.follows.lists_after_clean_exit:
             return max(0, len(self.log_files) - 3)
+        if self._of.checks_first_record:
+            return self._newest(lambda physical, _: physical <= listed)
         return max(self._oldest, bisect_right([file.start for file in self.log_files], listed) - 1)
 
     @property
     def _oldest(self) -> int:
         """The number of the oldest file that is looked at."""
-        return 0 if self._recovered_files is None else max(0, len(self.log_files) - self._recovered_files)
+        return 0 if self._of.recovered_files is None else max(0, len(self.log_files) - self._of.recovered_files)
+
+    def _newest(self, fits: Callable[[int, int], bool]) -> int:
+        """Return the number of the newest file whose first record the broker accepts and `fits`, or that of the oldest.
+
+        fits: of the physical offset and the store time that the record has.
+        """
+        for number in range(len(self.log_files) - 1, self._oldest, -1):
+            data = self._log.mapped(self.log_files[number].file).data
+            run = next(self._parser.runs(data[: max(8, _read_long(data, 0, 4))], 0))
+            if isinstance(run, ParseStop):
+                continue
+            wide = _read_long(data, SYS_FLAG_AT, 4) & BORN_HOST_IPV6
+            stored = _read_long(data, STORE_TIMESTAMP_AT_IPV6 if wide else STORE_TIMESTAMP_AT)
+            if stored != 0 and fits(_read_long(data, PHYSICAL_OFFSET_AT), stored):
+                return number
+        return self._oldest
 
     def _first_unclean(self) -> int:
-        """Return the number of the newest file whose first record was stored before the checkpoint, or that of the oldest."""
+        """Return the number of the newest file up to whose first record the checkpoint says that all is flushed, or that of the oldest."""
+        point = self._checkpoint
         safe = self._config.message_index_enable is not False and self._config.message_index_safe
-        limit = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
+        if self._of.checks_first_record:
+            flushed = point.logics_physical_offset if self._of.begins_at_flushed else 0
+            limit = point.logics if self._of.begins_at_flushed else point.min_timestamp
+            indexed = point.index if safe else LATEST
+            return self._newest(lambda physical, stored: stored <= indexed and (physical <= flushed if flushed > 0 else stored <= limit))
+        limit = point.min_timestamp_index if safe else point.min_timestamp
         magics = (MAGIC_V1, MAGIC_V2) if self.follows.has_version_2 else (MAGIC_V1,)
         for number in range(len(self.log_files) - 1, self._oldest, -1):
             data = self._log.mapped(self.log_files[number].file).data
@@ -295,7 +330,7 @@ class Recovery:
 
     def _cut_log(self, end: int) -> bool:
         """Cut the log. Returns whether the files after the cut hold nothing that looks like a record."""
-        kept = []
+        remaining = []
         clear = True
         for file in self.log_files:
             if file.start + file.file.size > end:
@@ -304,8 +339,8 @@ class Recovery:
                     self._target.remove_log_file(file.file)
                     continue
                 file.written = end - file.start
-            kept.append(file)
-        self.log_files = kept
+            remaining.append(file)
+        self.log_files = remaining
         return clear
 
     # dispatch
@@ -324,28 +359,28 @@ class Recovery:
         # records with wrong physical offset fields are dispatched in parts within which the fields ascend
         cuts = np.empty(0, np.int64) if ascending else np.flatnonzero(physical[1:] <= physical[:-1]) + 1
         for part, offsets in zip(np.split(positions, cuts), np.split(physical, cuts), strict=True):
-            found = dispatch_positions(data, np.ascontiguousarray(part), rules)
+            dispatched = dispatch_positions(data, np.ascontiguousarray(part), rules)
             try:
-                for run in found.runs:
+                for run in dispatched.runs:
                     queue = self.queue_of(run.topic, run.queue_id, batch=run.batch)
                     self._target.append(queue, self._target.before_append(queue, run, data, part, offsets))
                     if self.touched_queues is not None:
                         self.touched_queues.add((run.topic, run.queue_id))
             finally:
                 self._target.flush()
-            last = found.last_store_timestamp
+            last = dispatched.last_store_timestamp
             if self.index is not None:
-                self.index.add(offsets, found.keys)
+                self.index.add(offsets, dispatched.keys)
         return last
 
     def queue_of(self, topic: str, queue_id: int, *, batch: bool = False) -> AnyQueueImage:
         """Return the image of a queue, created if there is none."""
         key = (topic, queue_id, batch)
-        found = self.queues.get(key)
-        if found is None:
+        image = self.queues.get(key)
+        if image is None:
             kind: type[AnyQueueImage] = BatchQueueImage if batch else QueueImage
-            found = self.queues[key] = self._new_queue(kind, topic, queue_id)
-        return found
+            image = self.queues[key] = self._new_queue(kind, topic, queue_id)
+        return image
 
     def _new_queue(self, kind: type[AnyQueueImage], topic: str, queue_id: int) -> AnyQueueImage:
         return self._target.open_queue(kind, topic, queue_id, self._queue_sizes[kind.batch], None)

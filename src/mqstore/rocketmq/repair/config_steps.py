@@ -3,6 +3,8 @@
     a table that cannot be parsed   its .bak, with what the readable part of an offset file adds to it; without a usable .bak what
                                     the readable part and the queues say; else both are taken out, so that the broker starts
     an offset after its queue       the end of the queue
+    a delay offset before the copy  after the leading messages of the level that have a copy in their topic, which proves that
+    of a delivered message          they were delivered
     a checkpoint after the log      no times: a broker that recovers then begins with the oldest file
 
 Format: docs/formats/rocketmq.md, sections 1.5, 7.1 and 11.
@@ -18,9 +20,10 @@ from typing import Any
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import bean, to_text
-from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
-from mqstore.rocketmq.diagnosis.configuration import LoadedConfig, loaded_configs, readable_offsets, torn_text
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
+from mqstore.rocketmq.delayed import delay_levels
 from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, readable_offsets, torn_text
 from mqstore.rocketmq.store.store import RocketMQStore
 
 TOPICS = "config/topics.json"
@@ -37,17 +40,22 @@ _LOADS = {
 
 def config_steps(store: RocketMQStore, version: str, last_timestamp: int, ends: Ends) -> Iterator[Step]:
     """Yield the steps for the configuration and the checkpoint. last_timestamp: store time of the last message; ends: of the queues."""
-    lmq = store.directory.exists(LMQ_OFFSETS)
+    lmq = store.offset_table.file == LMQ_OFFSETS
     torn: set[str] = set()
+    loaded = load_delay_offsets(store.directory).by_level
+    levels = delay_levels(store.view(), store.log, loaded, last_timestamp)
+    delivered = {each.level: each.proved for each in levels if each.proved > each.begin}
     for config in loaded_configs(store.directory, further=version_rules(version).has_further_files, lmq=lmq):
         if config.outcome == "main" or (config.outcome != "fails" and not store.directory.exists(config.file)):
             continue
         if config.outcome == "empty" and not config.size:
             continue  # nothing to restore from, and the broker starts
         torn.add(config.file)
-        yield _restored(store, config, ends)
+        yield _restored(store, config, ends, delivered)
     if not torn & {CONSUMER_OFFSETS, LMQ_OFFSETS}:
-        yield from _offsets_past_the_end(store, LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, ends)
+        yield from _offsets_past_the_end(store, store.offset_table.file, ends)
+    if delivered and DELAY_OFFSETS not in torn:
+        yield _delivered(store, loaded, delivered)
     point = store.checkpoint
     if store.unclean and last_timestamp and max(point.physic, point.logics) > last_timestamp:
         yield Step(
@@ -62,7 +70,20 @@ def config_steps(store: RocketMQStore, version: str, last_timestamp: int, ends: 
         )
 
 
-def _restored(store: RocketMQStore, config: LoadedConfig, ends: Ends) -> Step:
+def _delivered(store: RocketMQStore, loaded: Mapping[int, int], delivered: Mapping[int, int]) -> Step:
+    """Return the step that writes how far the levels were delivered. delivered: where a level continues, if that is after `loaded`."""
+    value = dict(fastjson.load(store.directory, DELAY_OFFSETS).value)
+    value["offsetTable"] = dict(sorted({**loaded, **delivered}.items()))
+    shown = ", ".join(f"level {level} from {loaded.get(level, 0)} to {offset}" for level, offset in sorted(delivered.items()))
+    why = f"it is older than the log, where copies of delayed messages show that they were delivered: {shown}"
+    content = to_text(bean(value)).encode("utf-8", "replace")
+    folder = DELAY_OFFSETS.rpartition("/")[0]
+    made = () if store.directory.is_directory(folder) else (Change("mkdir", folder),)
+    changes = (*made, Change("put", DELAY_OFFSETS, content=content))
+    return Step("offsets", DELAY_OFFSETS, 0, 0, why, "it delivers them a second time", "", changes)
+
+
+def _restored(store: RocketMQStore, config: LoadedConfig, ends: Ends, delivered: Mapping[int, int]) -> Step:
     bak = f"{config.file}.bak"
     value = dict(fastjson.load(store.directory, config.file).value)
     text = torn_text(store.directory, config.file)
@@ -76,6 +97,10 @@ def _restored(store: RocketMQStore, config: LoadedConfig, ends: Ends) -> Step:
             for key, by_queue in readable.items():
                 table[key] = {**(table.get(key) or {}), **{str(queue): offset for queue, offset in by_queue.items()}}
         value["offsetTable"] = table
+    if config.file == DELAY_OFFSETS and delivered:
+        sources.append("the copies of delivered messages")
+        table = dict(value.get("offsetTable") or {})
+        value["offsetTable"] = table | {str(level): max(at, table.get(str(level), 0)) for level, at in delivered.items()}
     if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
         _clip(value.get("offsetTable"), ends)
     if config.file == TOPICS and not sources:
@@ -151,12 +176,12 @@ def _clip(table: object, ends: Ends) -> list[str]:
 
 def _offsets_past_the_end(store: RocketMQStore, relative: str, ends: Ends) -> Iterator[Step]:
     """Yield one step that moves every offset after the end of its queue there."""
-    found = fastjson.load(store.directory, relative)
-    if found.used != "main":
+    table = fastjson.load(store.directory, relative)
+    if table.used != "main":
         return
-    moved = _clip(found.value.get("offsetTable"), ends)
+    moved = _clip(table.value.get("offsetTable"), ends)
     if moved:
-        content = to_text(_numbers(bean(found.value))).encode("utf-8", "replace")
+        content = to_text(_numbers(bean(table.value))).encode("utf-8", "replace")
         shown = ", ".join(moved[:5]) + (f" and {len(moved) - 5} more" if len(moved) > 5 else "")
         yield Step(
             "offsets",

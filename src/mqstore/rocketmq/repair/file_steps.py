@@ -25,15 +25,16 @@ def file_steps(store: RocketMQStore) -> Iterator[Step]:
     """Yield the steps for the files of the log and of all queues, and for a checkpoint that is not a file."""
     yield from _of_queue(store.directory, store.log.queue)
     sizes = {"consumequeue": store.config.consume_queue_file_size, "batchconsumequeue": store.config.batch_queue_file_size}
-    for place, configured in sizes.items():
-        size = configured or consume_queue.common_file_size(store.directory, place)
-        for topic, queue_id in consume_queue.queues(store.directory, place):
-            yield from _of_queue(store.directory, mapped_file_queue.load(store.directory, f"{place}/{topic}/{queue_id}", size=size))
+    for path, configured in sizes.items():
+        size = configured or consume_queue.common_file_size(store.directory, path)
+        for topic, queue_id in consume_queue.queues(store.directory, path):
+            yield from _of_queue(store.directory, mapped_file_queue.load(store.directory, f"{path}/{topic}/{queue_id}", size=size))
     if store.directory.is_directory("checkpoint"):
         yield _take_out(store.directory, "checkpoint", "a directory is in the place of the file", _REFUSES)
 
 
 def _of_queue(directory: ReadOnlyDirectory, queue: FileQueue) -> Iterator[Step]:
+    astray = {name for name, _ in queue.out_of_place()}
     for entry in queue.listing:
         name = f"{queue.relative}/{entry.name}"
         if entry.is_directory:
@@ -41,7 +42,8 @@ def _of_queue(directory: ReadOnlyDirectory, queue: FileQueue) -> Iterator[Step]:
         elif not entry.is_file:
             yield Step("take-out", name, 0, 0, "it is not a regular file, and is left alone: remove it by hand", _REFUSES, "", ())
         elif not _is_position(entry):
-            yield _take_out(directory, name, f"a file of {entry.size} bytes does not belong here", _REFUSES)
+            otherwise = "it reads this file out of order, and may write over others" if name in astray else _REFUSES
+            yield _take_out(directory, name, f"a file of {entry.size} bytes does not belong here", otherwise)
         elif entry.size == 0:
             yield _take_out(
                 directory, name, "the file is empty", "4.x does not start; 5.x does not unless it is the last one, which it deletes"
@@ -54,11 +56,11 @@ def _is_position(entry: DirectoryEntry) -> bool:
     return len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
 
 
-def _give_length(name: str, found: int, length: int) -> Step:
-    what = "zeros are added" if found < length else "the bytes after that are cut off"
-    why = f"the file has {found} bytes, and its neighbours {length}: {what}"
-    loss = "" if found < length else "the bytes after the end, which no broker reads"
-    return Step("length", name, min(found, length), abs(length - found), why, _REFUSES, loss, (Change("resize", name, length=length),))
+def _give_length(name: str, size: int, length: int) -> Step:
+    what = "zeros are added" if size < length else "the bytes after that are cut off"
+    why = f"the file has {size} bytes, and its neighbours {length}: {what}"
+    loss = "" if size < length else "the bytes after the end, which no broker reads"
+    return Step("length", name, min(size, length), abs(length - size), why, _REFUSES, loss, (Change("resize", name, length=length),))
 
 
 def _take_out(directory: ReadOnlyDirectory, name: str, why: str, otherwise: str) -> Step:

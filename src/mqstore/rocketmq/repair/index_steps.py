@@ -46,30 +46,30 @@ class _Begin(NamedTuple):
 
 def index_steps(store: RocketMQStore, scan: Verification, damage: list[Damage]) -> Iterator[Step]:
     """Yield one step for each damaged index file. The scan must be complete; damage: its findings."""
-    found: dict[str, list[Damage]] = {}
+    damaged: dict[str, list[Damage]] = {}
     for item in damage:
         if item.kind.subject is Subject.INDEX and item.file.startswith("index/"):
-            found.setdefault(item.file, []).append(item)
+            damaged.setdefault(item.file, []).append(item)
     files = _files(store)
     for item in damage:
         if item.kind is Kind.MISSING_INDEX_ENTRY:  # the file that had them may be one that was overwritten with zeros
             empty = (name for name, file in files if file is not None and file.header.index_count <= 1)
-            found |= {name: [item] for name in empty if name not in found}
-    if not found:
+            damaged |= {name: [item] for name in empty if name not in damaged}
+    if not damaged:
         return
     before: _Begin | None = _Begin(-1, 0, 0) if store.log.start == 0 else None
     for number, (name, file) in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
-        if name not in found:
+        if name not in damaged:
             before = None if file is None else _end_of(file)
         elif following is None and store.unclean:
             return
         elif file is None:
-            yield _impossible(name, found[name], "the geometry is not known: give the broker's settings with --config")
+            yield _impossible(name, damaged[name], "the geometry is not known: give the broker's settings with --config")
             before = None
         else:
-            intact = following[1] if following is not None and following[0] not in found else None
-            step, before = _file_step(scan, file, found[name], before, intact, is_last=following is None)
+            intact = following[1] if following is not None and following[0] not in damaged else None
+            step, before = _file_step(scan, file, damaged[name], before, intact, is_last=following is None)
             if step is not None:
                 yield step
 
@@ -79,14 +79,14 @@ def _files(store: RocketMQStore) -> list[tuple[str, IndexFile | None]]:
     settings = settings_of(store)
     shape = (settings.index_slots, settings.index_positions)
     sure = None if settings.assumed_geometry else shape
-    found: list[tuple[str, IndexFile | None]] = [
+    files: list[tuple[str, IndexFile | None]] = [
         (file.relative, file if file.proved or (file.slot_count, file.positions) == sure else None) for file in store.index_files()
     ]
     for unread in store.unread_index:
         mapped = store.directory.map(unread.relative)
         known = not settings.assumed_geometry and mapped.size == file_size(shape)
-        found.append((unread.relative, IndexFile(unread.name, unread.relative, mapped, *shape, "") if known else None))
-    return sorted(found, key=lambda each: each[0])
+        files.append((unread.relative, IndexFile(unread.name, unread.relative, mapped, *shape, "") if known else None))
+    return sorted(files, key=lambda each: each[0])
 
 
 def _end_of(file: IndexFile) -> _Begin | None:

@@ -22,7 +22,6 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind, Subject
 from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, Step
-from mqstore.rocketmq.diagnosis.log_site import RenamedLogFile
 from mqstore.rocketmq.format.commit_log import CommitLog, size_at
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import (
@@ -38,6 +37,7 @@ from mqstore.rocketmq.format.record import (
     decode,
     encode,
 )
+from mqstore.rocketmq.store.log_site import RenamedLogFile
 
 FILLER_TOPIC = "MQSTORE_UNREADABLE"
 LARGEST_FILLER = 4 << 20
@@ -96,12 +96,12 @@ def _missing_files(log: CommitLog, item: Damage) -> Iterator[Step]:
     start = int(item.file.rpartition("/")[2])
     for position in range(start, start + item.length, size):
         name = f"{log.queue.relative}/{position:020d}"
-        found = Damage(name, 0, size, item.kind, item.detail)
+        damage = Damage(name, 0, size, item.kind, item.detail)
         content = _SIZE_AND_MAGIC.pack(size, MAGIC_BLANK & 0xFFFFFFFF)
         changes = (Change("put", name, content=content), Change("resize", name, length=size))
         yield _step(
             "blank-file",
-            found,
+            damage,
             "the file is missing: a file without messages takes its place, so that offsets lead to the right files",
             "the messages of the file are lost already",
             *changes,
@@ -199,8 +199,8 @@ def _offsets(log: CommitLog, file: QueueFile, item: Damage, on_restored: Callabl
         if frames.status_at(raw, at, base, True) != frames.STOP:
             return
         one = raw[at : at + size_at(raw, at)]
-        there, here = log.record(claimed), decode(one.tobytes())
-        if not _crc_fits(one) or (there is not None and _place(there) == _place(here)):
+        there, own = log.record(claimed), decode(one.tobytes())
+        if not _crc_fits(one) or (there is not None and _place(there) == _place(own)):
             return
         records.append((at, one))
         at += len(one)

@@ -21,7 +21,6 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import StoreLocking
 from mqstore.rocketmq.config.broker_paths import LOG
-from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import body_crc
@@ -31,6 +30,7 @@ from mqstore.rocketmq.repair.file_steps import file_steps
 from mqstore.rocketmq.repair.index_steps import index_steps
 from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
+from mqstore.rocketmq.store.log_site import renamed_log_files, require_whole_log
 from mqstore.rocketmq.store.store import RocketMQStore
 
 LOCKING = StoreLocking(StoreLock, LOCK)
@@ -42,9 +42,7 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
     if store.queue_database is not None:
         raise UnsupportedError(f"the consume queues of {store.path} are in a RocksDB database, which repair does not write")
     store.require_directories()
-    elsewhere = log_elsewhere(store)
-    if elsewhere is not None:
-        raise UnsupportedError(f"what is to be repaired in {store.path} {elsewhere.sentence}; nothing is changed: {elsewhere.remedy}")
+    require_whole_log(store, f"what is to be repaired in {store.path}")
     renamed = renamed_log_files(store)
     if renamed:
         return list(rename_steps(renamed))
@@ -106,13 +104,13 @@ class RecordGuard:
 
     def _records(self, file: QueueFile) -> NDArray[np.int64]:
         """Return (from, to) of each record of a file, in the order of the walk."""
-        found = self._ranges.get(file.relative)
-        if found is None:
+        ranges = self._ranges.get(file.relative)
+        if ranges is None:
             parts = [np.empty((0, 2), np.int64)]
             for event in self._log.scan_file(file):
                 if isinstance(event, Records) and len(event):
                     at = event.positions.astype(np.int64)
                     sizes = event.data[at[:, None] + np.arange(4)].copy().view(">i4").reshape(-1).astype(np.int64)
                     parts.append(np.stack((at, at + sizes), axis=1))
-            found = self._ranges[file.relative] = np.concatenate(parts)
-        return found
+            ranges = self._ranges[file.relative] = np.concatenate(parts)
+        return ranges

@@ -5,6 +5,7 @@ recovers as after a crash, and so adds them itself.
 
 The place of a message whose record is lost gets the entry of the message before it. Consumers then receive that one twice. An unwritten
 entry would end the queue there, and one that leads to bytes without a record makes clients drop the rest of what they pulled.
+Entries after the last message that a queue ever had are of no message, and become unwritten ones.
 
 Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
 """
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.repair.change import Change, Step
+from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
-from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
@@ -29,7 +31,6 @@ from mqstore.table.formatting import count
 Rows = NDArray[np.void]
 ROW = ENTRY.itemsize
 MOST_STAND_INS = 100_000  # of a queue; more are not a repair
-DEFAULT_FILE = 300_000 * ROW
 TAIL = 4096  # entries looked at at once
 FARTHEST = 1 << 20  # entries between two neighbours beyond which a queue offset is taken for damage
 
@@ -40,6 +41,7 @@ class RepairScan(Verification):
     def __init__(self, store: RocketMQStore) -> None:
         super().__init__(store)
         self.missing: dict[tuple[str, int], list[tuple[NDArray[np.int64], Rows]]] = defaultdict(list)
+        self._added: dict[tuple[str, int], int] = {}  # where queues end once the broker has added what the log has
         self._restored: dict[tuple[str, int], set[int]] = {}  # queue offsets of records that the plan restores
 
     def _take_run(self, run: QueueRun) -> None:
@@ -55,6 +57,9 @@ class RepairScan(Verification):
     def _keep_missing(self, run: QueueRun) -> None:
         if run.batch or self.store.unread_queues is not None:
             return
+        if self.store.unclean:
+            key = (run.topic, run.queue_id)
+            self._added[key] = max(self._added.get(key, 0), int(run.offsets.max()) + 1)
         rows = run.entries.view(ENTRY)
         differs = np.ones(len(run), np.bool_)
         proof = self.queues.get((run.topic, run.queue_id))
@@ -69,28 +74,37 @@ class RepairScan(Verification):
                 differs &= ~(inside & same)
             if self.store.unclean:
                 differs &= run.offsets < high  # the broker adds the rest
-            differs &= run.offsets >= low  # below it, entries have expired
         elif self.store.unclean:
             return
         if differs.any():
             self.missing[run.topic, run.queue_id].append((run.offsets[differs].copy(), rows[differs].copy()))
 
     def ends(self, log_end: int, only: tuple[str, int] | None = None) -> dict[tuple[str, int], int]:
-        """Return where each queue ends for a broker: without the entries at its end that lead past the end of the log."""
-        found = {}
+        """Return where each queue ends after the repair: without the entries at its end that were never those of a message."""
+        ends = {}
         for key, proof in self.queues.items() if only is None else [(only, self.queues[only])]:
-            end = proof.queue.max_offset
-            while end > proof.queue.min_offset:
-                entries = proof.queue.entries(max(proof.queue.min_offset, end - TAIL), end)
-                inside = entries["physical_offset"].astype(np.int64) + entries["size"] <= log_end
-                if inside.any():
-                    end -= len(entries) - 1 - int(np.flatnonzero(inside)[-1])
-                    break
-                end -= len(entries)
-            found[key] = end
+            end = self.loaded_end(key, log_end)
+            last = proof.end_of_messages(self.log, self.log_end)
+            while end > last and not self._serves(key, proof.queue.entries(end - 1, end)[0]):
+                end -= 1
+            ends[key] = end
         for key, parts in self.missing.items() if only is None else ():
-            found[key] = max(found.get(key, 0), *(int(offsets.max()) + 1 for offsets, _ in parts))
-        return found
+            ends[key] = max(ends.get(key, 0), *(int(offsets.max()) + 1 for offsets, _ in parts))
+        for key, end in self._added.items() if only is None else ():
+            ends[key] = max(ends.get(key, 0), end)
+        return ends
+
+    def loaded_end(self, key: tuple[str, int], log_end: int) -> int:
+        """Return where a queue ends for a broker: without the entries at its end that lead past the end of the log."""
+        queue = self.queues[key].queue
+        end = queue.max_offset
+        while end > queue.min_offset:
+            entries = queue.entries(max(queue.min_offset, end - TAIL), end)
+            inside = entries["physical_offset"].astype(np.int64) + entries["size"] <= log_end
+            if inside.any():
+                return end - (len(entries) - 1 - int(np.flatnonzero(inside)[-1]))
+            end -= len(entries)
+        return end
 
     def stand_ins(self, key: tuple[str, int], log_end: int) -> tuple[NDArray[np.int64], Rows]:
         """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its end are left out."""
@@ -100,18 +114,18 @@ class RepairScan(Verification):
         }
         claimed = {int(offset) for part in proof.claimed for offset in part.tolist()} | known.keys() | self._restored.get(key, set())
         end = self.ends(log_end, only=key).get(key, 0)
-        found: dict[int, np.void] = {}
+        by_number: dict[int, np.void] = {}
         for low, high in proof.unproved():
             for start in range(low, min(high, end), TAIL):
                 for number, entry in enumerate(proof.queue.entries(start, min(high, end, start + TAIL)), start):
                     if number not in claimed and not self._serves(key, entry):
-                        found[number] = entry
-                        if len(found) > MOST_STAND_INS:
+                        by_number[number] = entry
+                        if len(by_number) > MOST_STAND_INS:
                             return np.empty(0, np.int64), np.empty(0, ENTRY)
         offsets, rows = [], []
         before: np.void | None = None
-        for number in sorted(found):
-            if number - 1 not in found or before is None:
+        for number in sorted(by_number):
+            if number - 1 not in by_number or before is None:
                 entries = proof.queue.entries(number - 1, number)
                 before = known.get(number - 1, entries[0] if len(entries) else None)
             if before is not None:
@@ -131,21 +145,24 @@ class RepairScan(Verification):
 def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterator[Step]:
     """Yield one step for each queue that lacks entries. The scan must be complete. log_end: where the log will end."""
     for key in sorted(scan.queues):
+        place = f"consumequeue/{key[0]}/{key[1]}"
         offsets, rows = scan.stand_ins(key, log_end)
         if len(offsets):
-            place = f"consumequeue/{key[0]}/{key[1]}"
-            names = {file.start // ROW: file.name for file in scan.queues[key].queue.files}
-            per_file = scan.queues[key].queue.file_size // ROW
-            changes = tuple(
-                Change("write", f"{place}/{names[offset // per_file * per_file]}", offset % per_file * ROW, row.tobytes())
-                for offset, row in zip(offsets.tolist(), rows, strict=True)
-                if offset // per_file * per_file in names
-            )
             why = f"{count(len(offsets), 'entry')} without a message: each becomes a copy of the entry before it"
             otherwise = "it ends the queue there, or clients drop what they pulled with it"
             loss = "nothing that is there; consumers receive the message before each a second time"
+            changes = tuple(_writes(scan, key, offsets, rows))
             yield Step("stand-in", place, int(offsets[0]) * ROW, len(offsets) * ROW, why, otherwise, loss, changes)
-    common = store.config.consume_queue_file_size or consume_queue.common_file_size(store.directory)
+        unused = np.arange(scan.ends(log_end, only=key).get(key, 0), scan.loaded_end(key, log_end))
+        if 0 < len(unused) <= MOST_STAND_INS:
+            why = (
+                f"{count(len(unused), 'entry')} after the last message of the queue, of no message: zeros are written, as before a message"
+            )
+            otherwise = "it continues the queue after them, and clients drop what they pull with them"
+            changes = tuple(_writes(scan, key, unused, np.zeros(len(unused), ENTRY)))
+            yield Step("queue-end", place, int(unused[0]) * ROW, len(unused) * ROW, why, otherwise, "", changes)
+    common, assumed = queue_file_size(store)
+    decided = f"; {ask_for_configuration(assumed)}" if assumed else "".join(f"; {line}" for line in lines_that_decide(store, index=False))
     for (topic, queue_id), parts in sorted(scan.missing.items()):
         offsets = np.concatenate([part[0] for part in parts])
         rows = np.concatenate([part[1] for part in parts]).astype(ENTRY)  # joined rows have the byte order of this machine
@@ -154,23 +171,35 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
         place = f"consumequeue/{topic}/{queue_id}"
         if len(np.unique(offsets)) != len(offsets) or (len(offsets) > 1 and int(np.diff(offsets).max()) > FARTHEST) or int(offsets[0]) < 0:
             why = (
-                f"{count(len(offsets), 'message')} have no entry, and their queue offsets contradict each other: `mqstore rebuild` decides"
+                f"{count(len(offsets), 'message')} without an entry, and the queue offsets contradict each other: `mqstore rebuild` decides"
             )
             yield Step("entries", place, 0, 0, why, "consumers do not get them", "", ())
             continue
         proof = scan.queues.get((topic, queue_id))
-        size = (proof.queue.file_size if proof is not None else 0) or common or DEFAULT_FILE
+        size = (proof.queue.file_size if proof is not None else 0) or common
         changes = tuple(_changes(place, size, offsets, rows, proof is not None, _names(scan, topic, queue_id)))
         yield Step(
             "entries",
             place,
             int(offsets[0]) * ROW,
             len(rows) * ROW,
-            f"{count(len(rows), 'message')} of the log have no entry here, or one that leads elsewhere: the entries are written",
+            f"{count(len(rows), 'message')} of the log without an entry here, or with one that leads elsewhere: the entries are written"
+            + (decided if proof is None or not proof.queue.files else ""),
             "consumers do not get them",
             "",
             changes,
+            assumes=assumed,
         )
+
+
+def _writes(scan: RepairScan, key: tuple[str, int], offsets: NDArray[np.int64], rows: Rows) -> Iterator[Change]:
+    """Yield the writes of entries into the files of a queue that are there."""
+    queue = scan.queues[key].queue
+    names = {file.start // ROW: file.relative for file in queue.files}
+    per_file = queue.file_size // ROW
+    for offset, row in zip(offsets.tolist(), rows, strict=True):
+        if (name := names.get(offset // per_file * per_file)) is not None:
+            yield Change("write", name, offset % per_file * ROW, row.tobytes())
 
 
 def _names(scan: RepairScan, topic: str, queue_id: int) -> set[str]:
@@ -178,11 +207,11 @@ def _names(scan: RepairScan, topic: str, queue_id: int) -> set[str]:
     return {file.name for file in proof.queue.files if file.size} if proof is not None else set()
 
 
-def _changes(place: str, size: int, offsets: NDArray[np.int64], rows: Rows, exists: bool, names: set[str]) -> Iterator[Change]:
+def _changes(path: str, size: int, offsets: NDArray[np.int64], rows: Rows, exists: bool, names: set[str]) -> Iterator[Change]:
     """Yield the writes into files that exist, and whole files where there are none. Ascending offsets."""
     per_file = size // ROW
     if not exists:
-        parts = place.split("/")
+        parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             yield Change("mkdir", "/".join(parts[:depth]))
     begin, end = int(offsets[0]), int(offsets[-1]) + 1
@@ -194,12 +223,12 @@ def _changes(place: str, size: int, offsets: NDArray[np.int64], rows: Rows, exis
             at = offsets[mine] - start
             breaks = np.flatnonzero(np.diff(at) != 1) + 1
             for part_at, part in zip(np.split(at, breaks), np.split(rows[mine], breaks), strict=True):
-                yield Change("write", f"{place}/{name}", int(part_at[0]) * ROW, part.tobytes())
+                yield Change("write", f"{path}/{name}", int(part_at[0]) * ROW, part.tobytes())
             continue
         low, high = (max(start, begin), min(start + per_file, end)) if not names else (int(offsets[mine][0]), int(offsets[mine][-1]) + 1)
         content = np.zeros(high - start, ENTRY)
         content[low - start :] = rows[np.searchsorted(offsets, np.arange(low, high), side="right") - 1]
-        if not names and start < begin:
-            content["size"][: begin - start] = BLANK_SIZE  # entries before the first message of the queue
-        yield Change("put", f"{place}/{name}", content=content.tobytes())
-        yield Change("resize", f"{place}/{name}", length=size)
+        if start < low and name < min(names, default="A"):
+            content["size"][: low - start] = BLANK_SIZE  # entries before the first message of the queue
+        yield Change("put", f"{path}/{name}", content=content.tobytes())
+        yield Change("resize", f"{path}/{name}", length=size)

@@ -16,9 +16,10 @@ of any body, and is on the chain when it arrives.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 from mqstore.errors import UsageError
@@ -29,6 +30,7 @@ from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 
 MIN_SIZE = 64 << 20
 MAX_SIZE = 256 << 20
+MAX_TASKS = 10_000  # splits of a log, unless more are requested: what they cost the driver does not grow with the log any more
 LEAD = 8 << 20  # twice the largest body a broker accepts by default
 
 
@@ -41,9 +43,16 @@ class Split:
     stop: int
 
 
-def _extents(log: CommitLog) -> list[tuple[QueueFile, int]]:
-    """Return the files that hold records, each with its length; a file that is too long is cut where the next one starts."""
-    files = log.files[: log.last_written() + 1]
+def _extents(log: CommitLog, split: Split | None = None) -> list[tuple[QueueFile, int]]:
+    """Return the files that hold records, each with its length; a file that is too long is cut where the next one starts.
+
+    split: only the files that it reads.
+    """
+    files: Sequence[QueueFile] = log.files[: log.last_written() + 1]
+    if split is not None and files:
+        # one file more, where the last of them is cut
+        beyond = files[-1].start + files[-1].size
+        files = [file for file in log.files_between(split.start, split.stop + log.file_size) if file.start < beyond]
     return [
         *((file, min(file.size, after.start - file.start)) for file, after in pairwise(files)),
         *((file, file.size) for file in files[-1:]),
@@ -72,11 +81,11 @@ def bytes_to_read(log: CommitLog) -> int:
     return log_bytes(log, plan(log))
 
 
-def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[Split, ...]:
+def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1, most: int = MAX_TASKS) -> tuple[Split, ...]:
     """Cut a log into splits, in log order.
 
     count: exact number of splits, of about equal size (fewer only if the log has fewer bytes).
-    tasks: minimum number of splits, as long as they do not fall below 64 MiB; none is above 256 MiB.
+    tasks: minimum number of splits, as long as they do not fall below 64 MiB. most: maximum number, about; up to it none is above 256 MiB.
     """
     files = [(file, size) for file, size in written(log) if size]
     total = sum(size for _, size in files)
@@ -86,19 +95,27 @@ def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1) -> tuple[S
         return ()
     end = files[-1][0].start + files[-1][1]
     if count is not None:
-        cuts = sorted({_physical(files, total * k // count) for k in range(count)})
+        cuts = _equal_cuts(files, total, count)
     else:
-        cuts = _cuts(files, min(MAX_SIZE, max(MIN_SIZE, total // max(1, tasks))))
+        size, least = min(MAX_SIZE, max(MIN_SIZE, total // max(1, tasks))), -(-total // max(1, most))
+        cuts = _cuts(files, size if size >= least else _rounded(least, log.file_size))
     return tuple(Split(number, start, stop) for number, (start, stop) in enumerate(zip(cuts, [*cuts[1:], end], strict=True)))
 
 
-def _physical(files: Sequence[tuple[QueueFile, int]], byte: int) -> int:
-    """Return the physical offset of the byte-th byte of the concatenated files."""
-    for file, size in files:
-        if byte < size:
-            return file.start + byte
-        byte -= size
-    raise ValueError("the byte is past the last file")
+def _equal_cuts(files: Sequence[tuple[QueueFile, int]], total: int, count: int) -> list[int]:
+    """Return where the `count` equal parts of the concatenated files start, as physical offsets."""
+    ends = list(accumulate(size for _, size in files))
+    cuts = []
+    for byte in sorted({total * k // count for k in range(count)}):
+        number = bisect_right(ends, byte)
+        file, size = files[number]
+        cuts.append(file.start + byte - (ends[number] - size))
+    return cuts
+
+
+def _rounded(size: int, file_size: int) -> int:
+    """Return a size of at least `size` of which files are a multiple, or a part: otherwise each file would leave a small rest."""
+    return -(-size // file_size) * file_size if size > file_size else -(-file_size // (file_size // size))
 
 
 def _cuts(files: Sequence[tuple[QueueFile, int]], size: int) -> list[int]:
@@ -136,7 +153,7 @@ class SplitWalk:
 
     def __iter__(self) -> Iterator[LogEvent]:
         split = self.split
-        for file, size in _extents(self._log):
+        for file, size in _extents(self._log, split):
             start, stop = max(split.start - file.start, 0), min(split.stop - file.start, size)
             if start >= stop:
                 continue

@@ -4,6 +4,7 @@
     consumequeue_rocksdb    the same beside consumequeue/, which has them as files
     config/topics, config/subscriptionGroups, config/consumerOffsets, config/rdb
     rocksdbstore            index, timers and transactions
+    kvStore                 messages that pop consumers have in hand
 
 What is not read is never called damaged, and never said to be missing.
 
@@ -20,6 +21,7 @@ from mqstore.findings import Damage, Kind
 
 QUEUE_PLACES = ("consumequeue", "consumequeue_rocksdb")
 INDEX_PLACE = "rocksdbstore"
+KV_PLACE, POP_FAMILY = "kvStore", "popState"
 INSTALL = "`pip install 'mqstore[rocksdb]'` installs what reads it"
 
 

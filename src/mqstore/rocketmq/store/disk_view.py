@@ -12,9 +12,11 @@ from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.index_image import IndexImage
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.store.log_site import LogElsewhere, log_elsewhere
 from mqstore.rocketmq.store.message_table import table
+from mqstore.rocketmq.store.pop import Pops, read_pops
 from mqstore.rocketmq.store.store_files import StoreFiles
-from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView
+from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView, first_entry
 from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 from mqstore.table.formatting import count, did_you_mean
@@ -44,6 +46,14 @@ class BaseView(ABC, Shown):
         yield "queues", f"{len(queues):,} of {count(len({queue.topic for queue in queues}), 'topic')}"
         yield "messages", f"{sum(queue.max_offset - queue.min_offset for queue in queues):,}"
 
+    @abstractmethod
+    def log_range(self) -> tuple[int, int]:
+        """Return the minimum and maximum physical offset: first byte of the log, first byte after its last record."""
+
+    @abstractmethod
+    def record(self, physical_offset: int) -> Record | None:
+        """Return the valid record at a physical offset, or None."""
+
     @property
     @abstractmethod
     def _all_queues(self) -> Sequence[QueueView]:
@@ -69,11 +79,15 @@ class BaseView(ABC, Shown):
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """Return one consume queue. Raises NotFoundError."""
-        found = self.queue_or_none(topic, queue_id)
-        if found is None:
+        view = self.queue_or_none(topic, queue_id)
+        if view is None:
             self.require_queues()
             raise NotFoundError(no_queue(topic, queue_id, self.queues()))
-        return found
+        return view
+
+    def min_offset(self, queue: QueueView) -> int:
+        """Return the minimum offset of a queue of the view as a broker answers it: of the first entry whose record may be in the log."""
+        return queue.min_offset
 
     def require_queues(self) -> None:
         """Raise UnsupportedError if the queues of the view are not read. Only those on disk can be in a database."""
@@ -87,23 +101,37 @@ class BaseView(ABC, Shown):
         """How a verdict finds the queue of a message; None if the queues of the view are not read."""
         return None if self.name == "disk" and self._files.unread_queues is not None else self.queue_or_none
 
-    def consumer_offsets(self) -> Sequence[ConsumerOffset]:
-        """Return the offset table compared with the queues of the view, by group, topic and queue id."""
+    def consumer_offsets(self, now: int | None = None) -> Sequence[ConsumerOffset]:
+        """Return the offset table compared with the queues of the view, by group, topic and queue id. now: ms, for what is in hand."""
         files = self._files
         listed: list[QueueView] = [*files.all_queues()]
         topics = {queue.topic for queue in listed} | set(files.topics.names)
-        found = []
+        rows = []
         for (group, topic), by_queue in sorted(files.offset_table.offsets.items()):
             for queue_id, offset in sorted(by_queue.items()):
                 queue = self.queue_or_none(topic, queue_id)
                 if queue is None:
                     state = "no-queue" if topic in topics else "no-topic"
-                    found.append(ConsumerOffset(group, topic, queue_id, offset, None, None, None, state))
+                    rows.append(ConsumerOffset(group, topic, queue_id, offset, None, None, None, state, None))
                     continue
-                low, high = queue.min_offset, queue.max_offset
+                whole = self.log_elsewhere is None
+                low, high = self.min_offset(queue) if whole else queue.min_offset, queue.max_offset
                 state = "below-min" if offset < low else "above-max" if offset > high else "ok"
-                found.append(ConsumerOffset(group, topic, queue_id, offset, low, high, high - offset, state))
-        return found
+                expired = low - max(offset, 0) if state == "below-min" else 0
+                left = high - (low if state == "below-min" else offset)
+                held = self.pops.counts((group, topic, queue_id), low, now)
+                rows.append(ConsumerOffset(group, topic, queue_id, offset, low, high, left, state, expired if whole else None, *held))
+        return rows
+
+    @cached_property
+    def pops(self) -> Pops:
+        """What pop consumers have in hand."""
+        return read_pops(self._files, self.queues(), self.record, self.log_range()[0])
+
+    @cached_property
+    def log_elsewhere(self) -> LogElsewhere | None:
+        """What is known of a log that is not, or not all, in the directory; None if nothing points to that."""
+        return log_elsewhere(self._files)
 
     @property
     def findings(self) -> Sequence[Damage]:
@@ -137,6 +165,10 @@ class DiskView(BaseView):
     def log_range(self) -> tuple[int, int]:
         """Return the minimum and maximum physical offset."""
         return self._range
+
+    def min_offset(self, queue: QueueView) -> int:
+        """Return the minimum offset of a queue: the files begin with entries of records that have expired."""
+        return first_entry(queue, self._range[0])
 
     def batches(
         self,

@@ -19,6 +19,7 @@ import heapq
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
@@ -76,12 +77,12 @@ class Cursor:
         """Parse a cursor. Raises UsageError."""
         try:
             pairs = [part.split(":") for part in text.split(",") if part]
-            found = {int(queue): int(offset) for queue, offset in pairs}
+            offsets = {int(queue): int(offset) for queue, offset in pairs}
         except ValueError:
             raise UsageError("the position in the list is not valid; start at the newest page") from None
-        if any(not -_HIGHEST <= value <= _HIGHEST for pair in found.items() for value in pair):
+        if any(not -_HIGHEST <= value <= _HIGHEST for pair in offsets.items() for value in pair):
             raise UsageError("the position in the list is not valid; start at the newest page")
-        return cls(found)
+        return cls(offsets)
 
     def __str__(self) -> str:
         return ",".join(f"{queue}:{offset}" for queue, offset in sorted(self.at.items()))
@@ -108,11 +109,11 @@ def first_stored(view: View, moment: int, low: int | None = None, high: int | No
     low, high = begin if low is None else low, end if high is None else high
     while low < high:
         middle = (low + high) // 2
-        found = _first_record_after(view, middle, high)
-        if found is None or found[1] >= moment:
+        record = _first_record_after(view, middle, high)
+        if record is None or record[1] >= moment:
             high = middle
         else:
-            low = found[0] + 1
+            low = record[0] + 1
     return low
 
 
@@ -127,12 +128,12 @@ def ranges(queues: Sequence[QueueView], view: View, since: int | None, until: in
     """Return the range of entries of each queue whose messages were stored in [since, until)."""
     low = None if since is None else first_stored(view, since)
     high = None if until is None else first_stored(view, until)
-    found = []
+    result = []
     for queue in queues:
         start = queue.min_offset if low is None else first_entry(queue, low)
         stop = queue.max_offset if high is None else first_entry(queue, high)
-        found.append(Range(queue, start, max(start, stop)))
-    return found
+        result.append(Range(queue, start, max(start, stop)))
+    return result
 
 
 # pages
@@ -142,14 +143,14 @@ Entry = tuple[int, int, int, int]  # physical offset, queue id, queue offset, si
 
 
 def _entries(queue: QueueView, low: int, high: int) -> list[Entry]:
-    found = queue.entries(low, high)
+    entries = queue.entries(low, high)
     if not queue.batch:
-        pairs = zip(found["physical_offset"].tolist(), found["size"].tolist(), strict=True)
+        pairs = zip(entries["physical_offset"].tolist(), entries["size"].tolist(), strict=True)
         return [(physical, queue.queue_id, low + k, size) for k, (physical, size) in enumerate(pairs)]
     # one record holds several messages: each of its queue offsets points at it
     return [
         (unit["physical_offset"].item(), queue.queue_id, offset, unit["size"].item())
-        for unit in found
+        for unit in entries
         for offset in range(max(low, int(unit["base_offset"])), min(high, int(unit["base_offset"]) + int(unit["count"])))
     ]
 
@@ -162,6 +163,22 @@ def older(ranges: Sequence[Range], view: View, cursor: Cursor | None = None, lim
     # the last entry taken of a queue is its lowest
     bottoms = tops | {queue_id: offset for _, queue_id, offset, _ in taken}
     return _page(ranges, view, taken, tops, bottoms)
+
+
+def _downwards(each: Range) -> Iterator[tuple[Range, Entry]]:
+    """Yield the entries of a queue, the last first, and read few of a queue that has none of the newest."""
+    stop, step = each.high, 1
+    while stop > each.low:
+        start = max(each.low, stop - step)
+        yield from ((each, entry) for entry in reversed(_entries(each.queue, start, stop)))
+        stop, step = start, PAGE
+
+
+def newest(ranges: Sequence[Range], view: View, limit: int = PAGE) -> RowPage:
+    """Return the newest messages of queues of any topics. The page has no cursor: its queues are not of one topic."""
+    merged = heapq.merge(*map(_downwards, ranges), key=lambda found: found[1][0], reverse=True)
+    rows = tuple(_row(view, each.queue, physical, offset, size) for each, (physical, _, offset, size) in islice(merged, limit))
+    return RowPage(rows, min(1, len(rows)), sum(each.high - each.low for each in ranges), Cursor(), Cursor())
 
 
 def newer(ranges: Sequence[Range], view: View, cursor: Cursor, limit: int = PAGE) -> RowPage:

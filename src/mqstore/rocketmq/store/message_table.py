@@ -60,22 +60,22 @@ def select(columns: RecordColumns, selection: Selection) -> Mask:
     return mask
 
 
-def _is_in(values: pa.Array, wanted: frozenset[str]) -> Mask:
+def _is_in(values: pa.Array, selected: frozenset[str]) -> Mask:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: Mask = pc.is_in(values, value_set=pa.array(sorted(wanted), pa.string())).to_numpy(zero_copy_only=False)
-    return found
+    mask: Mask = pc.is_in(values, value_set=pa.array(sorted(selected), pa.string())).to_numpy(zero_copy_only=False)
+    return mask
 
 
-def _has_key(columns: RecordColumns, wanted: frozenset[str]) -> Mask:
+def _has_key(columns: RecordColumns, selected: frozenset[str]) -> Mask:
     import pyarrow.compute as pc
 
     stored = columns.stored_keys
-    mask = _is_in(columns.uniq_key, wanted) | _is_in(stored, wanted)
+    mask = _is_in(columns.uniq_key, selected) | _is_in(stored, selected)
     several = pc.fill_null(pc.match_substring(stored, " "), False).to_numpy(zero_copy_only=False)
     for k in np.flatnonzero(several & ~mask).tolist():
-        mask[k] = not wanted.isdisjoint(split_keys(stored[k].as_py()))
+        mask[k] = not selected.isdisjoint(split_keys(stored[k].as_py()))
     return mask
 
 
@@ -172,10 +172,10 @@ def table(
         if start >= stop or (left is not None and left <= 0):
             continue
         if start:
-            found = log.first_record(file, start, stop)
-            if found is None:
+            first = log.first_record(file, start, stop)
+            if first is None:
                 continue
-            start = found
+            start = first
         for event in log.scan_file(file, start, stop):
             if not isinstance(event, Records):
                 if on_damage is not None and isinstance(event, Damage):

@@ -36,16 +36,16 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
 
     unclean: its last exit; by default, whether `abort` exists. Raises UsageError, and RefusedError if the broker would not start.
     """
-    found = files.evidence.profile if version is None else profile(version)
-    database = _queue_database(files) if found.recovered_files is not None else None
-    newest = found.recovered_files
+    broker = files.evidence.profile if version is None else profile(version)
+    database = _queue_database(files) if broker.recovered_files is not None else None
+    release: Profile | None = broker
     make: Callable[..., Recovery] = Recovery
     if database is not None:
         make = partial(RocksRecovery, readers(files.directory, database)[0], listed_until(database) or 0)
-    elif found.recovered_files is not None and files.queue_database is None and files.config.store_type == ROCKSDB:
+    elif broker.recovered_files is not None and files.queue_database is None and files.config.store_type == ROCKSDB:
         make = partial(RocksRecovery, (), 0)  # the broker makes a new one
     elif files.queue_database is not None:
-        newest = None  # what the database lists of older log files is not known: all of the log is listed
+        release = None  # what the database lists of older log files is not known: all of the log is listed
     recovery = make(
         files.directory,
         files.log,
@@ -53,9 +53,9 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
         files.checkpoint,
         files.config,
         files.rules(version),
-        found.rules,
+        broker.rules,
         unclean=files.unclean if unclean is None else unclean,
-        recovered_files=newest,
+        of=release,
     )
     recovery.load()
     recovery.start()
@@ -63,15 +63,15 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
         recovery.notes.append(
             f"the database of queues ({files.queue_database}) is not used: the queues are those of the whole log, as if it listed all of it"
         )
-    return RecoveredView(files, recovery, found)
+    return RecoveredView(files, recovery, broker)
 
 
 def _queue_database(files: StoreFiles) -> RocksDatabase | None:
     """Return the database that the broker's recovery goes on with; None without one, or if it cannot be read as it is."""
     if files.queue_database != PLACE or files.stored_queues.unread is not None:
         return None
-    found = files.databases.open(PLACE)
-    return found if found is not None and not found.repaired and not found.faults else None
+    database = files.databases.open(PLACE)
+    return database if database is not None and not database.repaired and not database.faults else None
 
 
 class RecoveredView(BaseView):

@@ -14,8 +14,9 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import Url
 from mqstore.findings import Damage
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.format.commit_log import CommitLog, Records
+from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.scan.columns import RecordColumns
+from mqstore.rocketmq.scan.planned_files import FilesSeen, require_seen
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
@@ -34,7 +35,7 @@ MAX_FINDINGS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """One split of a store, with the requested columns and messages. token: changes when the files of the log do."""
+    """One split of a store, with the requested columns and messages. token, seen: see `planned_files`; seen=None: whatever is there."""
 
     store: str | Url
     config: BrokerConfig
@@ -42,42 +43,38 @@ class ReadTask:
     split: Split
     columns: tuple[str, ...]
     selection: Selection
-
-
-def token_of(log: CommitLog) -> str:
-    """Return a token of the current files of the log, which a process may keep mapped between jobs."""
-    snapshot = log.snapshot()
-    return snapshot or repr([(file.name, file.size, mapped.identity) for file in log.files for mapped in (log.mapped(file),)])
+    seen: FilesSeen | None = None
 
 
 def overlapping(splits: Sequence[Split], selection: Selection) -> list[Split]:
     """Return the splits that can hold selected messages, cut to the selected physical offsets."""
-    found = []
+    result = []
     for split in splits:
         start = split.start if selection.from_offset is None else max(split.start, selection.from_offset)
         stop = split.stop if selection.to_offset is None else min(split.stop, selection.to_offset)
         if start < stop:
-            found.append(replace(split, start=start, stop=stop))
-    return found
+            result.append(replace(split, start=start, stop=stop))
+    return result
 
 
 def opened_view(path: str | Url, config: BrokerConfig, token: str) -> DiskView:
     """Return the disk view of a store, kept by this process for the tasks that follow. token: see `token_of`."""
     key = (path, config, token)
-    found = _views.get(key)
-    if found is None:
+    view = _views.get(key)
+    if view is None:
         if len(_views) > 3:
             _views.clear()
-        found = _views[key] = DiskView(RocketMQStore(path, config=config, snapshot=token))
-    return found
+        view = _views[key] = DiskView(RocketMQStore(path, config=config))
+    return view
 
 
 def read_split(task: ReadTask, *, milliseconds: bool = False, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the selected messages of a split in physical order, in batches of a few thousand rows or 16 MiB of records.
 
-    milliseconds: the JSON form, times as int64 and keys as stored text. report: called with damage.
+    milliseconds: the JSON form, times as int64 and keys as stored text. report: called with damage. Raises FileLostError.
     """
     view = opened_view(task.store, task.config, task.token)
+    require_seen(view.log, task.seen)
     try:
         for event in SplitWalk(view.log, task.split, lead=LEAD):
             if isinstance(event, Records):

@@ -21,7 +21,7 @@ from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.config.broker_paths import found_beside, with_configured_log
+from mqstore.rocketmq.config.broker_paths import found_beside, log_paths, with_configured_log
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, OffsetTable, load_offset_table
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, json_version
 from mqstore.rocketmq.config.topic_table import GROUPS_FILE, TOPICS_FILE, TopicsConfig, load_topics_config
@@ -37,6 +37,7 @@ from mqstore.rocketmq.format.dledger_log import DLedgerLog, open_log, refuse_dle
 from mqstore.rocketmq.format.index_file import IndexFile, UnreadIndex
 from mqstore.rocketmq.format.log_file import named_start, open_place
 from mqstore.rocketmq.format.profile import VERSIONS, Profile, profile, version_rules
+from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, readers
 from mqstore.rocketmq.format.rocksdb_store import HALF_MESSAGES_FAMILY, TIMELINE_FAMILY, HalfMessages, RocksIndex, Timeline
 from mqstore.rocketmq.query.index_search import scanned_index
@@ -44,6 +45,7 @@ from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Database
 from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
 
+_ADDED_BY_5 = frozenset({"MSG_REGION", "TRACE_ON"})
 _V5_ONLY = (
     "abort.bak",
     "timerwheel",
@@ -66,16 +68,14 @@ class StoreFiles:
     family: ClassVar[Literal["rocketmq"]] = "rocketmq"
     config_path: Path | None = None  # of the broker's configuration file, if one was given
 
-    def __init__(
-        self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None, snapshot: str | None = None
-    ) -> None:
+    def __init__(self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None) -> None:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
         self.configured = config is not None
-        directory = open_place(self.path, snapshot)
+        directory = open_place(self.path)
         self.log_only = isinstance(directory, SingleFile)
-        found = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
-        self.paths_config = found or self.config
+        beside = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
+        self.paths_config = beside or self.config
         self.directory = with_configured_log(directory, self.paths_config)
         self.directory.tolerate_unlisted(*REQUIRED)
         if self.directory.has_entry("commitlog") and not self.directory.is_directory("commitlog"):
@@ -122,7 +122,8 @@ class StoreFiles:
     @cached_property
     def offset_table(self) -> OffsetTable:
         """The committed consumer offsets."""
-        return _offset_table(self.directory, self.databases)
+        configured = self.config.enable_lmq
+        return _offset_table(self.directory, self.databases, self.paths_config.enable_lmq if configured is None else configured)
 
     @cached_property
     def stored_queues(self) -> StoredQueues:
@@ -178,8 +179,8 @@ class StoreFiles:
     def database_index(self) -> RocksIndex | None:
         """The index in RocksDB; None if there is none, it is empty, or it is not read."""
         family = self._index_family("default")
-        found = RocksIndex(family) if family is not None else None
-        return found if found is not None and found.last_offset is not None else None
+        index = RocksIndex(family) if family is not None else None
+        return index if index is not None and index.last_offset is not None else None
 
     @property
     def has_unread_entries(self) -> bool:
@@ -199,15 +200,15 @@ class StoreFiles:
     def timeline(self) -> Timeline | None:
         """The timers in RocksDB; None if there are none, or they are not read."""
         family = self._index_family(TIMELINE_FAMILY)
-        found = Timeline(family) if family is not None else None
-        return found if found is not None and not found.is_empty() else None
+        timeline = Timeline(family) if family is not None else None
+        return timeline if timeline is not None and not timeline.is_empty() else None
 
     @cached_property
     def half_messages(self) -> HalfMessages | None:
         """The half messages in RocksDB; None if there are none, or they are not read."""
         family = self._index_family(HALF_MESSAGES_FAMILY)
-        found = HalfMessages(family) if family is not None else None
-        return found if found is not None and not found.is_empty() else None
+        halves = HalfMessages(family) if family is not None else None
+        return halves if halves is not None and not halves.is_empty() else None
 
     def _index_family(self, name: str) -> Family | None:
         database = self.databases.open(INDEX_PLACE)
@@ -246,8 +247,8 @@ class StoreFiles:
         """Yield a finding for each file of the extended consume queues that cannot be read."""
         size = self.config.consume_queue_ext_file_size
         for topic, queue_id in consume_queue.queues(self.directory, "consumequeue_ext"):
-            found = ConsumeQueueExt(self.directory, topic, queue_id, file_size=size).queue.findings
-            yield from (item for item in found if item.kind is Kind.UNREADABLE)
+            findings = ConsumeQueueExt(self.directory, topic, queue_id, file_size=size).queue.findings
+            yield from (item for item in findings if item.kind is Kind.UNREADABLE)
 
     @cached_property
     def unsupported(self) -> tuple[str, ...]:
@@ -268,6 +269,12 @@ class StoreFiles:
         if self.log_only:
             return f"{self.path} is one file of a log: the {what} of its store {'is' if what == 'index' else 'are'} not known"
         return f"the {what} of {self.path} are in a RocksDB database ({place}), which is not read: {self.databases.why_unread(place)}"
+
+    @cached_property
+    def bare_log(self) -> bool:
+        """Whether there is a log and nothing else: what is derived from it was not lost, but not given."""
+        others = (entry.name for entry in self.directory.entries() if entry.name not in ("commitlog", "lock"))
+        return bool(self.log.files) and not any(others) and not self.log_only
 
     @property
     def dledger(self) -> str | None:
@@ -296,12 +303,12 @@ class StoreFiles:
     @property
     def queue_database(self) -> str | None:
         """The directory of the database that holds consume queues, read or not; None if they are files."""
-        return next((place for place in QUEUE_PLACES if self.databases.exists(place)), None)
+        return next((path for path in QUEUE_PLACES if self.databases.exists(path)), None)
 
     @property
     def offset_database(self) -> str | None:
         """The directory of the database that holds the consumer offsets, read or not; None if they are a file."""
-        return next((place for place in (OFFSETS, V2) if self.databases.exists(place)), None)
+        return next((path for path in (OFFSETS, V2) if self.databases.exists(path)), None)
 
     @cached_property
     def version_hint(self) -> str:
@@ -335,8 +342,8 @@ class StoreFiles:
     @cached_property
     def indexes_tags(self) -> bool:
         """Whether the broker indexes tags, too, as since 5.4.0: its newest entries decide, else files that only such a broker writes."""
-        found = TagKeys(self.log, self.index_files()).newest()
-        return found if found is not None else self.checkpoint.logics_physical_offset > 0 or self.directory.exists("rocksdbstore")
+        newest = TagKeys(self.log, self.index_files()).newest()
+        return newest if newest is not None else self.checkpoint.logics_physical_offset > 0 or self.directory.exists("rocksdbstore")
 
     def tags_code_resolver(self, topic: str, queue_id: int) -> Callable[[int], int]:
         """Return a function from a stored tags code to the tags code itself: addresses are looked up in the extended queue."""
@@ -345,13 +352,22 @@ class StoreFiles:
 
 
 def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
-    """Return whether a directory looks like a RocketMQ store: it has a commit log, or files derived from one."""
+    """Return whether a directory looks like a RocketMQ store: it has a commit log, or files derived from one.
+
+    One of these is enough beside a configuration that says where the log is.
+    """
     if directory.is_directory("commitlog"):
         return True
     marks = sum(
         directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
     )
-    return marks >= 2
+    return marks >= 2 or (marks == 1 and _configured_beside(directory))
+
+
+def _configured_beside(directory: ReadOnlyDirectory) -> bool:
+    """Return whether a configuration in a directory or beside it says where the log is."""
+    found = found_beside(directory.root) if type(directory) is ReadOnlyDirectory else None
+    return found is not None and bool(log_paths(found, directory.root))
 
 
 # The configuration of a store as its broker would load it: from JSON files, or from RocksDB databases.
@@ -364,48 +380,48 @@ def _is_later(directory: ReadOnlyDirectory, relative: str, version: rocksdb_conf
     """Return whether a file of JSON has a later data version than a database."""
     if not directory.exists(relative):
         return False
-    found = json_version(fastjson.load(directory, relative).value.get("dataVersion"))
-    return found is not None and version is not None and found > version
+    stored = json_version(fastjson.load(directory, relative).value.get("dataVersion"))
+    return stored is not None and version is not None and stored > version
 
 
 def _topics(directory: ReadOnlyDirectory, databases: Databases) -> TopicsConfig:
     """Return the topics and groups of a store."""
-    found = load_topics_config(directory)
-    for place in (TOPICS, V2):
-        database = databases.open(place)
+    config = load_topics_config(directory)
+    for path in (TOPICS, V2):
+        database = databases.open(path)
         if database is not None:
             table = rocksdb_config.topics(database)
             if table.by_name and not _is_later(directory, TOPICS_FILE, table.version):
-                found = replace(found, topics=table.by_name)
-            found = replace(found, of_5=True, findings=(*found.findings, *table.findings))
-    for place in (GROUPS, V2):
-        database = databases.open(place)
+                config = replace(config, topics=table.by_name)
+            config = replace(config, of_5=True, findings=(*config.findings, *table.findings))
+    for path in (GROUPS, V2):
+        database = databases.open(path)
         if database is not None:
             names = rocksdb_config.groups(database)
             if names.names and not _is_later(directory, GROUPS_FILE, names.version):
-                found = replace(found, groups=names.names)
-            found = replace(found, of_5=True, findings=(*found.findings, *names.findings))
-    return found
+                config = replace(config, groups=names.names)
+            config = replace(config, of_5=True, findings=(*config.findings, *names.findings))
+    return config
 
 
-def _offset_table(directory: ReadOnlyDirectory, databases: Databases) -> OffsetTable:
-    """Return the consumer offsets of a store."""
-    found = load_offset_table(directory)
-    for place in (OFFSETS, V2):
-        database = databases.open(place)
+def _offset_table(directory: ReadOnlyDirectory, databases: Databases, lmq: bool | None) -> OffsetTable:
+    """Return the consumer offsets of a store. lmq: whether its broker runs with LMQ, None if that is not known."""
+    offsets = load_offset_table(directory, lmq=lmq)
+    for path in (OFFSETS, V2):
+        database = databases.open(path)
         if database is not None:
             table = rocksdb_config.offsets(database)
-            if table.offsets or table.unsplit or found.used is None:
+            if table.offsets or table.unsplit or offsets.used is None:
                 return table
-            found = replace(found, findings=(*found.findings, *table.findings))
-    return found
+            offsets = replace(offsets, findings=(*offsets.findings, *table.findings))
+    return offsets
 
 
 def _unread_offsets(directory: ReadOnlyDirectory, databases: Databases) -> str | None:
     """Return the database that holds the consumer offsets and is not read; None if they are read."""
     if directory.exists(CONSUMER_OFFSETS):
         return None
-    return next((place for place in (OFFSETS, V2) if databases.why_unread(place) is not None), None)
+    return next((path for path in (OFFSETS, V2) if databases.why_unread(path) is not None), None)
 
 
 # The consume queues of a store: files, entries in a RocksDB database, or both side by side.
@@ -434,21 +450,21 @@ def _stored_queues(directory: ReadOnlyDirectory, databases: Databases, file_size
     # a truncated file in a queue of one file is recognised by the file size of the other queues
     size = file_size or consume_queue.common_file_size(directory)
     files = tuple(ConsumeQueueReader(directory, topic, queue_id, file_size=size) for topic, queue_id in consume_queue.queues(directory))
-    found: list[RocksQueueReader] = []
+    queue_readers: list[RocksQueueReader] = []
     findings: list[Damage] = []
     unread: str | None = None
-    for place in QUEUE_PLACES:
-        database = databases.open(place)
+    for path in QUEUE_PLACES:
+        database = databases.open(path)
         if database is not None:
             queues, odd = readers(directory, database, log_start)
-            found += queues
+            queue_readers += queues
             findings += odd
-        elif databases.why_unread(place) is not None:
-            unread = place
-    if not found:
+        elif databases.why_unread(path) is not None:
+            unread = path
+    if not queue_readers:
         beside = bool(files) and unread == "consumequeue_rocksdb"
         return StoredQueues(files, (), tuple(findings), None if beside else unread, unread if beside else None)
-    first, second = (found, files) if _reach(found) > _reach(files) else (files, found)
+    first, second = (queue_readers, files) if _reach(queue_readers) > _reach(files) else (files, queue_readers)
     known = {(queue.topic, queue.queue_id) for queue in first}
     further = [queue for queue in second if (queue.topic, queue.queue_id) not in known]
     again = [queue for queue in second if (queue.topic, queue.queue_id) in known]
@@ -471,24 +487,34 @@ def _sorted(queues: Iterable[ConsumeQueueReader]) -> tuple[ConsumeQueueReader, .
 
 
 class Evidence(NamedTuple):
-    """The profile that the files suggest, and what in them does."""
+    """The profile that the files suggest, and what in them does. fits: the brokers that open the store, and what else to know."""
 
     profile: Profile
     why: str
+    fits: tuple[str, str]
+
+    @classmethod
+    def of(cls, version: str, why: str) -> Evidence:
+        """Return evidence of the files that a release writes."""
+        found = profile(version)
+        return cls(found, why, found.fits)
 
 
 def _evidence(store: StoreFiles) -> Evidence:
     """Return what the files suggest."""
     why = next(_v5(store), None)
+    if why is None and _may_be_of_4_or_5(store):
+        why = "there is only a log, and its properties end with a separator, as 4.0 to 4.8 and 5.2 and later write them"
+        return Evidence(profile("4.7.1"), why, ("4.0 to 4.8, or of 5.2 and later", "5.x opens both, and upgrades what 4.x wrote"))
     if why is None:
-        return Evidence(profile("4.9.3"), "nothing in the store is written by 5.x only")
+        return Evidence.of("4.9.3", "nothing in the store is written by 5.x only")
     if store.checkpoint.logics_physical_offset > 0:
-        return Evidence(profile("5.5.0"), "the checkpoint has a sixth field, which 5.5.0 writes")
+        return Evidence.of("5.5.0", "the checkpoint has a sixth field, which 5.5.0 writes")
     if store.directory.exists("rocksdbstore"):
-        return Evidence(profile("5.4.0"), "there is a directory rocksdbstore, which 5.4.0 and later make")
+        return Evidence.of("5.4.0", "there is a directory rocksdbstore, which 5.4.0 and later make")
     if store.indexes_tags:
-        return Evidence(profile("5.4.0"), "the index has entries of tags, which 5.4.0 and later write")
-    return Evidence(profile("5.3.3"), why)
+        return Evidence.of("5.4.0", "the index has entries of tags, which 5.4.0 and later write")
+    return Evidence.of("5.3.3", why)
 
 
 def written_by_5(store: StoreFiles) -> bool:
@@ -501,9 +527,9 @@ def _v5(store: StoreFiles) -> Iterator[str]:
     point = store.checkpoint
     if point.confirm_physical_offset > 0 or point.master_flushed_offset > 0:
         yield "the checkpoint has fields that 5.x writes"
-    for place in _V5_ONLY:
-        if store.directory.exists(place):
-            yield f"there is {place}, which 5.x makes"
+    for path in _V5_ONLY:
+        if store.directory.exists(path):
+            yield f"there is {path}, which 5.x makes"
     if store.queue_database is not None or store.offset_database is not None:
         yield "queues or offsets are in RocksDB, which 5.x can do"
     if store.topics.of_5 or store.offset_table.of_5:
@@ -524,15 +550,23 @@ def _abort_has_content(store: StoreFiles) -> bool:
 
 
 def _newest_file_is_of_5(store: StoreFiles) -> bool:
-    """Return whether the first record of the newest written log file has version 2, or properties that end as 5.3 writes them.
+    """Return whether the first record of the newest written log file has version 2, or properties that end with a separator and have what
+    5.x adds to them.
 
-    4.3 to 4.7 end them in the same way. Beside a checkpoint, a 5.x broker has left further signs, so that without any it was one of these.
+    Beside a checkpoint, a 5.x broker has left further signs.
     """
-    number = store.log.last_written()
-    if number < 0:
-        return False
-    file = store.log.files[number]
-    message = store.log.record(file.start + store.log.header_size)
+    message = _newest_file_begins_with(store)
     if message is None:
         return False
-    return message.version == 2 or (message.properties.endswith(b"\x02") and not store.checkpoint.exists)
+    return message.version == 2 or (_may_be_of_4_or_5(store) and not _ADDED_BY_5.isdisjoint(message.property_map()))
+
+
+def _may_be_of_4_or_5(store: StoreFiles) -> bool:
+    """Return whether a bare log has properties that end with a separator: it went in 4.9, and came back in 5.2."""
+    message = _newest_file_begins_with(store)
+    return message is not None and message.properties.endswith(b"\x02") and not store.checkpoint.exists
+
+
+def _newest_file_begins_with(store: StoreFiles) -> Record | None:
+    number = store.log.last_written()
+    return None if number < 0 else store.log.record(store.log.files[number].start + store.log.header_size)

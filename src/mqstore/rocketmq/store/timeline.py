@@ -86,11 +86,11 @@ def timeline(view: View) -> Timeline:
     if sum(queue.max_offset - queue.min_offset for queue in queues) > COUNTED:
         return _from_long_queues(view, queues)
     places = [_entries(queue, log_range) for queue in queues]
-    found = np.sort(np.concatenate([physical for physical, _ in places]))
-    if not len(found):
+    offsets = np.sort(np.concatenate([physical for physical, _ in places]))
+    if not len(offsets):
         return _from_log(view, log_range)
-    step = -(-len(found) // LANDMARKS)
-    landmarks = found[::step]
+    step = -(-len(offsets) // LANDMARKS)
+    landmarks = offsets[::step]
     starts, bounds = _bounds(view, landmarks, exact=step == 1)
     counts: Counter[tuple[int, str]] = Counter()
     for queue, (physical, weights) in zip(queues, places, strict=True):
@@ -114,8 +114,8 @@ def _from_long_queues(view: View, queues: Sequence[QueueView]) -> Timeline:
     each = max(2, LANDMARKS // 16 // len(longest))
     samples = [_sample(queue, each) for queue in longest]
     low, high = view.log_range()
-    found = np.unique(np.concatenate([physical for _, physical in samples]))
-    landmarks = found[(found >= low) & (found < high)]
+    offsets = np.unique(np.concatenate([physical for _, physical in samples]))
+    landmarks = offsets[(offsets >= low) & (offsets < high)]
     if not len(landmarks):
         return _from_log(view, (low, high))
     starts, bounds = _bounds(view, landmarks, exact=False)
@@ -169,13 +169,13 @@ def _bounds(view: View, landmarks: NDArray[np.int64], *, exact: bool) -> tuple[l
         low, high = 0, len(landmarks)
         while low < high:
             middle = (low + high) // 2
-            found = _time_at(view, landmarks, middle)
-            if found is None or found >= start:
+            stored = _time_at(view, landmarks, middle)
+            if stored is None or stored >= start:
                 high = middle
             else:
                 low = middle + 1
-        place = int(landmarks[low]) if low < len(landmarks) else view.log_range()[1]
-        bounds.append(place if exact else first_stored(view, start, int(landmarks[low - 1]) if low else None, place))
+        offset = int(landmarks[low]) if low < len(landmarks) else view.log_range()[1]
+        bounds.append(offset if exact else first_stored(view, start, int(landmarks[low - 1]) if low else None, offset))
     bounds.append(view.log_range()[1])
     return starts, np.maximum.accumulate(np.array(bounds, np.int64))
 

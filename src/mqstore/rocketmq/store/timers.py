@@ -21,10 +21,11 @@ import numpy as np
 from mqstore.findings import Damage
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_store import ROLL_LABEL, Timeline
-from mqstore.rocketmq.format.system_topics import TIMER_TOPIC
+from mqstore.rocketmq.format.system_topics import REVIVE_PREFIX, TIMER_TOPIC
 from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, UNIT_SIZE, TimerLog, read_check
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.formatting import count
 
 TIMER_NAMES = ("due_time", "topic", "queue_id", "physical_offset", "size", "uniq_key", "state")
 _CHUNK = 4096
@@ -53,6 +54,7 @@ class Timers:
         self.unread = 0
         self.removed = 0
         self._faults: list[str] = []
+        self._of_pops = 0
         self._unknown = 0  # messages that may be in a database which is not read
 
     @property
@@ -65,18 +67,24 @@ class Timers:
         for item in self.file_findings:
             yield f"{item.file}: {item.detail}"
         if self.unread:
-            place = "pairs of the timeline" if self._store.timeline is not None else "units of the timer log"
+            units = "pairs of the timeline" if self._store.timeline is not None else "units of the timer log"
             yield (
-                f"{self.unread} {place} lead to records that are damaged or no longer in the log, and are left out; "
+                f"{self.unread} {units} lead to records that are damaged or no longer in the log, and are left out; "
                 "`mqstore verify` reports them"
             )
         if self.removed:
             yield f"{self.removed} delivered messages are left out: their records have expired"
         if self.check is None and self.log.queue.files:
             yield "config/timercheck is missing or too short: nothing shows how far the timer wheel was read"
+        if self._of_pops:
+            held = count(self._store.view().pops.messages, "message")
+            yield (
+                f"{count(self._of_pops, 'timer')} of topics {REVIVE_PREFIX}… are checkpoints and acknowledgements of pop consumers, which "
+                f"have {held} in hand; `mqstore groups` shows whose"
+            )
         if self._unknown:
             sentence = self._store.unread_sentence("timers", INDEX_PLACE)
-            yield f"{sentence}; the state of {self._unknown} messages that are not in the timer wheel is not known"
+            yield f"{sentence}; the state of {count(self._unknown, 'message')} not in the timer wheel is not known"
         if self._faults:
             yield f"not all of the timers in RocksDB ({INDEX_PLACE}) can be read: {self._faults[0]}"
         if self._store.timeline is not None and self._store.unclean:
@@ -88,6 +96,11 @@ class Timers:
 
     def rows(self) -> Iterator[Timer]:
         """Yield the messages of the timer log, those of the timeline by due time, and then those in neither, in the order of arrival."""
+        for row in self._rows():
+            self._of_pops += row.state == "waiting" and row.topic.startswith(REVIVE_PREFIX)
+            yield row
+
+    def _rows(self) -> Iterator[Timer]:
         recalled = self._recalled()
         newest = -1
         for _, units in self.log.blocks():
@@ -108,17 +121,17 @@ class Timers:
 
     def _recalled(self) -> set[tuple[int, str]]:
         """Return (due time, unique key) of every message that is recalled."""
-        found: set[tuple[int, str]] = set()
+        recalled: set[tuple[int, str]] = set()
         newest = -1
         for _, units in self.log.blocks():
             units = units[units["unit_size"] == UNIT_SIZE]
             recalls = (units["bits"] & RECALLS) != 0
             newest = max(newest, int(units["physical_offset"][~recalls].max(initial=-1)))
             for physical in units["physical_offset"][recalls].tolist():
-                found.update(self._recall(physical))
+                recalled.update(self._recall(physical))
         for physical in self._queued(newest if self._store.timeline is None else -1):
-            found.update(self._recall(physical))
-        return found
+            recalled.update(self._recall(physical))
+        return recalled
 
     def _recall(self, physical: int) -> Iterator[tuple[int, str]]:
         """Yield (due time, unique key) of the message that a record recalls."""
@@ -194,11 +207,11 @@ class Timers:
 
     def _in_wheel(self) -> frozenset[int]:
         """Return the physical offsets of the messages that the wheel got, before its broker was set to use the timeline."""
-        found: set[int] = set()
+        offsets: set[int] = set()
         for _, units in self.log.blocks():
             units = units[(units["unit_size"] == UNIT_SIZE) & (units["bits"] & RECALLS == 0)]
-            found.update(units["physical_offset"].tolist())
-        return frozenset(found)
+            offsets.update(units["physical_offset"].tolist())
+        return frozenset(offsets)
 
     def _queued(self, newest: int) -> Iterator[int]:
         """Yield the physical offsets of the records that have not reached the timer log."""

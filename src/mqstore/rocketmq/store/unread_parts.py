@@ -3,7 +3,10 @@
     dledger-*/data            the log of a DLedger group, if there is a commit log, too
     consumequeue/CURRENT      consume queues in RocksDB, if the database is not read
     compaction/compactionLog  compaction topics; every 5.5.0 broker has compaction/position-checkpoint, be it for none
-    kvStore                   messages that pop consumers have in hand, in RocksDB; 5.5.0 makes the database, be it for none
+    kvStore                   messages that pop consumers have in hand, in RocksDB, if the database is not read
+    config/topicQueueMapping.json    static topics: what their logic queues are on other brokers
+    epochFileCheckpoint, brokerIdentity
+                              what a controller knows of the group, of which this broker is one
     config/tieredStoreMetadata.json, tiered_index_file
                               tiered storage, which is elsewhere; 5.x makes both, be it for none
 
@@ -12,7 +15,9 @@ What is not read is never called damaged, and never said to be missing.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 
 from mqstore.errors import CannotOpenError
@@ -21,11 +26,16 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
-from mqstore.rocketmq.store.databases import QUEUE_PLACES, Databases
+from mqstore.rocketmq.store.databases import KV_PLACE, POP_FAMILY, QUEUE_PLACES, Databases
 
 _TIERED = "config/tieredStoreMetadata.json"
+_MAPPING = "config/topicQueueMapping.json"
+EPOCHS, IDENTITY = "epochFileCheckpoint", "brokerIdentity"
+_COMPACTED, _POSITIONS = "compaction/compactionLog", "compaction/position-checkpoint"
+_WORKING = ("compacting", "replicating")  # beside the topics, while a broker compacts
+_LIMIT = 1 << 20
+_SHOWN = 8
 _TIERED_INDEX = "tiered_index_file"
-_POP = "kvStore"
 _DATABASES = (
     *((place, "consume queues in RocksDB (storeType=defaultRocksDB)") for place in QUEUE_PLACES),
     (TOPICS, "topics kept in RocksDB"),
@@ -40,22 +50,31 @@ NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; p
 _ADVICE = "it is skipped: replace it with the directory that belongs there"
 
 
-def _has_compacted_queues(directory: ReadOnlyDirectory) -> bool:
-    """Return whether the positions of compacted queues name a queue, or cannot be read."""
-    raw = directory.read("compaction/position-checkpoint")
-    if raw is None:
-        return False
-    try:
-        found = json.loads(raw)
-    except ValueError:
-        return True
-    return not isinstance(found, dict) or bool(found.get("queueOffsetMap"))
+def compacted_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
+    """Yield a sentence for each topic that a broker reads from its compaction log, in place of the log."""
+    queues: dict[str, int] = {}
+    for topic in directory.entries(_COMPACTED):
+        if topic.is_directory and topic.name not in _WORKING:
+            queues[topic.name] = sum(entry.is_directory for entry in directory.entries(f"{_COMPACTED}/{topic.name}"))
+    raw = directory.read(_POSITIONS, _LIMIT)
+    state = None
+    if raw is not None:
+        with contextlib.suppress(ValueError, RecursionError):
+            state = json.loads(raw)
+    positions = state.get("queueOffsetMap") if isinstance(state, dict) else None
+    if raw is not None and not isinstance(state, dict):
+        yield f"compaction topics: which queues were compacted is not known, {_POSITIONS} cannot be read"
+    for name in positions if isinstance(positions, dict) else ():
+        queues.setdefault(str(name).rpartition("_")[0], 0)
+    for name, number in sorted(queues.items()):
+        has = f"{number} queues are in {_COMPACTED}" if number != 1 else f"1 queue is in {_COMPACTED}"
+        yield f"compaction topics: what consumers get of topic {name!r}, the newest message of each key; {has}, which is not read"
 
 
-def _holds(directory: ReadOnlyDirectory, place: str, *endings: str) -> bool:
+def holds(directory: ReadOnlyDirectory, path: str, *endings: str) -> bool:
     """Return whether a directory has a file that ends like one of these and is not empty, or cannot be listed."""
     try:
-        return any(entry.size and entry.name.endswith(endings) for entry in directory.entries(place) if not entry.is_directory)
+        return any(entry.size and entry.name.endswith(endings) for entry in directory.entries(path) if not entry.is_directory)
     except CannotOpenError:
         return True
 
@@ -81,7 +100,7 @@ def _tiered(directory: ReadOnlyDirectory) -> str | None:
             "in the directory tieredStoreFilePath; "
             "`mqstore messages` reads a segment in COMMIT_LOG/, `mqstore salvage DIRECTORY --to OUT` reads all"
         )
-    return f"tiered storage: its index ({_TIERED_INDEX})" if _holds(directory, _TIERED_INDEX, "") else None
+    return f"tiered storage: its index ({_TIERED_INDEX})" if holds(directory, _TIERED_INDEX, "") else None
 
 
 def _length(segment: object) -> int:
@@ -89,21 +108,75 @@ def _length(segment: object) -> int:
     return size if isinstance(size, int) and size > 0 else 0
 
 
+def static_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
+    """Yield a sentence for each static topic: which of its logic queues are queues of this broker."""
+    mapping = fastjson.load(directory, _MAPPING)
+    topics = mapping.value.get("topicQueueMappingInfoMap")
+    if mapping.used is None and mapping.findings:
+        yield f"static topics: which there are is not known, {_MAPPING} cannot be read"
+    for topic, details in sorted(topics.items()) if isinstance(topics, dict) else ():
+        hosted = details.get("hostedQueues") if isinstance(details, dict) else None
+        places = []
+        for logic, items in hosted.items() if isinstance(hosted, dict) else ():
+            current = items[-1] if isinstance(items, list) and items and isinstance(items[-1], dict) else {}
+            places.append(f"{logic} is queue {current.get('queueId')} of {current.get('bname')}, from {current.get('logicOffset')} on")
+        total = details.get("totalQueues") if isinstance(details, dict) else None
+        named = f": {'; '.join(places[:_SHOWN])}{f'; and {len(places) - _SHOWN} more' if len(places) > _SHOWN else ''}" if places else ""
+        yield (
+            f"static topic {topic}: queues and offsets are those of the files here, while clients count {total} logic queues over all "
+            f"brokers{named}; what the other brokers have is not known"
+        )
+
+
+def _group_of_brokers(directory: ReadOnlyDirectory) -> Iterator[str]:
+    """Yield what the files of a controller's group say, and what they cannot."""
+    identity = (directory.read(IDENTITY, _LIMIT) or b"").decode("utf-8", "replace").split("#")
+    if len(identity) == 3:
+        yield f"the group of brokers of a controller: this is broker {identity[2]} of {identity[1]} in cluster {identity[0]} ({IDENTITY})"
+    elif identity != [""]:
+        yield f"the group of brokers of a controller: {IDENTITY} is not a cluster, a broker's name and a number"
+    raw = directory.read(EPOCHS, _LIMIT)
+    if raw is None:
+        return
+    epochs = read_epochs(raw)
+    if epochs is None:
+        yield f"the epochs of a controller: {EPOCHS} is damaged, its checksum or its lines are wrong; a broker falls back on its .bak"
+        return
+    last = f", the last one, {epochs[-1][0]}, from physical offset {epochs[-1][1]}" if epochs else ""
+    yield f"the epochs of a controller ({EPOCHS}): {len(epochs)}{last}; what the other brokers of the group have is not known"
+
+
+def read_epochs(raw: bytes) -> list[tuple[int, int]] | None:
+    """Return (epoch, physical offset of its start) of a file of epochs; None if it is damaged: number of lines, CRC of them, lines.
+
+    >>> read_epochs(b"3\\n1786556340\\n1-0\\n2-1000\\n5-5180\\n"), read_epochs(b"1\\n1786556340\\n1-0\\n")
+    ([(1, 0), (2, 1000), (5, 5180)], None)
+    """
+    number, crc, lines = (*raw.split(b"\n", 2), b"", b"")[:3]
+    pairs = [line.split(b"-") for line in lines.split()]
+    if number.strip() != b"%d" % len(pairs) or crc.strip() != b"%d" % (zlib.crc32(lines) & 0x7FFFFFFF):
+        return None
+    if not all(len(pair) == 2 and pair[0].isdigit() and pair[1].isdigit() for pair in pairs):
+        return None
+    return [(int(epoch), int(start)) for epoch, start in pairs]
+
+
 def unread_parts(directory: ReadOnlyDirectory, databases: Databases) -> list[str]:
     """Return the parts that a store has, by name."""
-    found = []
-    if directory.exists("compaction/compactionLog") or _has_compacted_queues(directory):
-        found.append("compaction topics")
+    parts: list[str] = []
+    parts += compacted_topics(directory)
     tiered = _tiered(directory)
     if tiered is not None:
-        found.append(tiered)
-    if _holds(directory, _POP, ".sst", ".log"):
-        found.append(f"messages that pop consumers have in hand, in RocksDB ({_POP})")
+        parts.append(tiered)
+    pops = databases.open(KV_PLACE)
+    if holds(directory, KV_PLACE, ".sst", ".log") and (pops is None or pops.family(POP_FAMILY) is None):
+        parts.append(f"messages that pop consumers have in hand, in RocksDB ({KV_PLACE})")
+    parts += [*static_topics(directory), *_group_of_brokers(directory)]
     ledger = second_log(directory)
     if ledger is not None:
-        found.append(f"the log of a DLedger group beside the commit log ({ledger})")
-    found += [f"{name}: {why}" for place, name in _DATABASES if (why := databases.why_unread(place)) is not None]
-    return list(dict.fromkeys(found))
+        parts.append(f"the log of a DLedger group beside the commit log ({ledger})")
+    parts += [f"{name}: {why}" for path, name in _DATABASES if (why := databases.why_unread(path)) is not None]
+    return list(dict.fromkeys(parts))
 
 
 # Directories of a store that cannot be listed: no permission, a link that leads nowhere or in a circle, a file in their place.
@@ -116,12 +189,12 @@ def unread_parts(directory: ReadOnlyDirectory, databases: Databases) -> list[str
 
 def unread_directories(directory: ReadOnlyDirectory) -> Iterator[Damage]:
     """Yield a finding for each place of a directory that is not read. The queues' own directories must have been listed before."""
-    for place in _PLACES:
-        if directory.has_entry(place) and not directory.is_directory(place) and place not in directory.unlisted:
-            yield Damage(place, 0, 0, Kind.UNREADABLE, NOT_A_DIRECTORY)
-    for place in _QUEUES:
-        for topic in directory.entries(place):
-            own = f"{place}/{topic.name}"
+    for directory_path in _PLACES:
+        if directory.has_entry(directory_path) and not directory.is_directory(directory_path) and directory_path not in directory.unlisted:
+            yield Damage(directory_path, 0, 0, Kind.UNREADABLE, NOT_A_DIRECTORY)
+    for directory_path in _QUEUES:
+        for topic in directory.entries(directory_path):
+            own = f"{directory_path}/{topic.name}"
             if topic.is_directory:
                 yield from (_dead_link(f"{own}/{queue.name}") for queue in directory.entries(own) if _is_dead_link(queue))
             elif _is_dead_link(topic):

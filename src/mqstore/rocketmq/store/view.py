@@ -23,6 +23,9 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mqstore.rocketmq.store.log_site import LogElsewhere
+    from mqstore.rocketmq.store.pop import Pops
+
 CHUNK = 1 << 20  # entries read at once
 COUNTED = 1 << 23  # entries of a store that `messages_of` reads; of larger stores it looks at the first ones of each queue only
 TOGETHER = 200  # queue entries, a memory page of them, that are read at once where bisection ends
@@ -59,8 +62,14 @@ class QueueView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """The progress of a consumer group. offset: the next message to consume. lag: max_offset - offset, None without a queue;
-    negative if the offset is past the end of the queue, as mqadmin shows it.
+    """The progress of a consumer group. offset: the next message to consume. lag: the messages that are left for it, None without a queue;
+    negative if the offset is past the end of the queue, as mqadmin shows it. min_offset: of the first message that the log still has.
+
+    expired_unread: the messages before the minimum that the group has not read: they have expired, and the group continues at the minimum.
+    None without a queue, or if not all of the log is there, so that it cannot be told.
+
+    in_hand, waiting: messages that the group popped and has not acknowledged, for which its time runs, and those that wait for
+    redelivery because it is over; None for a group of which no pop shows.
 
     state: `ok`, `below-min`, `above-max`, `no-queue` (the store has no such queue), `no-topic`.
     """
@@ -73,6 +82,9 @@ class ConsumerOffset:
     max_offset: int | None
     lag: int | None
     state: str
+    expired_unread: int | None
+    in_hand: int | None = None
+    waiting: int | None = None
 
 
 QueueLookup = Callable[[str, int], "QueueView | None"]
@@ -104,12 +116,21 @@ class View(Protocol):
         """
         ...
 
+    @property
+    def log_elsewhere(self) -> LogElsewhere | None:
+        """What is known of a log that is not, or not all, in the directory; None if nothing points to that."""
+        ...
+
     def queues(self) -> Sequence[QueueView]:
         """Return all consume queues, by topic and queue id."""
         ...
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """Return one consume queue. Raises NotFoundError."""
+        ...
+
+    def min_offset(self, queue: QueueView) -> int:
+        """Return the minimum offset of a queue of the view as a broker answers it: of the first entry whose record may be in the log."""
         ...
 
     def queue_or_none(self, topic: str, queue_id: int) -> QueueView | None:
@@ -133,8 +154,13 @@ class View(Protocol):
         """Return the valid record at a physical offset, or None."""
         ...
 
-    def consumer_offsets(self) -> Sequence[ConsumerOffset]:
-        """Return the consumer groups with their offsets, by group, topic and queue id."""
+    def consumer_offsets(self, now: int | None = None) -> Sequence[ConsumerOffset]:
+        """Return the consumer groups with their offsets, by group, topic and queue id. now: ms, for what is in hand."""
+        ...
+
+    @property
+    def pops(self) -> Pops:
+        """What pop consumers have in hand."""
         ...
 
     @property
@@ -210,7 +236,7 @@ def messages_of(view: View, queues: Sequence[QueueView]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A consumer group with its offsets. lag: over the queues that exist; odd: the number of offsets outside their queues."""
+    """A consumer group with its offsets. lag, in_hand, waiting, expired_unread: of its queues; odd: how many offsets are outside queues."""
 
     name: str
     offsets: tuple[ConsumerOffset, ...]
@@ -218,6 +244,18 @@ class ConsumerGroup:
     @property
     def lag(self) -> int:
         return sum(each.lag or 0 for each in self.offsets)
+
+    @property
+    def expired_unread(self) -> int:
+        return sum(each.expired_unread or 0 for each in self.offsets)
+
+    @property
+    def in_hand(self) -> int:
+        return sum(each.in_hand or 0 for each in self.offsets)
+
+    @property
+    def waiting(self) -> int:
+        return sum(each.waiting or 0 for each in self.offsets)
 
     @property
     def odd(self) -> int:

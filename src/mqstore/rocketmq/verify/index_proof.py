@@ -52,18 +52,18 @@ class IndexProof:
         held = self._align(keys, self.file.first_at(int(keys["physical_offset"][0])))
         if not held.any():
             # a damaged offset may have misled the bisection: search the whole file for the record of the first key
-            found = self._number_of(int(keys["physical_offset"][0]))
-            if found:
-                held = self._align(keys, found)
+            number = self._number_of(int(keys["physical_offset"][0]))
+            if number:
+                held = self._align(keys, number)
         return held
 
     def _number_of(self, physical_offset: int) -> int:
         """Return the number of the first entry with a physical offset, 0 if there is none."""
         for low in range(1, self.stop, BLOCK):
             entries = self.file.entries(low, min(self.stop, low + BLOCK))
-            found = np.flatnonzero(entries["physical_offset"] == physical_offset)
-            if len(found):
-                return low + int(found[0])
+            hits = np.flatnonzero(entries["physical_offset"] == physical_offset)
+            if len(hits):
+                return low + int(hits[0])
         return 0
 
     def _align(self, keys: NDArray[np.void], number: int) -> NDArray[np.bool_]:
@@ -163,8 +163,8 @@ def check_chains(file: IndexFile, before: IndexFile | None = None) -> list[Damag
     bad = np.empty(MAX_FINDINGS, np.int64)
     for low in range(1, header.index_count, BLOCK):
         high = min(header.index_count, low + BLOCK)
-        found = index_chains.check(file.entry_bytes(low, high), low, slots, bad)
-        for number in bad[: min(found, MAX_FINDINGS)].tolist():
+        total = index_chains.check(file.entry_bytes(low, high), low, slots, bad)
+        for number in bad[: min(total, MAX_FINDINGS)].tolist():
             entry = file.entry(number)
             position = file.entry_position(number)
             if entry.key_hash < 0:
@@ -230,12 +230,12 @@ def keys_without_entry(proofs: Sequence[IndexProof], keys: NDArray[np.void], hel
     lacking: list[tuple[int, set[int]]] = []
     for offset in np.unique(offsets[~held]).tolist():
         low, high = np.searchsorted(offsets, [offset, offset + 1])
-        wanted = Counter(keys["hash"][low:high].tolist())
+        missing = Counter(keys["hash"][low:high].tolist())
         for proof in proofs:
             header = proof.file.header
             if header.index_count > 1 and header.begin_physical_offset <= offset <= header.end_physical_offset:
-                wanted.subtract(proof.file.entry(number).key_hash for number in proof.file.numbers_of(offset))
-        rest = {key_hash for key_hash, count in wanted.items() if count > 0}
+                missing.subtract(proof.file.entry(number).key_hash for number in proof.file.numbers_of(offset))
+        rest = {key_hash for key_hash, count in missing.items() if count > 0}
         if rest:
             lacking.append((offset, rest))
     return lacking
@@ -289,14 +289,14 @@ class DatabaseIndexProof:
         """Read all entries once; yield the keys that are not those of entries."""
         odd = 0
         for key, value in self._index.items(self._faults.append):
-            found = parse_entry(key, value)
-            if found is None:
+            entry = parse_entry(key, value)
+            if entry is None:
                 odd += 1
                 continue
             self.entries += 1
-            if found.physical_offset >= self._log.start:
+            if entry.physical_offset >= self._log.start:
                 self._in_log += 1
-                self._first = min(self._first, found.physical_offset)
+                self._first = min(self._first, entry.physical_offset)
         if odd:
             yield self._at(Kind.BAD_INDEX_ENTRY, f"{odd} pairs of the index in RocksDB are not entries")
 
@@ -309,14 +309,14 @@ class DatabaseIndexProof:
             for position in event.positions.tolist():
                 offset = event.file.start + position
                 record = self._log.record(offset)
-                wanted = index_keys(record) if record is not None else ()
-                if record is None or not wanted:
+                expected = index_keys(record) if record is not None else ()
+                if record is None or not expected:
                     continue
                 if offset < self._first or offset > self._last:
                     self._before += offset < self._first
                     self._after += offset > self._last
                     continue
-                stored = [self._index.stored(key) for key in wanted]
+                stored = [self._index.stored(key) for key in expected]
                 self._held += stored.count(record.store_timestamp)
                 if None in stored and not self._faults:
                     lacking += 1
@@ -329,21 +329,21 @@ class DatabaseIndexProof:
         """Yield the entries that no record of the log has."""
         wrong = 0
         for key, value in self._index.items():
-            found = parse_entry(key, value)
-            if found is None or found.physical_offset < self._log.start:
+            entry = parse_entry(key, value)
+            if entry is None or entry.physical_offset < self._log.start:
                 continue
-            record = self._log.record(found.physical_offset)
-            if record is not None and key in index_keys(record) and found.stored == record.store_timestamp:
+            record = self._log.record(entry.physical_offset)
+            if record is not None and key in index_keys(record) and entry.stored == record.store_timestamp:
                 continue
             wrong += 1
             if wrong > MAX_FINDINGS:
                 continue
             if record is None:
-                sentence = f"points at physical offset {found.physical_offset}, where no valid record starts"
+                sentence = f"points at physical offset {entry.physical_offset}, where no valid record starts"
             elif key in index_keys(record):
-                sentence = f"has store time {found.stored}, its record at {found.physical_offset} has {record.store_timestamp}"
+                sentence = f"has store time {entry.stored}, its record at {entry.physical_offset} has {record.store_timestamp}"
             else:
-                sentence = f"points at the record at physical offset {found.physical_offset}, which does not have that key"
+                sentence = f"points at the record at physical offset {entry.physical_offset}, which does not have that key"
             yield self._at(Kind.BAD_INDEX_ENTRY, f"an entry of the index in RocksDB {sentence}")
         if wrong > MAX_FINDINGS:
             yield self._at(Kind.BAD_INDEX_ENTRY, f"{wrong - MAX_FINDINGS} further entries of the index in RocksDB are wrong")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import TracebackType
 
 import numpy as np
@@ -42,13 +45,33 @@ class SplitCheck:
     first_timestamp: int = 0
 
 
-def plan(log: CommitLog, size: int = SPLIT) -> list[LogSplit]:
-    """Return splits of all files that hold records, in log order, without the holes at the end of files."""
-    return [
-        LogSplit(file, start, min(start + size, file.size))
-        for file in log.files[: log.last_written() + 1]
-        for start in range(0, max(1, log.mapped(file).data_end(0)), size)
-    ]
+Place = tuple[int, int]  # start of a log file, and a position in it: a file that is too long reaches beyond the start of the next one
+
+
+def plan(log: CommitLog, start: Place = (0, 0), stop: Place | None = None) -> Iterator[LogSplit]:
+    """Yield the splits of all files that hold records, in log order, without the holes at the end of files.
+
+    start, stop: only splits that begin there or after it, and before it.
+    """
+    for file in log.files[: log.last_written() + 1] if stop is None else log.files_between(start[0], sum(stop)):
+        for position in range(0, max(1, log.mapped(file).data_end(0)), SPLIT):
+            if start <= (file.start, position) and (stop is None or (file.start, position) < stop):
+                yield LogSplit(file, position, min(position + SPLIT, file.size))
+
+
+def cut(log: CommitLog, size: int, count: int | None = None) -> list[tuple[Place, Place]]:
+    """Return the log in ranges of about `size` bytes: where their splits start and stop. count: in that many ranges of equal size."""
+    files = log.files[: log.last_written() + 1]
+    if not files:
+        return []
+    ends = [file.size for file in files[:-1]] + [max(1, log.mapped(files[-1]).data_end(0))]
+    splits = list(accumulate(max(1, -(-end // SPLIT)) for end in ends))
+    count = max(1, min(-(-sum(ends) // size) if count is None else count, splits[-1]))
+    starts = []
+    for number in sorted({splits[-1] * k // count for k in range(count)}):
+        at = bisect_right(splits, number)
+        starts.append((files[at].start, SPLIT * (number - (splits[at - 1] if at else 0))))
+    return list(zip(starts, [*starts[1:], (files[-1].start, ends[-1])], strict=True))
 
 
 class SplitsAhead:
@@ -117,7 +140,7 @@ def record_damage(columns: RecordColumns) -> list[Damage]:
     """Return the contradictions within records whose frames are valid."""
     if columns.valid.all():
         return []
-    found = []
+    damage = []
     file = columns.records.file.relative
     for mask, kind, sentence in (
         (columns.crc_ok, Kind.BAD_CHECKSUM, "the body does not match its CRC"),
@@ -130,5 +153,5 @@ def record_damage(columns: RecordColumns) -> list[Damage]:
             position, size = int(columns.records.positions[k]), int(columns.row(frames.SIZE)[k])
             queue_id, queue_offset = int(columns.row(frames.QUEUE_ID)[k]), int(columns.row(frames.QUEUE_OFFSET)[k])
             who = f"topic {columns.topic[k].as_py()!r}, queue {queue_id}, queue offset {queue_offset}"
-            found.append(Damage(file, position, size, kind, f"{sentence} ({who})", 1))
-    return found
+            damage.append(Damage(file, position, size, kind, f"{sentence} ({who})", 1))
+    return damage

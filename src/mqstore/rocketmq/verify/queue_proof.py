@@ -18,11 +18,12 @@ from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQu
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.format.java_text import java_hash
-from mqstore.rocketmq.format.record import Record
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE, Record
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.store.store import RocketMQStore
 
 ENTRIES_AT_ONCE = 1 << 16
+LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a log can be large
 MAX_FINDINGS = 200  # findings per queue that are listed
 
 
@@ -61,14 +62,14 @@ class QueueProof:
         self._lost(first, expected[: low - first])
         self._lost(high, expected[high - first :])
         expected = expected[low - first : high - first]
-        found = self.queue.entries(low, high)
-        if found.tobytes() == expected.tobytes():
+        entries = self.queue.entries(low, high)
+        if entries.tobytes() == expected.tobytes():
             self._prove(low, high)
             return
-        same = (found["physical_offset"] == expected["physical_offset"]) & (found["size"] == expected["size"])
-        tags_differ = same & (found["tags_code"] != expected["tags_code"])
+        same = (entries["physical_offset"] == expected["physical_offset"]) & (entries["size"] == expected["size"])
+        tags_differ = same & (entries["tags_code"] != expected["tags_code"])
         for k in np.flatnonzero(tags_differ).tolist():
-            same[k] = self.tags_code_of(int(found["tags_code"][k])) == int(expected["tags_code"][k])
+            same[k] = self.tags_code_of(int(entries["tags_code"][k])) == int(expected["tags_code"][k])
         edges = np.flatnonzero(np.diff(np.r_[False, same, False].astype(np.int8)))
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             self._prove(low + begin, low + end)
@@ -76,7 +77,7 @@ class QueueProof:
         if len(differing):
             self.claimed.append(low + differing)
         for k in differing.tolist():
-            if int(found["physical_offset"][k]) != int(expected["physical_offset"][k]):
+            if int(entries["physical_offset"][k]) != int(expected["physical_offset"][k]):
                 self._lost(low + k, expected[k : k + 1])
 
     def _prove(self, low: int, high: int) -> None:
@@ -103,6 +104,27 @@ class QueueProof:
             at = max(at, high)
         if at < self.queue.max_offset:
             yield at, self.queue.max_offset
+
+    def end_of_messages(self, log: CommitLog, log_end: int) -> int:
+        """Return the queue offset after the last message that the queue ever had, as far as its entries can be trusted.
+
+        An entry is trusted if it could be that of a record of the log and does not lead to another one, as in a misplaced file. One that is
+        the entry before it once more is what `repair` writes in the place of a message that is gone, if a record is there; else it is not.
+        """
+        known = max((high for _, high in self.proved), default=self.queue.min_offset)
+        known = max([known, *(int(offsets.max()) + 1 for offsets in self.claimed)])
+        for low, high in reversed(list(self.unproved())):
+            for start in reversed(range(max(low, known), high, ENTRIES_AT_ONCE)):
+                first = max(self.queue.min_offset, start - 1)
+                entries = self.queue.entries(first, min(high, start + ENTRIES_AT_ONCE))
+                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+                trusted = (physical >= log.start) & (physical < log_end + LARGEST_LOG) & (size >= MIN_RECORD_SIZE) & (size != BLANK_SIZE)
+                trusted[: start - first] = False
+                for k in np.flatnonzero(trusted)[::-1].tolist():
+                    again = k > 0 and bool(entries[k] == entries[k - 1])
+                    if again == (log.record(int(physical[k])) is not None):
+                        return int(first + k + 1)
+        return known
 
     def finish(self, log: CommitLog, log_end: int) -> None:
         """Check every entry that was not proved, and report its faults."""

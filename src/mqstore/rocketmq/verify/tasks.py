@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
 from mqstore.files.location import Url
 from mqstore.findings import CheckCounts, Damage
 from mqstore.rocketmq.config.broker_config import BrokerConfig
-from mqstore.rocketmq.store.split_reader import token_of
+from mqstore.rocketmq.scan.planned_files import FilesSeen, files_seen, require_seen, token_of
+from mqstore.rocketmq.scan.splits import MAX_TASKS
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.rocketmq.verify.log_proof import LogSplit, SplitsAhead, check_split, plan
+from mqstore.rocketmq.verify.log_proof import Place, SplitsAhead, check_split, cut, plan
 from mqstore.rocketmq.verify.queue_proof import MAX_FINDINGS
 from mqstore.rocketmq.verify.verification import Verification, settle_index
 
@@ -32,13 +32,18 @@ _stores: dict[tuple[str | Url, BrokerConfig, str], RocketMQStore] = {}
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """Splits in log order. met: (start of a file, position in it) at which the part before ended, if that is known."""
+    """The splits from start to stop, in log order. token, seen: see `planned_files`.
+
+    met: (start of a file, position in it) at which the part before ended, if that is known.
+    """
 
     store: str | Url
     config: BrokerConfig
     token: str
-    splits: tuple[LogSplit, ...]
-    met: tuple[int, int] = (-1, 0)
+    start: Place
+    stop: Place
+    seen: FilesSeen | None
+    met: Place = (-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,13 @@ class QueuePart:
 
 @dataclass(slots=True)
 class PartProof:
-    """What a part holds and proves. begin: position at which the walk of its first split began; log_end: -1 if it holds no record."""
+    """What a part holds and proves. first: (start of the file, position in it) of its first split, None without any.
+
+    begin: position at which the walk of that split began; log_end: -1 if the part holds no record.
+    """
 
     task: PartTask
+    first: Place | None
     begin: int | None
     met: tuple[int, int]
     checked: CheckCounts
@@ -86,45 +95,45 @@ class PartProof:
 
 
 def parts(store: RocketMQStore, count: int | None = None) -> list[PartTask]:
-    """Cut the log into a number of parts of about equal size, by default of 256 MiB."""
-    splits = plan(store.log)
-    token = token_of(store.log)
-    if count is None:
-        count = -(-sum(split.stop - split.start for split in splits) // PART)
-    count = max(1, min(count, len(splits)))
-    cuts = [len(splits) * k // count for k in range(count + 1)]
-    return [PartTask(store.place, store.config, token, tuple(splits[low:high])) for low, high in pairwise(cuts) if low < high]
+    """Cut the log into a number of parts of about equal size, by default of 256 MiB, or more for a log of more than 2.5 TB."""
+    log = store.log
+    token = token_of(log)
+    ranges = cut(log, max(PART, -(-log.size_on_paper // MAX_TASKS)), count)
+    return [PartTask(store.place, store.config, token, start, stop, files_seen(log, start[0], sum(stop))) for start, stop in ranges]
 
 
 def _open_cached(path: str | Url, config: BrokerConfig, token: str) -> RocketMQStore:
     key = (path, config, token)
-    found = _stores.get(key)
-    if found is None:
+    store = _stores.get(key)
+    if store is None:
         if len(_stores) > 3:
             _stores.clear()
-        found = _stores[key] = RocketMQStore(path, config=config, snapshot=token)
-    return found
+        store = _stores[key] = RocketMQStore(path, config=config)
+    return store
 
 
 def check_part(task: PartTask) -> PartProof:
     """Check the splits of a part, and compare what they dispatch with queues and index."""
     work = Verification(_open_cached(task.store, task.config, task.token))
+    require_seen(work.log, task.seen)
     work.log_end = -1
     findings_before = len(work.damage)
     met = task.met
+    first: Place | None = None
     begin: int | None = None
     with SplitsAhead(work.log) as ahead:
-        for number, split in enumerate(task.splits):
+        for split in plan(work.log, task.start, task.stop):
             check = check_split(work.log, split, work.rules_for(split), ahead=ahead.of(split))
             if met[0] == split.file.start and met[1] > split.start and check.begin != met[1]:
                 check = check_split(work.log, split, work.rules_for(split), met[1])
-            if number == 0:
-                begin = check.begin
+            if first is None:
+                first, begin = (split.file.start, split.start), check.begin
             met = _arrived(met, split.file.start, check.end)
             work.take(check)
     work.drop()
     return PartProof(
         task,
+        first,
         begin,
         met,
         work.checked,
@@ -156,12 +165,12 @@ def _arrived(met: tuple[int, int], start: int, end: int) -> tuple[int, int]:
     return (start, max(end, met[1] if met[0] == start else 0))
 
 
-def joined(found: Iterable[PartProof]) -> Iterator[PartProof]:
+def joined(every: Iterable[PartProof]) -> Iterator[PartProof]:
     """Yield the parts in log order; one that did not begin where the part before it ended is checked again, here."""
     met = (-1, 0)
-    for part in found:
-        first = part.task.splits[0]
-        if met[0] == first.file.start and met[1] > first.start and part.begin != met[1]:
+    for part in every:
+        first = part.first
+        if first is not None and met[0] == first[0] and met[1] > first[1] and part.begin != met[1]:
             part = check_part(replace(part.task, met=met))
         met = _arrived(met, *part.met) if part.met[0] == met[0] else part.met
         yield part
@@ -180,12 +189,12 @@ def absorb(work: Verification, part: PartProof) -> None:
     work.affected += part.affected
     for queue, count in part.unqueued.items():
         work.unqueued[queue] = work.unqueued.get(queue, 0) + count
-    for queue, found in part.queues.items():
+    for queue, queue_part in part.queues.items():
         proof = work.queues[queue]
-        _extend(proof.proved, found.proved)
-        proof.missing.extend(found.missing[: MAX_FINDINGS - len(proof.missing)])
-        proof.missing_count += found.missing_count
-        proof.pending_count += found.pending_count
+        _extend(proof.proved, queue_part.proved)
+        proof.missing.extend(queue_part.missing[: MAX_FINDINGS - len(proof.missing)])
+        proof.missing_count += queue_part.missing_count
+        proof.pending_count += queue_part.pending_count
     for queue, (numbers, lost) in part.units.items():
         work.batch_queues[queue].proved[numbers] = True
         work.batch_queues[queue].missing.extend(lost)

@@ -113,8 +113,8 @@ class TimerProof:
                     what = "has expired" if physical < log.start else "cannot be read"
                     yield self._of_unit(start + UNIT_SIZE * k, f"a message waits, but its record at physical offset {physical} {what}", 1)
                 elif message.topic != TIMER_TOPIC or len(raw) != size:
-                    found = f"a record of topic {message.topic!r} with {len(raw)} bytes"
-                    yield self._of_unit(start + UNIT_SIZE * k, f"it leads to physical offset {physical}, {size} bytes: {found}")
+                    record = f"a record of topic {message.topic!r} with {len(raw)} bytes"
+                    yield self._of_unit(start + UNIT_SIZE * k, f"it leads to physical offset {physical}, {size} bytes: {record}")
 
     def _of_unit(self, position: int, sentence: str, messages: int = 0) -> Damage:
         file = self._log.queue.file_at(position)
@@ -171,15 +171,15 @@ class TimelineProof:
             yield _at(Kind.BAD_TIMER, f"{where} {self._absent(pair.physical_offset)}", 1)
             return
         properties = message.property_map()
-        wanted = (TIMER_TOPIC, pair.size, str(pair.due_time), pair.uniq_key)
-        if (message.topic, size, properties.get("TIMER_OUT_MS"), properties.get("UNIQ_KEY")) != wanted:
+        expected = (TIMER_TOPIC, pair.size, str(pair.due_time), pair.uniq_key)
+        if (message.topic, size, properties.get("TIMER_OUT_MS"), properties.get("UNIQ_KEY")) != expected:
             yield _at(
                 Kind.BAD_TIMER, f"{where} is one of topic {message.topic!r} with {size} bytes, or has another due time or unique key", 1
             )
 
     def _halves(self) -> Iterator[Damage]:
-        found = self._store.half_messages
-        for key, half in found.items(self._faults.append) if found is not None else ():
+        halves = self._store.half_messages
+        for key, half in halves.items(self._faults.append) if halves is not None else ():
             if half is None:
                 yield _at(Kind.BAD_TRANSACTION, f"the pair with key {key[:80].hex()} is not that of a half message")
             else:

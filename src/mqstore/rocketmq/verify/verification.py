@@ -29,6 +29,7 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.store.databases import INDEX_PLACE
+from mqstore.rocketmq.store.log_site import log_elsewhere
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import below
 from mqstore.rocketmq.verify.index_proof import DatabaseIndexProof, IndexProof, check_chains, keys_without_entry, unfinished_put
@@ -36,6 +37,7 @@ from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, SplitsAhead,
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof, SecondQueues
 from mqstore.rocketmq.verify.timer_proof import TimelineProof, TimerProof
 from mqstore.table.arrow_spans import distinct
+from mqstore.table.formatting import agreeing, count
 from mqstore.threads import TaskThreads
 
 REMEDY = "`mqstore rebuild` makes queues and index from the log"
@@ -57,6 +59,8 @@ class Verification:
         self.log = store.log
         self.rules = replace(store.rules(), index_tags=False)
         self._tags = TagKeys(store.log, store.index_files())
+        self.elsewhere = log_elsewhere(store)
+        self.bare_log = store.bare_log
         self.checked = CheckCounts()
         self.damage: list[Damage] = list(store.findings)
         self.notes: list[str] = []
@@ -72,6 +76,7 @@ class Verification:
         self._first_keys: dict[int, int | None] = {}
         self.affected = 0  # messages that a finding is about, each counted once
         self.gone = 0  # messages of which only a queue entry is left
+        self.listed_after_end = 0  # places after the end of the log that queues list
         self._of_split: list[NDArray[np.int64]] = []  # physical offsets of such messages in the split that is being taken
         self.log_end = self.log.start
         self.last_timestamp = 0
@@ -111,6 +116,7 @@ class Verification:
         self._finish_timers()
         self._finish_databases()
         self._drop_unknown()
+        self._settle_elsewhere()
         skipped = (
             *(
                 SkippedRange(item.file, item.offset, item.length, str(item.kind))
@@ -129,6 +135,7 @@ class Verification:
             self.affected + self.gone,
             self.gone,
             tuple(self.cautions),
+            "" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
         )
 
     def _drop_unknown(self) -> None:
@@ -137,8 +144,33 @@ class Verification:
         if unread:
             self.damage = [item for item in self.damage if item.kind is Kind.UNREADABLE or not below(item.file, unread)]
 
+    def _settle_elsewhere(self) -> None:
+        """Drop what is said of places that are in no file of the log, where a part of the log is elsewhere or absent."""
+        if self.elsewhere is None:
+            return
+        self.damage = [item for item in self.damage if not self._is_about_elsewhere(item)]
+        absent = self.elsewhere.damage
+        self.gone = self.elsewhere.messages
+        if absent is not None:
+            self.damage.append(absent)
+        else:
+            self.notes.append(f"what is in the rest of the log {self.elsewhere.sentence}")
+
+    def _is_about_elsewhere(self, item: Damage) -> bool:
+        """Return whether a finding is that a file of the log is missing, or what an entry leads to that is in no file of it."""
+        if item.kind is Kind.MISSING_FILE:
+            return item.file.startswith(f"{self.log.queue.relative}/")
+        at = {Kind.BAD_QUEUE_ENTRY: 0, Kind.BAD_INDEX_ENTRY: 4}.get(item.kind)  # of the physical offset in an entry
+        if at is None or item.length != ENTRY.itemsize or self.store.directory.is_directory(item.file):  # a database
+            return False
+        start = item.offset + at
+        offset = int.from_bytes(self.store.directory.map(item.file).bytes(start, start + 8), "big", signed=True)
+        return offset >= 0 and self.log.file_at(offset) is None
+
     def _unread(self) -> Iterator[SkippedRange]:
         """Yield the parts of the store that are not read, and note what is not checked without them."""
+        if self.elsewhere is not None:
+            yield SkippedRange(self.log.queue.relative, 0, 0, self.elsewhere.sentence)
         for item in self.store.unread_directories:
             yield SkippedRange(item.file, 0, 0, item.detail)
         queues = self.store.unread_queues
@@ -187,7 +219,7 @@ class Verification:
         waiting: deque[Future[SplitCheck]] = deque()
         met: tuple[int, int] = (-1, 0)  # (start of the file, end of the last split in it)
         with SplitsAhead(self.log) as ahead, TaskThreads(threads, "verify") as pool:
-            splits = iter(plan(self.log))
+            splits = plan(self.log)
             try:
                 while True:
                     while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
@@ -227,7 +259,7 @@ class Verification:
         if proof is None:
             key = (run.topic, run.queue_id)
             self.unqueued[key] = self.unqueued.get(key, 0) + len(run)
-            if not self.store.unclean and self.store.unread_queues is None:
+            if not (self.store.unclean or self.bare_log) and self.store.unread_queues is None:
                 self._of_split.append(run.entries.view(UNIT if run.batch else ENTRY)["physical_offset"].astype(np.int64))
         else:
             proof.compare(run)
@@ -282,9 +314,9 @@ class Verification:
         """Return the physical offset of the first record of a log file that has a key."""
         for event in self.log.scan_file(file, 0, file.size):
             if isinstance(event, Records):
-                found = dispatch_positions(event.data, event.positions, self.rules).keys
-                if len(found):
-                    return int(found["physical_offset"][0])
+                keys = dispatch_positions(event.data, event.positions, self.rules).keys
+                if len(keys):
+                    return int(keys["physical_offset"][0])
         return None
 
     def note_unindexed(self, count: int, first: int | None) -> None:
@@ -327,17 +359,26 @@ class Verification:
             pending += proof.pending_count
             if proof.missing:
                 self._missing_entries(proof.queue, proof.missing[0], proof.missing_count)
-        for (topic, queue_id), count in sorted(self.unqueued.items()):
-            if self.store.unread_queues is not None:
+        if self.bare_log and self.unqueued:
+            many = f"{count(sum(self.unqueued.values()), 'message')} of {count(len(self.unqueued), 'queue')}"
+            self.cautions.append(f"there is only a log: {many} cannot be found by queue")
+            self.notes.append(f"there is only a log, with {many}; {REMEDY}")
+        for (topic, queue_id), number in sorted(self.unqueued.items()):
+            if self.bare_log or self.store.unread_queues is not None:
                 continue
             if self.store.unclean:
-                pending += count
+                pending += number
             else:
                 lacks = "is not in the database" if self._database_of_queues is not None else "has no files"
-                sentence = f"{count} messages of topic {topic!r}, queue {queue_id} are in the log, but the queue {lacks}; {REMEDY}"
-                self.damage.append(Damage(self._queue_place(topic, queue_id), 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, count))
+                are = "1 message" if number == 1 else f"{number} messages"
+                of = f"of topic {topic!r}, queue {queue_id} {'is' if number == 1 else 'are'} in the log"
+                sentence = f"{are} {of}, but the queue {lacks}; {REMEDY}"
+                self.damage.append(Damage(self._queue_place(topic, queue_id), 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, number))
         if pending:
-            self.notes.append(f"{pending} messages are in the log but not yet in their queues: the broker died before it dispatched them")
+            self.notes.append(
+                f"{agreeing(pending, 'message', 'is', 'are')} in the log but not yet in their queues: "
+                "the broker died before it dispatched them"
+            )
 
     def _count_gone(self) -> None:
         """Count, for bad bytes of the log and missing files, the queue entries that point into them; for a torn record at least itself.
@@ -346,7 +387,7 @@ class Verification:
         """
         lost = np.unique(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
         end = int(np.searchsorted(lost, self.log_end))
-        self.gone = len(lost) - end
+        self.gone = self.listed_after_end = len(lost) - end
         starts = {file.relative: file.start for file in self.log.files}
         for number, item in enumerate(self.damage):
             if item.kind.subject is Subject.BYTES and item.file in starts:
@@ -357,9 +398,9 @@ class Verification:
                 continue
             low, high = (int(at) for at in np.searchsorted(lost, [start, start + length]))
             inside = max(0, min(high, end) - low)
-            found = inside if high > end else max(item.messages, inside)
-            self.gone += found
-            self.damage[number] = replace(item, messages=found)
+            gone = inside if high > end else max(item.messages, inside)
+            self.gone += gone
+            self.damage[number] = replace(item, messages=gone)
 
     def _missing_entries(self, queue: ConsumeQueueReader, first: tuple[int, int], count: int) -> None:
         where = f"the first at queue offset {first[0]}, physical offset {first[1]}"
@@ -391,12 +432,12 @@ class Verification:
     def _finish_databases(self) -> None:
         known = set(self.damage)
         self.damage.extend(item for item in self.store.databases.findings() if item not in known)
-        for place, what in self.store.databases.torn():
-            sentence = f"the write-ahead log of {place} ends in an incomplete record ({what}), as a killed broker leaves it"
+        for path, what in self.store.databases.torn():
+            sentence = f"the write-ahead log of {path} ends in an incomplete record ({what}), as a killed broker leaves it"
             if self.store.unclean:
                 self.notes.append(f"{sentence}; what precedes it is read")
             else:
-                self.damage.append(Damage(place, 0, 0, Kind.BAD_DATABASE, f"{sentence}, but this one exited cleanly"))
+                self.damage.append(Damage(path, 0, 0, Kind.BAD_DATABASE, f"{sentence}, but this one exited cleanly"))
 
     def _finish_database_index(self) -> None:
         if self.store.unread_index_sentence is not None and not self.store.log_only:
@@ -412,45 +453,48 @@ class Verification:
             self.checked.index_entries += proof.entries
 
     def _finish_index(self, damage: Sequence[Sequence[Damage]]) -> None:
-        for proof, found in zip(self.indexes, damage, strict=True):
+        for proof, of_file in zip(self.indexes, damage, strict=True):
             self.checked.index_entries += max(0, proof.stop - 1)
             self.checked.bytes += proof.file.entry_position(max(0, proof.stop))
-            self.damage.extend(self._without_unfinished_put(proof.file, found) if proof is self.indexes[-1] else found)
+            self.damage.extend(self._without_unfinished_put(proof.file, of_file) if proof is self.indexes[-1] else of_file)
         if not self.indexes and not self.store.unread_index:
             if self.store.database_index is not None or self.store.unread_index_sentence is not None:
                 return
             if self.unindexed:
-                sentence = f"key queries find nothing: {self.unindexed:,} messages have keys, and there is no index file"
+                sentence = (
+                    f"key queries find nothing: {agreeing(self.unindexed, 'message', 'has', 'have')} keys, and there is no index file"
+                )
                 self.cautions.append(sentence)
                 self.notes.append(f"{sentence}; {REMEDY}")
             return
         if self.forgotten:
             self.notes.append(
-                f"keys of {self.forgotten} messages are in no index file: as brokers do, a recovery deleted the newest index file and made "
-                f"a new one from a later log file on; key queries miss them, {REMEDY}"
+                f"keys of {count(self.forgotten, 'message')} are in no index file: as brokers do, a recovery deleted the newest index "
+                f"file and made a new one from a later log file on; key queries miss them, {REMEDY}"
             )
         pending, inside = self.unindexed, self.unindexed_inside
         if inside:
             sentence = (
-                f"keys of {inside} messages before the end of the index are in no index file, "
+                f"keys of {count(inside, 'message')} before the end of the index are in no index file, "
                 f"the first at physical offset {self.first_unindexed}; key queries miss them; {REMEDY}"
             )
             self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, sentence, inside))
         if pending and self.store.unclean:
             self.notes.append(
-                f"keys of {pending} messages at the end of the log are not yet in the index: the broker died before it dispatched them"
+                f"keys of {count(pending, 'message')} at the end of the log are not yet in the index: "
+                "the broker died before it dispatched them"
             )
         elif pending:
-            sentence = f"keys of {pending} messages after the end of the index are in no index file"
+            sentence = f"keys of {count(pending, 'message')} after the end of the index are in no index file"
             self.damage.append(Damage("index", 0, 0, Kind.MISSING_INDEX_ENTRY, f"{sentence}; {REMEDY}", pending))
 
-    def _without_unfinished_put(self, file: IndexFile, found: Sequence[Damage]) -> list[Damage]:
+    def _without_unfinished_put(self, file: IndexFile, damage: Sequence[Damage]) -> list[Damage]:
         """Return the findings about the newest index file without those of an entry that a killed broker was adding: a note instead."""
-        places = unfinished_put(file) if found and self.store.unclean else frozenset()
-        kept = [item for item in found if item.kind.subject is not Subject.INDEX or item.offset not in places]
-        if len(kept) != len(found):
+        places = unfinished_put(file) if damage and self.store.unclean else frozenset()
+        others = [item for item in damage if item.kind.subject is not Subject.INDEX or item.offset not in places]
+        if len(others) != len(damage):
             self.notes.append(f"{file.relative}: the broker was killed while it added an entry; its recovery adds the entry again")
-        return kept
+        return others
 
     def _finish_batch_queues(self) -> None:
         for proof in self.batch_queues.values():
@@ -463,9 +507,11 @@ class Verification:
         """Report offsets outside their queue as notes: they are not damage, because a client may commit any offset."""
         for item in self.store.view().consumer_offsets():
             if item.state in ("below-min", "above-max"):
+                expired = item.expired_unread
+                lost = f": {count(expired, 'message')} expired before the group read {'it' if expired == 1 else 'them'}" if expired else ""
                 self.notes.append(
                     f"group {item.group!r} is at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
-                    f"which holds {item.min_offset} to {item.max_offset}"
+                    f"which holds {item.min_offset} to {item.max_offset}{lost}"
                 )
 
     def _finish_checkpoint(self) -> None:

@@ -1,0 +1,254 @@
+"""Configuration files at the start of a broker: which are loaded, from which file, and what is forgotten with those that cannot be.
+
+    file usable                                   it is loaded
+    missing, empty or not parsable, .bak usable   the .bak is loaded: an older state
+    neither, and there is no .bak or it is empty  an empty table
+    neither, and the .bak cannot be parsed        the broker does not start
+
+The readable part of a torn offset file shows how far consumers had come, and so what they get again:
+
+    >>> readable_offsets('{"offsetTable":{"orders@billing":{0:29,1:27},"orders@stock":{0:30,1:2')
+    {'orders@billing': {0: 29, 1: 27}, 'orders@stock': {0: 30}}
+
+Format: docs/formats/rocketmq.md, sections 1.5, 10.1 and 11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mqstore.diagnosis import Evidence
+from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
+from mqstore.rocketmq.delayed import delay_levels
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.java_text import decode_utf8
+from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.record import Record, decode_properties
+from mqstore.rocketmq.format.system_topics import CHECK_GROUP, RETRY_PREFIX, is_internal
+from mqstore.rocketmq.store.recovered_view import RecoveredView
+from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.formatting import count, moment
+
+TOPICS = "config/topics.json"
+_ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
+_ONLY_BROKERS = ("config/consumerFilter.json", "config/subscriptionGroup.json")
+CLUSTER = "CLUSTER"  # a property that a broker adds to what producers send
+SAMPLED = 100  # messages
+_ONLY_5 = ("config/topicQueueMapping.json", "config/consumerOrderInfo.json")
+
+_TABLE = re.compile(r'"\s*:\s*\{((?:\s*"?-?\d{1,10}"?\s*:\s*-?\d{1,19}\s*[,}])+)')  # from the end of its key
+_KEY_SIZE = 700
+_PAIR = re.compile(r'"?(-?\d{1,10})"?\s*:\s*(-?\d{1,19})\s*[,}]')
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """What a broker loads of one configuration file.
+
+    outcome: `main`, `bak`, `empty` (there are unusable files, and it starts with an empty table) or `fails` (it does not start).
+    """
+
+    file: str
+    outcome: Literal["main", "bak", "empty", "fails"]
+    size: int  # bytes of the main file
+    fault: str  # what is wrong with the main file; empty if nothing is
+
+
+def loaded_configs(directory: ReadOnlyDirectory, *, further: bool, lmq: bool) -> Iterator[LoadedConfig]:
+    """Yield the configuration files that exist, or of which a .bak exists. further: also those of 5.x."""
+    for relative in (*_ALWAYS, LMQ_OFFSETS if lmq else CONSUMER_OFFSETS, *(_ONLY_5 if further else ())):
+        if not (directory.exists(relative) or directory.exists(f"{relative}.bak")):
+            continue
+        file = fastjson.load(directory, relative)
+        fault = "; ".join(item.detail for item in file.findings if item.file == relative)
+        size = len(_raw(directory, relative) or b"")
+        if file.used == "main":
+            yield LoadedConfig(relative, "main", size, fault)
+        elif file.used == "bak":
+            yield LoadedConfig(relative, "bak", size, fault)
+        else:
+            yield LoadedConfig(relative, "fails" if _raw(directory, f"{relative}.bak") else "empty", size, fault)
+
+
+def _raw(directory: ReadOnlyDirectory, relative: str) -> bytes | None:
+    try:
+        return directory.read(relative, fastjson.LIMIT)
+    except CannotOpenError:
+        return None
+
+
+def torn_text(directory: ReadOnlyDirectory, relative: str) -> str:
+    """Return the text of a file that is not a whole document, as far as it can be read."""
+    return decode_utf8(_raw(directory, relative) or b"")
+
+
+def readable_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Return key -> queue id -> offset of the whole pairs in a torn offset file. A number that the tear may have cut is left out."""
+    tables = {}
+    for match in _TABLE.finditer(text):
+        end, first = match.start(), max(0, match.start() - _KEY_SIZE)
+        start = text.rfind('"', first, end)
+        while start > 0 and text[start - 1] == "\\":  # a quotation mark in the key
+            start = text.rfind('"', first, start)
+        if start >= 0:
+            tables[text[start + 1 : end]] = {int(queue_id): int(offset) for queue_id, offset in _PAIR.findall(match[1])}
+    return tables
+
+
+# Redelivery: which messages consumers get although they had them, because their progress is lost or lies outside its queue.
+#
+#     the progress file is torn           the .bak, or nothing, is loaded: each group continues from there
+#     an offset after the end of a queue  4.x: the client is sent to 0 if the queue begins there, else to the end; 5.x: to the end
+#     messages in hand of pop consumers   they come again when their time is over, unless they are acknowledged first: no harm
+#     the delay offsets are lost or old   delayed messages whose copy is in their topic are delivered again
+#
+# How far a group had come is read from the torn file, as far as it goes.
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivery:
+    """messages: delivered again, each for each group. in_hand: further ones that pop consumers have in hand, which always come again.
+
+    unknown: what cannot be determined.
+    """
+
+    messages: int
+    in_hand: int
+    evidence: tuple[Evidence, ...]
+    unknown: tuple[str, ...]
+
+
+def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int) -> Redelivery:
+    """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message."""
+    evidence: list[Evidence] = []
+    unknown: list[str] = []
+    for config in configs:
+        if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS) and config.outcome in ("bak", "empty"):
+            evidence += _of_groups(store, view, config)
+            state = "the older offsets of its .bak" if config.outcome == "bak" else "no offsets at all"
+            unknown.append(
+                f"{config.file} cannot be parsed, and the broker starts with {state}: how far the groups in its unreadable part had come"
+            )
+    doubts = list(without_offsets(store, configs))
+    unknown += doubts
+    if not doubts and store.directory.is_directory("config") and _lacks_offsets(store, configs):
+        why = f"there is no {CONSUMER_OFFSETS}: if consumer groups read from this store, where they continue cannot be told"
+        evidence.append(Evidence("note", CONSUMER_OFFSETS, why))
+    evidence += _of_delays(store, view, last_timestamp, unknown)
+    evidence += _past_the_end(view)
+    in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
+    unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
+    messages = sum(item.messages for item in evidence)
+    return Redelivery(messages, sum(item.messages for item in in_hand), (*evidence, *in_hand), tuple(unknown))
+
+
+def _in_hand(view: RecoveredView) -> Iterator[tuple[str, int]]:
+    """Yield (sentence, number) of the messages that each group has popped and not acknowledged."""
+    for (group, topic, queue_id), held in sorted(view.pops.held.items()):
+        queue = view.queue_or_none(topic, queue_id)
+        number = 0 if queue is None else sum(queue.min_offset <= at < queue.max_offset for at in held)
+        if number:
+            what = f"{count(number, 'message')} of topic {topic!r}, queue {queue_id}"
+            last = f"the last after {moment(max(held.values()))} UTC" if number > 1 else f"after {moment(max(held.values()))} UTC"
+            yield f"group {group!r} popped {what} and did not acknowledge {'them' if number > 1 else 'it'}: delivered again, {last}", number
+
+
+def without_offsets(store: RocketMQStore, configs: list[LoadedConfig]) -> Iterator[str]:
+    """Yield what is not known if there is no offset file at all, although a broker has written the store, with groups or not.
+
+    A broker writes the file every few seconds, also without groups; a store that was never a broker's has none.
+    """
+    if not _lacks_offsets(store, configs):
+        return
+    groups = sorted(topic.removeprefix(RETRY_PREFIX) for topic in store.topics.names if topic.startswith(RETRY_PREFIX))
+    if groups:
+        named = f"{count(len(groups), 'group')}, {groups[0]!r} among them," if len(groups) > 1 else f"group {groups[0]!r}"
+        yield (
+            f"{CONSUMER_OFFSETS} and its .bak are not there: how far {named} had come; "
+            "a group without an offset begins where its clients say, and may get every message again"
+        )
+        return
+    why = next(_signs_of_a_broker(store), None)
+    if why is not None:
+        yield (
+            f"how far the consumer groups had come, if there were any: this cannot be told without {CONSUMER_OFFSETS}, which is not there, "
+            f"nor its .bak, although {why}; a group without an offset begins where its clients say, and may get every message again"
+        )
+
+
+def _lacks_offsets(store: RocketMQStore, configs: list[LoadedConfig]) -> bool:
+    return store.offset_table.used is None and all(config.file not in (CONSUMER_OFFSETS, LMQ_OFFSETS) for config in configs)
+
+
+def _signs_of_a_broker(store: RocketMQStore) -> Iterator[str]:
+    """Yield what only a broker writes, as the end of a sentence: other files, or a property that it adds to each message."""
+    yield from (
+        f"a broker wrote {path}" for path in (*_ONLY_BROKERS, *(f"{path}.bak" for path in _ONLY_BROKERS)) if store.directory.exists(path)
+    )
+    yield from (f"there is {name}, which a broker makes" for name in ("timerwheel", "compaction") if store.directory.has_entry(name))
+    clusters = {decode_properties(record.properties).get(CLUSTER) for record in _first_of_clients(store)}
+    if len(clusters) == 1 and clusters != {None}:
+        yield f"a broker of cluster {clusters.pop()!r} took the messages"
+
+
+def _first_of_clients(store: RocketMQStore) -> Iterator[Record]:
+    """Yield some of the first messages that clients sent."""
+    for file in store.log.files:
+        for event in store.log.scan_file(file):
+            if not isinstance(event, Records) or not len(event):
+                continue
+            for at in event.positions[:SAMPLED].tolist():
+                record = store.log.record(file.start + at)
+                if record is not None and not is_internal(record.topic) and not record.topic.startswith("%"):
+                    yield record
+            return
+
+
+def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig) -> Iterator[Evidence]:
+    loaded = store.offset_table.offsets
+    for key, by_queue in sorted(readable_offsets(torn_text(store.directory, config.file)).items()):
+        topic, _, group = key.partition("@")
+        again = 0
+        for queue_id, offset in by_queue.items():
+            queue = view.queue_or_none(topic, queue_id)
+            if queue is not None:
+                committed = loaded.get((group, topic), {}).get(queue_id, queue.min_offset)
+                again += max(0, min(offset, queue.max_offset) - max(committed, queue.min_offset))
+        if again:
+            source = "its .bak" if config.outcome == "bak" else "an empty table"
+            sentence = f"group {group!r} continues on topic {topic!r} from {source}: it gets at least {again} messages again"
+            yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
+
+
+def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, unknown: list[str]) -> Iterator[Evidence]:
+    untold = 0
+    for level in delay_levels(view, store.log, load_delay_offsets(store.directory).by_level, last_timestamp):
+        untold += level.untold
+        if level.again:
+            sentence = (
+                f"delay level {level.level} continues at {level.begin}: {count(level.again, 'delayed message')}, delivered before as the "
+                f"{'copy in its topic shows, is' if level.again == 1 else 'copies in their topics show, are'} delivered again"
+            )
+            yield Evidence("progress-lost", DELAY_OFFSETS, sentence, messages=level.again)
+    if untold:
+        unknown.append(
+            f"whether {count(untold, 'delayed message')} had been delivered before: the time had come, and no unique key can be read by "
+            "which to find the copy"
+        )
+
+
+def _past_the_end(view: RecoveredView) -> Iterator[Evidence]:
+    for item in view.consumer_offsets():
+        if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == CHECK_GROUP:
+            continue
+        again = item.max_offset if version_rules(view.version).far_offsets_start_over and item.min_offset == 0 else 0
+        what = f"is sent back to 0 and gets {again} messages again" if again else f"continues at its end, {item.max_offset}"
+        queue = f"topic {item.topic!r}, queue {item.queue_id}, which ends at {item.max_offset}"
+        sentence = f"group {item.group!r} is at {item.offset} of {queue}: it {what}"
+        yield Evidence("offset-past-end", CONSUMER_OFFSETS, sentence, messages=again)

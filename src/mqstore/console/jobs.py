@@ -20,7 +20,7 @@ from typing import Any
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError, NotFoundError, UsageError
 from mqstore.files.location import Url
-from mqstore.rabbitmq.store.queue_states import queue_depths
+from mqstore.rabbitmq.store.queue_states import depths_beside, queue_depths
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.timeline import timeline
 from mqstore.table.formatting import printable
@@ -216,7 +216,7 @@ def _diagnose(opened: OpenStore, progress: Progress) -> Any:
 
 def _draw(opened: OpenStore, progress: Progress) -> Any:
     store = opened.store
-    return queue_depths(store) if isinstance(store, RabbitMQStore) else timeline(opened.view("disk"))
+    return (*queue_depths(store), *depths_beside(store)) if isinstance(store, RabbitMQStore) else timeline(opened.view("disk"))
 
 
 CHECKS: dict[str, tuple[str, Callable[[OpenStore, Progress], Any], str]] = {

@@ -152,11 +152,6 @@ class PageRequest:
         """The time zone of the session."""
         return "UTC" if self.session is None else self.session.zone
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether a script requests a part of the page."""
-        return self.http.headers.get("hx-request") == "true"
-
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Render a template."""
         shown = {

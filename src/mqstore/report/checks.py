@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore.findings import Kind
@@ -83,7 +84,7 @@ def outcome(ok: bool) -> Tone:
 
 def verify_parts(report: Report, seconds: float) -> Parts:
     """Return the outcome of `verify`: what was checked, damage by kind and in detail, notes, what is lost, what to do next."""
-    yield Headline(report.headline, Tone.BAD if not report.ok else Tone.CAUTION if report.cautions else Tone.GOOD)
+    yield Headline(report.headline, Tone.BAD if report.damage else Tone.CAUTION if report.cautions or report.without else Tone.GOOD)
     checked = report.checked
     if report.family == "rocketmq":
         what = (
@@ -99,7 +100,7 @@ def verify_parts(report: Report, seconds: float) -> Parts:
     if report.damage:
         yield Gap()
         yield Findings(report.damage)
-    unread = [skip for skip in report.coverage.skipped if skip.file.startswith("commitlog")]
+    unread = [skip for skip in report.coverage.skipped if skip.file.startswith("commitlog") and skip.length]
     if unread:
         lost = size(sum(skip.length for skip in unread))
         yield Sentence(f"Not readable as records: {count(len(unread), 'range')} of the log, {lost}.")
@@ -113,7 +114,7 @@ def verify_parts(report: Report, seconds: float) -> Parts:
 
 
 def _losses(report: Report) -> Parts:
-    lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost)
+    lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost and item.kind is not Kind.ABSENT_PART)
     if report.family == "rocketmq" and any("consumequeue" not in place for place in lost):
         yield Sentence("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
     if any(item.kind is Kind.TORN_RECORD for item in report.damage):
@@ -207,6 +208,29 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: str, zone: str = "UTC") -
             Field(Column("oldest", flexible=True, drop=2), lambda row: moment(row["oldest_store_timestamp"], zone)),
             Field(Column("not consumed by", flexible=True), _waiting),
         ]
+    elif by == "member":
+        fields = [
+            Field(Column("vhost", flexible=True, drop=5), lambda row: row["vhost"] or "?"),
+            _text("queue"),
+            _number("messages"),
+            _number("bytes"),
+            _number("of messages", "live_bytes", 4),
+            _number("entries", drop=3),
+            Field(Column("oldest message", flexible=True, drop=1), _oldest),
+            _number("dead entries held", "held_dead", 2),
+        ]
+    elif by == "log":
+        fields = [
+            _text("log file", "file", path=True),
+            *(_number(title, name, rank) for title, name, rank in (("entries", None, 2), ("live", "live_entries", 1), ("bytes", None, 0))),
+            _number("of messages", "live_bytes", 3),
+            Field(Column("held by", flexible=True, drop=4), lambda row: _holders(row["queues"])),
+        ]
+    elif by == "stream":
+        vhost = Field(Column("vhost", flexible=True), lambda row: row["vhost"] or "?")
+        fields = [vhost, _text("stream"), _number("messages"), _number("segments"), _number("bytes"), _number("index files", "index_bytes")]
+        fields += [Field(Column("oldest", flexible=True, drop=1), lambda row: moment(row["first_timestamp"], zone))]
+        fields += [Field(Column("limits", flexible=True), _limits)]
     elif rows and "vhost" in rows[0]:
         sizes = {"in the index": "embedded_bytes", "in message files": "shared_bytes", "index files": "index_bytes"}
         vhost = Field(Column("vhost", flexible=True), lambda row: row["vhost"] or "?")
@@ -216,7 +240,28 @@ def usage_table(rows: Sequence[Mapping[str, Any]], by: str, zone: str = "UTC") -
         fields = [_group(name) for name in groups]
         fields += [_number("messages"), _number("bytes"), _number("bodies", "body_bytes"), _number("properties", "properties_bytes")]
         fields += [Field(Column("share", right=True), lambda row: f"{100 * row['share']:.1f} %")]
-    return Table.of(fields, rows, SHOWN, "What retains the log files" if by == "retained" else f"Usage by {by}")
+    headings = {"retained": "What retains the log files", "member": "Logs of quorum queues", "log": "Files of the logs of quorum queues"}
+    shown = Table.of(fields, rows, SHOWN, headings.get(by, f"Usage by {by}"))
+    fold = {"retained": "log file", "queue": "topic" if rows and "topic" in rows[0] else ""}.get(by, "")
+    return replace(shown, fold=fold if len(rows) > SHOWN else "")
+
+
+def _oldest(row: Mapping[str, Any]) -> str:
+    if row["oldest"] is None:
+        return "-"
+    hand = f" by {row['consumer']}" if row["consumer"] else ""
+    return f"{row['oldest']:,}, {row['state']}{hand}"
+
+
+def _holders(queues: Mapping[str, int]) -> str:
+    most = sorted(queues.items(), key=lambda item: -item[1])
+    more = f" and {len(most) - 3} more" if len(most) > 3 else ""
+    return ", ".join(f"{name} ({entries:,})" for name, entries in most[:3]) + more or "-"
+
+
+def _limits(row: Mapping[str, Any]) -> str:
+    length, age = row["max_length_bytes"], row["max_age"]
+    return ", ".join([*([] if length is None else [size(length)]), *([] if age is None else [age])]) or "-"
 
 
 def _text(title: str, name: str | None = None, *, path: bool = False) -> Field:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import chain, islice
 
 from mqstore.report.parts import Fact, Findings, Gap, Headline, NextStep, Others, Part, Sentence, Sentences, Table, Tone
-from mqstore.table.formatting import printable
+from mqstore.table.formatting import count, printable
 
+ROWS = 1_000  # of a table; its `shown` are those of its first page, where scripts run
 SHARE = "share"  # the title of a column whose cells, such as `12.5 %`, are drawn as well
 Address = Callable[[str, Mapping[str, str]], str | None]
 
@@ -37,8 +39,10 @@ def render(parts: Iterable[Part], address: Address = _nowhere) -> str:
 
 def table(part: Table, address: Address = _nowhere) -> str:
     """Return a table in a region that scrolls, and how many rows are not shown."""
+    if part.fold:
+        return _folded(part, address)
     rows = iter(part.rows)
-    shown = list(rows if part.shown is None else islice(rows, part.shown))
+    shown = list(rows if part.shown is None else islice(rows, ROWS))
     others = sum(1 for _ in rows)
     numbers = [' class="n"' if column.right else ' class="code"' if column.path else "" for column in part.columns]
     titles = "".join(
@@ -61,10 +65,27 @@ def table(part: Table, address: Address = _nowhere) -> str:
     title = _text(part.title)
     body = "\n".join(lines)
     more = f"\n{_others(others)}" if others else ""
+    page = "" if part.shown is None else f' data-page="{part.shown}"'
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table><caption class="hidden">{title}</caption>'
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table{page}><caption class="hidden">{title}</caption>'
         f"<thead><tr>{titles}</tr></thead><tbody>\n{body}\n</tbody></table></div>{more}"
     )
+
+
+def _folded(part: Table, address: Address) -> str:
+    """Return a table for each value of the column that it is folded by; the sums of its messages and bytes are seen before it is opened."""
+    titles = [column.title for column in part.columns]
+    rows = list(part.rows)
+    groups: dict[str, list[Sequence[str]]] = {}
+    for row in rows[:ROWS]:
+        groups.setdefault(row[titles.index(part.fold)], []).append(row)
+    pieces = []
+    for name, folded in groups.items():
+        sums = [f"{sum(int(row[titles.index(each)].replace(',', '')) for row in folded):,} {each}" for each in ("messages", "bytes")]
+        inner = table(replace(part, rows=folded, fold="", title=f"{part.title}: {name}"), address)
+        says = ", ".join((count(len(folded), "row"), *sums))
+        pieces.append(f'<details class="kind"><summary>{_text(name)}: {says}</summary>\n{inner}\n</details>')
+    return "\n".join((*pieces, *([_others(len(rows) - ROWS)] if len(rows) > ROWS else [])))
 
 
 def _titled(part: Table, address: Address) -> str:

@@ -42,7 +42,7 @@ def answer_parts(store: RocketMQStore, view: View, answer: KeyAnswer, *, explain
         yield from search_parts(store, view, answer, None if everything else STEPS_SHOWN)
     if answer.advice:
         yield Gap()
-        ways = (("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ()))
+        ways = (("inspect", ()), ("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ()))
         lines = tuple(command("mqstore", verb, store.path, *rest) for verb, rest in ways if f"`mqstore {verb}`" in answer.advice)
         yield NextStep(f"{answer.advice}{meant(store, view, answer)}.".replace("?.", "?"), lines)
 

@@ -142,13 +142,18 @@ def _log_facts(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _queue_facts(row: Row) -> Iterator[tuple[str, str]]:
-    place = "in no queue" if row["queue"] is None else f"{queue_title(row['queue'], row['priority_level'])}, version {row['queue_version']}"
+    version = row["queue_type"] if row["queue_version"] is None else f"version {row['queue_version']}"
+    place = "in no queue" if row["queue"] is None else f"{queue_title(row['queue'], row['priority_level'])}, {version}"
     marks = ["persistent" if row["persistent"] else "transient"] if row["persistent"] is not None else []
     marks += ["redelivered"] if row["redelivered"] else []
     yield "vhost", row["vhost"] or "?"
     yield "queue", place
     yield "position", _plain("pos")(row)
-    yield "sequence id", _plain("seq_id")(row)
+    if row["raft_index"] is None:
+        yield "sequence id", _plain("seq_id")(row)
+    else:
+        yield "log entry", str(row["raft_index"])
+        yield "state", str(row["state"])
     yield "message id", row["msg_id"] or "-"
     yield "verdict", row["verdict"]
     yield "recovered", "yes" if row["recovered"] else "no: the broker would not have it after startup"
@@ -196,12 +201,19 @@ def _hit_facts(row: Row) -> Parts:
     for each in row["consumed_by"]:
         yield Fact("consumed by", f"{each['group']}, whose offset is {each['offset']}")
     for each in row["not_consumed_by"]:
-        yield Fact("not by", f"{each['group']}, {_NOT_CONSUMED[each['state']].format(each['offset'])}")
+        yield Fact("not by", f"{each['group']}, {_not_consumed(each)}")
     yield Fact("keys", row["keys"] or row["uniq_key"] or "-")
     yield Fact("stored", f"{moment(row['store_timestamp'])} UTC at physical offset {row['physical_offset']}")
 
 
+def _not_consumed(group: Row) -> str:
+    until = group.get("until")
+    return _NOT_CONSUMED[group["state"]].format(group["offset"] if until is None else f"{moment(until)} UTC")
+
+
 _NOT_CONSUMED = {
+    "in-hand": "which popped it, has not acknowledged it, and gets it again after {}",
+    "redelivery": "which popped it and did not acknowledge it by {}: it comes again",
     "waiting": "whose offset is {}",
     "no-offset": "which has no offset in this queue",
     "above-max": "unknown: its offset {} is past the end of the queue",

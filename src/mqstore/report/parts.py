@@ -89,13 +89,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells. shown: how many of them, unless all are wanted; None: all, and rows may be an iterator. title: says what it lists."""
+    """Rows of cells. shown: how many of them, unless all are wanted; None: all, and rows may be an iterator. title: says what it lists.
+
+    fold: the title of a column; a page shows the rows of each of its values below a line with the sums of `messages` and `bytes`.
+    """
 
     columns: Sequence[Column]
     rows: Iterable[Sequence[str]]
     shown: int | None = None
     title: str = ""
     indent: int = 0
+    fold: str = ""
 
     @classmethod
     def of(
@@ -194,4 +198,5 @@ def verdict_tone(verdict: str) -> Tone:
 
 _VERDICTS = {
     "intact": Tone.PLAIN, "consumed": Tone.FAINT, "unindexed": Tone.CAUTION, "duplicate": Tone.CAUTION,
+    "unproved": Tone.CAUTION,
 }  # fmt: skip

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mqstore.rabbitmq.store import listing as rabbitmq_listing
 from mqstore.report.parts import Column, Field, Sentence, Table, Tone
 from mqstore.rocketmq import listing as rocketmq_listing
+from mqstore.table.columns import QUORUM, STREAM
 from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
+    from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
     from mqstore.rabbitmq.store.queue import Queue
 
 Row = Mapping[str, Any]
@@ -50,21 +52,30 @@ def _queue_name(row: Row) -> str:
 
 
 def _not_recovered(row: Row) -> str:
+    if row["type"] == STREAM:
+        return f"{row['lost']:,} that the node does not keep, or that are damaged" if row["lost"] else "-"
     other = [f"{row[name]:,} {title}" for name, title in rabbitmq_listing.NOT_RECOVERED.items() if row[name]]
     other += [f"{row[name]:,} {name}" for name in ("acknowledged", "expired") if row[name]]
+    if row["type"] == QUORUM and row["total"] > row["ready"]:
+        other.append(f"{row['total'] - row['ready']:,} dead letters held, or delayed")
     return ", ".join(other) or "-"
+
+
+def _seq_ids(row: Row) -> str:
+    first, last = (row["min_seq_id"], row["max_seq_id"]) if row["type"] != STREAM else (row["first_offset"], row["last_offset"])
+    return "-" if first is None else f"{first} to {last}"
 
 
 _QUEUES = (
     Field(Column("vhost", flexible=True, once=True), lambda row: row["vhost"] or "?"),
     Field(Column("queue", flexible=True, leads_to="queue"), _counted(_queue_name, "queue")),
-    Field(Column("version", right=True, drop=3), _counted(lambda row: str(row["queue_version"]), "type")),
+    Field(
+        Column("version", right=True, drop=3),
+        _counted(lambda row: str(row["queue_version"] or row["type"]), "type"),
+    ),
     Field(Column("messages", right=True), _counted(lambda row: f"{row['messages']:,}")),
     Field(Column("bytes", right=True, drop=1), _counted(lambda row: size(row["bytes"]))),
-    Field(
-        Column("seq ids", drop=2),
-        _counted(lambda row: "-" if row["min_seq_id"] is None else f"{row['min_seq_id']} to {row['max_seq_id']}"),
-    ),
+    Field(Column("seq ids", drop=2), _counted(_seq_ids)),
     Field(Column("not recovered", flexible=True), _counted(_not_recovered)),
     Field(
         Column("start", tone=lambda text: Tone.BAD if text == "refused" else Tone.PLAIN),
@@ -122,12 +133,52 @@ _INDEX_ENTRIES = (
 )
 
 
+# quorum queues
+
+
+def member_sentences(queue: QuorumQueue, state: QueueState) -> Iterator[Sentence]:
+    """Yield what a member of a quorum queue is, and how far it is."""
+    vhost, name = queue.name
+    term, last = queue.log.last
+    base = "no snapshot" if queue.log.base is None else f"snapshot at {queue.log.base.snapshot.index}"
+    applied = "" if queue.meta is None else f", applied at least up to {queue.meta.last_applied}"
+    others = f" of {count(len(state.members), 'member')}" if len(state.members) > 1 else ""
+    yield Sentence(f"vhost {vhost or '?'}, quorum queue {name}: {queue.log.uid}{others}, machine version {state.version}")
+    yield Sentence(f"{count(len(queue.log), 'entry')}, the last is {last} of term {term}{applied}, {base}")
+    listed = f"{state.ready:,} ready, {state.unacknowledged:,} unacknowledged, {state.total:,} in all"
+    yield Sentence(f"a restarted node lists {listed}")
+
+
+def log_rows_table(rows: Iterable[Row]) -> Table:
+    """Return a table of the messages in the log of a quorum queue."""
+    return Table.of(_LOGGED, rows, title="Messages in the log")
+
+
+def _of_verdict(row: Row) -> str:
+    return str(row["state"] if row["verdict"] in ("intact", "consumed") else f"{row['state']}, {row['verdict']}")
+
+
+_LOGGED = (
+    Field(Column("index", right=True), _dash("raft_index")),
+    Field(Column("state", tone=lambda text: Tone.FAINT if " at index " in text else Tone.PLAIN), _of_verdict),
+    Field(Column("pos", right=True, drop=4), _dash("pos")),
+    Field(Column("size", right=True), _dash("size")),
+    Field(Column("deliveries", right=True, drop=3), _dash("delivery_count")),
+    Field(Column("entry is in", flexible=True, path=True, drop=2), lambda row: (row["store_file"] or "-").rpartition("quorum/")[2]),
+    Field(Column("at", right=True, drop=1), _dash("position")),
+)
+
+
 # groups and timers
 
 
-def groups_table(rows: Iterable[Row]) -> Table:
-    """Return a table of committed offsets."""
-    return Table.of(_GROUPS, rows, title="Consumer groups")
+def groups_table(rows: Sequence[Row]) -> Table:
+    """Return a table of committed offsets. Numbers that are 0 for every group have no column."""
+    fields = [field for field in _GROUPS if field.column.title not in _RARE or any(field.cell(row) not in ("0", "-") for row in rows)]
+    return Table.of(fields, rows, title="Consumer groups")
+
+
+_RARE = frozenset({"in hand", "waiting again", "expired unread"})
 
 
 _GROUPS = (
@@ -138,6 +189,9 @@ _GROUPS = (
     Field(Column("min", right=True, drop=2), _dash("min_offset")),
     Field(Column("max", right=True, drop=1), _dash("max_offset")),
     Field(Column("lag", right=True), _dash("lag")),
+    Field(Column("in hand", right=True, drop=3), _dash("in_hand")),
+    Field(Column("waiting again", right=True, drop=3), _dash("waiting")),
+    Field(Column("expired unread", right=True, drop=3), _dash("expired_unread")),
     Field(Column("state", tone=lambda state: Tone.PLAIN if state == "ok" else Tone.CAUTION), _dash("state")),
 )
 
@@ -163,6 +217,11 @@ def timers_table(rows: Iterable[Row]) -> Table:
     return Table.of(_TIMERS, rows, title="Timers")
 
 
+def delayed_table(rows: Iterable[Row]) -> Table:
+    """Return a table of the messages that a plug-in of RabbitMQ delays."""
+    return Table.of(_DELAYED, rows, title="Delayed messages")
+
+
 def _timer_tone(state: str) -> Tone:
     return Tone.CAUTION if state == "unknown" else Tone.FAINT if state in ("delivered", "recalled") else Tone.PLAIN
 
@@ -174,5 +233,15 @@ _TIMERS = (
     Field(Column("physical offset", right=True), lambda row: str(row["physical_offset"])),
     Field(Column("size", right=True, drop=2), lambda row: size(row["size"])),
     Field(Column("unique key", flexible=True, drop=1), lambda row: row["uniq_key"] or "-"),
+    Field(Column("state", tone=_timer_tone), lambda row: row["state"]),
+)
+
+_DELAYED = (
+    Field(Column("due (UTC)"), lambda row: moment(row["due_time"])),
+    Field(Column("vhost", once=True), lambda row: row["vhost"]),
+    Field(Column("exchange", flexible=True), lambda row: row["exchange"]),
+    Field(Column("routing keys", flexible=True), lambda row: ", ".join(row["routing_keys"] or ()) or "-"),
+    Field(Column("size", right=True, drop=2), lambda row: "?" if row["payload_len"] is None else size(row["payload_len"])),
+    Field(Column("node", flexible=True, drop=1, once=True), lambda row: row["node"]),
     Field(Column("state", tone=_timer_tone), lambda row: row["state"]),
 )

@@ -23,11 +23,13 @@ MEANINGS = {
     Verdict.UNREACHABLE: "in a queue, but their bytes were not found",
     Verdict.DAMAGED: "some of their bytes are invalid",
     Verdict.DUPLICATE: "further copies",
+    Verdict.UNPROVED: "whole, but their properties may be another message's",
 }
 CARVED_MEANINGS = {
     Verdict.INTACT: "whole, every check passes",
     Verdict.UNINDEXED: "whole; the queue is unknown, only its index knew it (RabbitMQ)",
     Verdict.DAMAGED: "whole, but some of their bytes are invalid",
+    Verdict.UNPROVED: "whole, but its properties may be another message's (RocketMQ)",
     Verdict.DUPLICATE: "further copies",
 }
 

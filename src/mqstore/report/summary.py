@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from mqstore.rabbitmq import summary as rabbitmq
 from mqstore.report.checks import advice_part
 from mqstore.report.parts import Column, Fact, Gap, Headline, Parts, Sentence, Sentences, Table, Tone
+from mqstore.site import Site
 from mqstore.table.formatting import count, moment, size
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ def _files(parts: Iterable[StorePart]) -> Table:
     return Table(columns, rows, title="Files")
 
 
+def _site(site: Site, store: str) -> Table:
+    """Return a table of the parts that a store has or should have."""
+    columns = (Column("part of the site"), Column("state"), Column("where", flexible=True, path=True), Column("known from", flexible=True))
+    return Table(columns, [[part.part, part.state, part.within(store), part.known_from] for part in site.shown], title="Site")
+
+
 # RocketMQ
 
 
@@ -56,6 +62,11 @@ def _log_summary(summary: RocketMQSummary) -> Parts:
         yield Gap()
         columns = (Column("setting"), Column("value", right=True), Column("known from", flexible=True))
         yield Table(columns, [[setting.name, str(setting.value), setting.how] for setting in summary.settings], title="Settings")
+    if summary.settings_not_used:
+        yield Gap()
+        yield Sentence(f"Settings of {summary.configuration} that are not used: {', '.join(summary.settings_not_used)}.")
+    yield Gap()
+    yield _site(summary.site, summary.store)
     for version, sentence in summary.refusals.items():
         yield Gap()
         why = sentence.partition(": ")[2] or sentence
@@ -71,6 +82,8 @@ def _log_summary(summary: RocketMQSummary) -> Parts:
 
 
 def _log_state(summary: RocketMQSummary) -> Sentence:
+    if summary.bare_log:
+        return Sentence("There is only a log: how its broker ended is not known.")
     if summary.unclean:
         return Sentence(
             "Unclean shutdown: the file `abort` exists, so the broker was killed or is still running; it recovers the log at startup.",
@@ -130,7 +143,9 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
 def _queues_summary(summary: RabbitMQSummary) -> Parts:
     versions = " and ".join(map(str, summary.queue_versions))
     yield Headline(f"RabbitMQ store {summary.store}")
-    fits = rabbitmq.FITS[summary.queue_versions]
+    from mqstore.rabbitmq.summary import FITS
+
+    fits = FITS[summary.queue_versions]
     yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else "No queue directory.")
     known = "The version of the node is not known" if summary.suggested_version is None else f"Node: {summary.suggested_version}"
     yield Sentence(f"{known}: {summary.version_known_from}.")
@@ -147,6 +162,17 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
         yield from _vhost_facts(vhost)
         yield Gap()
         yield _files(vhost.parts)
+    for kind, sums in summary.others:
+        if sums.queues:
+            yield Gap()
+            yield Headline("Quorum queues" if kind == "quorum" else "Streams")
+            what = count(sums.queues, "queue" if kind == "quorum" else "stream")
+            yield Fact("queues", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {what}")
+            for sentence in sums.sentences:
+                yield Fact("", f"besides, {sentence}")
+    if elsewhere := tuple(part for part in summary.site.shown if part.state != "here"):
+        yield Gap()
+        yield _site(Site(elsewhere), summary.store)
     for vhost in summary.vhosts:
         for sentence in vhost.refusals:
             yield Gap()

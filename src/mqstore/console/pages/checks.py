@@ -15,6 +15,7 @@ from mqstore.report.checks import UsageReport, usage_parts, verify_parts
 from mqstore.report.parts import Table
 
 SHOWN = 200
+FIRST = 12  # rows of the first page of each table of usage
 MAPS = 60
 _UNLISTED = frozenset({"look", "draw"})  # of every store, as soon as its page is opened
 
@@ -66,7 +67,7 @@ def usage(request: PageRequest) -> Response:
         return request.show("usage.html", **values)
     further = ("queue", "retained") if report.family == "rocketmq" else ()
     parts = usage_parts(report, None, values["job"].seconds, further=further, zone=request.zone)
-    shown = (replace(part, shown=SHOWN) if isinstance(part, Table) else part for part in parts)
+    shown = (replace(part, shown=FIRST) if isinstance(part, Table) else part for part in parts)
     return request.show("usage.html", **values, parts=request.parts(shown), wide=True)
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from mqstore.console.jobs import State, result_of, start_check
+from mqstore.console.jobs import State, is_small, result_of, start_check
 from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Report
 from mqstore.rabbitmq.store.listing import StoreTotals
+from mqstore.rabbitmq.store.queue_states import depths_beside
 from mqstore.rabbitmq.summary import RabbitMQSummary
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.summary import RocketMQSummary
@@ -24,7 +25,7 @@ from mqstore.table.formatting import zone_named, zone_names
 class Health:
     """A store's summary in a line. shutdown: empty if it is not known. messages: None if that is not known, as a part is not read.
 
-    warnings: sentences.
+    warnings: sentences. unlisted: messages at the end of the log that no queue lists yet.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Health:
     bytes: int
     warnings: tuple[str, ...]
     summary: RocketMQSummary | RabbitMQSummary
+    unlisted: int = 0
 
 
 def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> Health:
@@ -42,15 +44,27 @@ def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> 
         sums = StoreTotals(**{name: facts[name] for name in ("lost", "waiting", "transient")})
         warnings = [f"the broker would not start vhost {vhost.name!r}: {vhost.refusals[0]}" for vhost in summary.vhosts if vhost.refusals]
         warnings += sums.sentences if sums.lost or sums.waiting else ()
-        kind = f"RabbitMQ classic queues, version {' and '.join(map(str, summary.queue_versions)) or '-'}"
-        return Health(kind, summary.shutdown, facts["messages"], size, tuple(warnings), summary)
+        versions = " and ".join(map(str, summary.queue_versions))
+        kinds = (
+            f"classic queues, version {versions}" if versions else "",
+            "quorum queues" if opened.rabbitmq.quorum_queues else "",
+            "streams" if opened.rabbitmq.streams else "",
+        )
+        kind = f"RabbitMQ {', '.join(filter(None, kinds)) or 'without a queue'}"
+        beside = any(kinds[1:])  # their messages are only known when their logs have been read
+        messages = (
+            facts["messages"] + sum(depth.of("ready") for depth in depths_beside(opened.rabbitmq))
+            if is_small(opened) or not beside
+            else None
+        )
+        return Health(kind, summary.shutdown, messages, size, tuple(warnings), summary)
     if summary.log_only:
         return Health("One file of a RocketMQ log", "", None, size, (), summary)
     warnings = [f"not read by mqstore: {name}" for name in summary.unsupported]
     if summary.unclean:
         warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")
     shutdown, kind = "unclean" if summary.unclean else "clean", f"RocketMQ {version_rules(summary.version).series}"
-    return Health(kind, shutdown, summary.listed, size, tuple(warnings), summary)
+    return Health(kind, shutdown, summary.listed, size, tuple(warnings), summary, summary.end.unqueued if summary.end.walked else 0)
 
 
 @dataclass(frozen=True, slots=True)

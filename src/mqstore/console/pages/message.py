@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
 from mqstore.codecs import unpack
@@ -19,7 +20,7 @@ from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.get import consumers_of, trace_of
 from mqstore.rocketmq.store.message_pages import batches_at
 from mqstore.rocketmq.store.view import View
-from mqstore.table.columns import RABBITMQ_COLUMNS
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,7 @@ def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
     places = [ByteRange("index entry", entry["index_file"], entry["index_position"], 0)]
     if row["store_file"] and entry["state"] != "missing":
         places.append(ByteRange("message", row["store_file"], row["position"], 0))
-    headers = [(each["name"], each["type"], each["value"]) for each in (row["properties"] or {}).get("headers") or ()]
-    plain = {name: value for name, value in (row["properties"] or {}).items() if value is not None and name != "headers"}
+    headers, plain = _properties(row)
     return request.show(
         "queued.html",
         store=opened,
@@ -134,9 +134,46 @@ def _rabbitmq(request: PageRequest, opened: OpenStore) -> Response:
     )
 
 
+def quorum_row(request: PageRequest, opened: OpenStore) -> dict[str, Any]:
+    """Return a message of a quorum queue by the index of its entry, as a row of the message table. Raises NotFoundError."""
+    vhost, queue, index = request.text("vhost"), request.text("queue"), request.needed("index")
+    chosen = QueueSelection(vhosts=frozenset({vhost}), queues=frozenset({queue}), everything=True)
+    for rows in opened.rabbitmq.quorum_rows(chosen):
+        numbers = np.array([each.index for each in rows.messages], np.int64)
+        batch = opened.rabbitmq.batch(rows.take(np.flatnonzero(numbers == index)), RABBITMQ_COLUMNS) if index in numbers else None
+        for row in [] if batch is None else batch.to_pylist():
+            return dict(row)
+    raise NotFoundError(f"quorum queue {queue!r} of vhost {vhost!r} has no message in entry {index}")
+
+
+def _quorum(request: PageRequest, opened: OpenStore) -> Response:
+    row = quorum_row(request, opened)
+    headers, plain = _properties(row)
+    places = [ByteRange("entry", row["store_file"], row["position"], 0)] if row["store_file"] else []
+    return request.show(
+        "quorummessage.html",
+        store=opened,
+        section="queues",
+        row=row,
+        headers=headers,
+        properties=plain,
+        places=places,
+        **_body_views(request, row["payload"]),
+    )
+
+
+def _properties(row: dict[str, Any]) -> tuple[list[tuple[str, str, Any]], dict[str, Any]]:
+    """Return the headers of a row of RabbitMQ as (name, type, value), and the other properties that it has."""
+    found = row["properties"] or {}
+    headers = [(each["name"], each["type"], each["value"]) for each in found.get("headers") or ()]
+    return headers, {name: value for name, value in found.items() if value is not None and name != "headers"}
+
+
 def message(request: PageRequest) -> Response:
     opened = request.store
-    return _rocketmq(request, opened) if opened.family == "rocketmq" else _rabbitmq(request, opened)
+    if opened.family == "rocketmq":
+        return _rocketmq(request, opened)
+    return _quorum(request, opened) if request.text("index") else _rabbitmq(request, opened)
 
 
 def download(request: PageRequest) -> Response:
@@ -145,6 +182,8 @@ def download(request: PageRequest) -> Response:
     if opened.family == "rocketmq":
         offset = request.needed("offset")
         body, name = rocketmq_row(opened.view(request.view), offset)["body"], f"body-{offset}"
+    elif request.text("index"):
+        body, name = quorum_row(request, opened)["payload"], f"body-{request.needed('index')}"
     else:
         place = _place(request)
         body, name = rabbitmq_row(request, place)[0]["payload"], f"body-{place.seq_id}"

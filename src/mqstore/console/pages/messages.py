@@ -22,6 +22,7 @@ from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
 
 STEPS = 200
+NEWEST = 50  # messages that are listed before a topic is chosen
 
 
 def _values(request: PageRequest, opened: OpenStore, view: View, tab: str) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def by_time(request: PageRequest) -> Response:
         "unread": unread_queues(view),
         "topic": topic,
         "listed": None,
+        "newest": None,
         "walked": None,
         "wide": True,
         "basket": request.session.basket if request.session else (),
@@ -67,7 +69,9 @@ def by_time(request: PageRequest) -> Response:
         )
         return request.show("messages.html", **values | {"walked": message_pages.from_log(view, selection, request.number("begin"))})
     if not topic:
-        return request.show("messages.html", **values)
+        every = [queue for queue in view.queues() if queue_id in (None, queue.queue_id)]
+        newest = message_pages.newest(message_pages.ranges(every, view, since, until), view, NEWEST) if every else None
+        return request.show("messages.html", **values | {"newest": newest})
     view.require_queues()
     queues = [queue for queue in view.queues() if queue.topic == topic and queue_id in (None, queue.queue_id)]
     if not queues:

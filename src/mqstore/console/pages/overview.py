@@ -79,6 +79,11 @@ def _pictures(opened: OpenStore, drawn: Any, usage: Any) -> dict[str, Any]:
             []
             if usage is None
             else [(f"{queue.queue} of {queue.vhost}", queue.bytes + queue.index_bytes, queue.messages) for queue in usage.queues]
+            + [(f"{row['queue']} of {row['vhost'] or '?'}", row["bytes"], row["messages"]) for row in usage.rows("member")]
+            + [
+                (f"{row['stream']} of {row['vhost'] or '?'}", row["bytes"] + row["index_bytes"], row["messages"])
+                for row in usage.rows("stream")
+            ]
         )
         return {
             "depths": None if drawn is None else depth_bars(full[:SHOWN]),

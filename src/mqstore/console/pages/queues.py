@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
 from mqstore.console.basket import InQueue
@@ -14,15 +17,33 @@ from mqstore.console.page import PageRequest, PageRoute, address
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.rabbitmq.get import indexed_with_id
+from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
+from mqstore.rabbitmq.quorum.rows import QuorumRows, log_rows
 from mqstore.rabbitmq.store import listing, queue_states
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
+from mqstore.rabbitmq.streams.rows import StreamRows
+from mqstore.rabbitmq.streams.stream import NamedStream
+from mqstore.report.queues import member_sentences
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import shorten
 
 SHOWN = 200
 MAPS = 24  # segments that are mapped
 BEGINNING = 80  # characters of a body that a list shows
+_OTHER_COLUMNS = (
+    "vhost",
+    "queue",
+    "queue_type",
+    "raft_index",
+    "stream_offset",
+    "state",
+    "size",
+    "routing_keys",
+    "payload",
+    "verdict",
+)
+_STREAM_COLUMNS = ("stream_offset", "pos", "chunk_timestamp", "size", "routing_keys", "payload", "verdict", "store_file", "position")
 _COLUMNS = ("vhost", "queue", "priority_level", "seq_id", "pos", "size", "exchange", "routing_keys", "payload", "verdict")
 
 
@@ -30,7 +51,7 @@ def queues(request: PageRequest) -> Response:
     opened = request.store
     store = opened.rabbitmq
     wanted, start = request.text("name").lower(), request.number("from") or 0
-    rows = opened.cached("queues", lambda: list(listing.queue_rows(store)))
+    rows = opened.cached("queues", lambda: [*listing.queue_rows(store), *listing.quorum_rows(store), *listing.stream_rows(store)])
     found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
     return request.show(
         "queues.html",
@@ -50,6 +71,10 @@ def queues(request: PageRequest) -> Response:
 def queue(request: PageRequest) -> Response:
     opened = request.store
     vhost, name, state = request.text("vhost"), request.text("queue"), request.text("state")
+    if members := opened.rabbitmq.quorum_members(vhost, name):
+        return _quorum_queue(request, opened, members[0], others=[each.log.place for each in members[1:]])
+    if (stream := opened.rabbitmq.stream_or_none(vhost, name)) is not None:
+        return _stream(request, opened, stream)
     if state not in ("", *listing.STATES):
         raise UsageError(f"there is no state {state!r}; the states are {', '.join(listing.STATES)}")
     directories = opened.rabbitmq.queue(vhost, name)
@@ -78,6 +103,74 @@ def queue(request: PageRequest) -> Response:
         wide=True,
         basket=request.session.basket if request.session else (),
     )
+
+
+def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, others: list[str]) -> Response:
+    """Show the log of a member: its messages in the order of the queue, then those that have left it."""
+    replayed, rows = opened.cached(("quorum", member.log.place), lambda: _replayed(member))
+    state, start = request.text("state"), request.number("from") or 0
+    counts = Counter(_kind(row) for row in rows)
+    if state not in ("", *counts):
+        raise UsageError(f"there is no message in state {state!r}; the states are {', '.join(counts)}")
+    found = [row for row in rows if state in ("", _kind(row))]
+    return request.show(
+        "quorum.html",
+        store=opened,
+        section="queues",
+        member=member,
+        others=others,
+        replayed=replayed,
+        sentences=[part.text for part in member_sentences(member, replayed)],
+        found=found[start : start + SHOWN],
+        counts=counts,
+        state=state,
+        start=start,
+        total=len(found),
+        size=SHOWN,
+        vhost=request.text("vhost"),
+        queue=request.text("queue"),
+        wide=True,
+    )
+
+
+def _stream(request: PageRequest, opened: OpenStore, named: NamedStream) -> Response:
+    """Show a stream: its clients, and its messages from an offset on."""
+    start = max(named.stream.first_offset, request.number("from") or 0)
+    found: list[dict[str, Any]] = []
+    for part in opened.rabbitmq.stream_rows(named, QueueSelection(from_offset=start)):
+        batch = opened.rabbitmq.batch(part.take(np.arange(min(len(part), SHOWN + 1 - len(found)))), _STREAM_COLUMNS)
+        found += [] if batch is None else batch.to_pylist()
+        if len(found) > SHOWN:
+            break
+    for row in found:
+        row["beginning"] = _beginning(row["payload"])
+    [summary] = [row for row in opened.cached("streams", lambda: list(listing.stream_rows(opened.rabbitmq))) if _is_of(row, named)]
+    return request.show(
+        "stream.html",
+        store=opened,
+        section="queues",
+        row=summary,
+        found=found[:SHOWN],
+        start=start,
+        following=found[SHOWN]["stream_offset"] if len(found) > SHOWN else None,
+        vhost=request.text("vhost"),
+        queue=named.queue,
+        size=SHOWN,
+        wide=True,
+    )
+
+
+def _is_of(row: dict[str, Any], named: NamedStream) -> bool:
+    return bool(row["directories"] == [named.stream.place])
+
+
+def _replayed(member: QuorumQueue) -> tuple[QueueState, list[dict[str, Any]]]:
+    state = member.replay()
+    return state, list(log_rows(member, state, None, None))
+
+
+def _kind(row: dict[str, Any]) -> str:
+    return str(row["state"]).partition(" at index ")[0]
 
 
 def by_id(request: PageRequest) -> Response:
@@ -113,6 +206,28 @@ def _beginning(payload: bytes | None) -> str | None:
     return None if text is None else shorten(" ".join(text.split()), BEGINNING)
 
 
+def _others(opened: OpenStore, wanted: str, start: int) -> list[dict[str, Any]]:
+    """Return the messages of quorum queues and streams from a number on, one more than are shown; the queues before it are not decoded."""
+    store = opened.rabbitmq
+    parts: Iterator[QuorumRows | StreamRows] = chain(
+        store.quorum_rows(), chain.from_iterable(store.stream_rows(named) for named in store.streams if _has(wanted, named))
+    )
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, QuorumRows) and not any(wanted in (name or "").lower() for name in part.queue.name):
+            continue
+        skipped, start = min(start, len(part)), max(0, start - len(part))
+        batch = store.batch(part.take(np.arange(skipped, min(len(part), skipped + SHOWN + 1 - len(found)))), _OTHER_COLUMNS)
+        found += [] if batch is None else batch.to_pylist()
+        if len(found) > SHOWN:
+            break
+    return [row | {"beginning": _beginning(row["payload"])} for row in found]
+
+
+def _has(wanted: str, named: NamedStream) -> bool:
+    return wanted in named.queue.lower() or wanted in (named.vhost or "").lower()
+
+
 def queue_messages(request: PageRequest) -> Response:
     """Show the messages in the order of `messages`: by vhost, queue, priority and position."""
     opened = request.store
@@ -131,10 +246,16 @@ def queue_messages(request: PageRequest) -> Response:
         for row, number in zip([] if batch is None else batch.to_pylist(), numbers, strict=True):
             place = InQueue(opened.number, row["vhost"] or "", row["queue"] or "", row["priority_level"], row["seq_id"])
             rows.append(row | {"state": queue_states.STATES[number], "beginning": _beginning(row["payload"]), "place": place})
+    beyond = request.number("others") or 0
+    others = _others(opened, wanted, beyond) if not state and start + len(rows) >= total else []
     return request.show(
         "queuemessages.html",
         store=opened,
         section="messages",
+        others=others[:SHOWN],
+        beyond=beyond,
+        more_others=len(others) > SHOWN,
+        has_others=bool(opened.rabbitmq.quorum_queues or opened.rabbitmq.streams),
         rows=rows,
         start=start,
         size=SHOWN,

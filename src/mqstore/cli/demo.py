@@ -216,4 +216,4 @@ def _run_sql(out: Output, spark: SparkSession, table: Path, sql: str) -> list[Ro
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="demo --keep story", panel="On Spark")(demo)
+    verb(app, example="demo --keep story")(demo)

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mqstore.cli.common.command import PlainCommand, common_options
 from mqstore.errors import UsageError
 from mqstore.table.formatting import did_you_mean
 
-VARIABLE = "_MQSTORE_COMPLETE"  # set by the script when the shell asks for completions
+_OUTPUT = "The options of every command; they are accepted before its name, too."
 
 
 class Shell(StrEnum):
@@ -21,23 +22,24 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-def complete() -> None:
-    """Prepare the parser to answer a shell that asks for completions, instead of running a command."""
-    from typer._completion_classes import completion_init
-
-    completion_init()
+_STATUSES = "Exit status: 0 done; 2 not done, one sentence says why."
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
 
-    @app.command("help", rich_help_panel="Help", epilog="Example: mqstore help verify")
+    @app.command("help", cls=PlainCommand, epilog=f"{_STATUSES}\n\nExample: mqstore help verify")
     def help_(
         context: typer.Context,
-        command: Annotated[str | None, typer.Argument(help="The command.", show_default=False)] = None,
+        command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="The command, or output.", show_default=False)] = None,
     ) -> None:
-        """Show the help of a command, or of all commands."""
+        """Show the help of a command, of `output` (the options of every command), or of all commands."""
         above: Any = context.parent
+        if command == "output":
+            options = common_options(above.command.get_command(above, "verify"))
+            shown = PlainCommand("COMMAND", params=options, help=_OUTPUT, add_help_option=False, rich_markup_mode="rich")
+            print(shown.get_help(type(context)(shown, info_name="COMMAND", parent=above)), end="")
+            return
         if command is None:
             print(above.get_help())
             return
@@ -48,7 +50,11 @@ def register(app: typer.Typer) -> None:
         with type(context)(found, info_name=command, parent=above) as its:
             print(found.get_help(its))
 
-    @app.command("completion", rich_help_panel="Help", epilog="Example: mqstore completion bash >> ~/.bashrc")
+    @app.command(
+        "completion",
+        cls=PlainCommand,
+        epilog=f"{_STATUSES}\n\nExample: mqstore completion bash >> ~/.bashrc",
+    )
     def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)]) -> None:
         """Print the script with which a shell completes commands, options and paths.
 
@@ -57,4 +63,4 @@ def register(app: typer.Typer) -> None:
         """
         from typer._completion_shared import get_completion_script
 
-        print(get_completion_script(prog_name="mqstore", complete_var=VARIABLE, shell=shell.value))
+        print(get_completion_script(prog_name="mqstore", complete_var="_MQSTORE_COMPLETE", shell=shell.value))

@@ -14,15 +14,16 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from mqstore.cli import demo, guidance
 from mqstore.cli.common.arguments import (
     COLUMNS_HELP,
     FORMULAS_HELP,
@@ -31,31 +32,22 @@ from mqstore.cli.common.arguments import (
     QUIET_HELP,
     VERBOSE_HELP,
     WIDE_HELP,
+    CommonOptions,
+    Format,
     column_names,
+    prepared,
 )
-from mqstore.cli.common.output import CommonOptions, Format
-from mqstore.cli.common.progress import interrupted_work
-from mqstore.cli.jobs import follow, replay, salvage
-from mqstore.cli.jobs import rebuild_export as jobs
-from mqstore.cli.read import checks, inspect, lookup, messages, mqadmin, query, queues, sql
-from mqstore.cli.read.checks import NotReadableError
-from mqstore.cli.serve import command as serve
-from mqstore.cli.serve import console
-from mqstore.cli.write import convert, rescue
-from mqstore.cli.write import load as loading
-from mqstore.cli.write import put as putting
-from mqstore.cli.write import repair as repairing
-from mqstore.cli.write.target import StoppedError
-from mqstore.errors import MqstoreError, NotFoundError
-from mqstore.table.formatting import printable
+from mqstore.cli.verbs import VERBS, Verb
+from mqstore.errors import MqstoreError, NotFoundError, UsageError
 from mqstore.version import __version__
 
+COMPLETE = "_MQSTORE_COMPLETE"  # set by the script of `completion` when the shell asks
 # these write a new file or directory, which appears when it is complete
 _WRITING_NEW = frozenset({"convert", "rescue", "salvage", "rebuild", "lookup"})
 _READING = frozenset(
     {"inspect", "diagnose", "verify", "usage", "messages", "find", "queue", "topics", "timers", "query", "get", "sql"}
 )  # they change nothing in the store
-CLEAN, FOUND, FAILED, NOT_READABLE, INTERRUPTED = 0, 1, 2, 3, 130
+CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 
 _NOT_A_NUMBER = re.compile(r"Input should be a valid (integer|number), .*")
@@ -65,8 +57,68 @@ class _InterruptionError(BaseException):
     """A command was interrupted."""
 
 
+class _Loaded(dict[str, Any]):
+    """The commands by name, each made when it is first asked for."""
+
+    def __missing__(self, name: str) -> Any:
+        verb = next((verb for verb in VERBS if verb.name == name), None)
+        if verb is None:
+            raise KeyError(name)
+        module = typer.Typer(rich_markup_mode="rich")
+        import_module(f"mqstore.cli.{verb.module}").register(module)
+        for each in module.registered_commands:
+            made = typer.main.get_command_from_info(each, pretty_exceptions_short=True, rich_markup_mode="rich")
+            self.setdefault(str(made.name), made)
+        return self[name]
+
+
 class _Commands(TyperGroup):
     """The commands. Of a KeyboardInterrupt, Typer would make the status 130 without a word."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.commands = _Loaded()
+        self._listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [verb.name for verb in VERBS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if self._listing:
+            return _listed(next(verb for verb in VERBS if verb.name == cmd_name))
+        try:
+            return self.commands[cmd_name]
+        except KeyError:
+            return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if not name.startswith("-") and all(verb.name != name for verb in VERBS):
+            from mqstore.table.formatting import did_you_mean
+
+            meant = did_you_mean(name, self.list_commands(ctx))
+            raise UsageError(f"there is no command {name!r}{meant or '; `mqstore help` lists the commands'}")
+        return super().resolve_command(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        return prepared(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._only_listing():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        with self._only_listing():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _only_listing(self) -> Iterator[None]:
+        """While the commands are listed, take what is said of them from the list, without loading them."""
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         try:
@@ -81,13 +133,19 @@ class _Commands(TyperGroup):
             raise _InterruptionError from error
 
 
+@cache
+def _listed(verb: Verb) -> TyperCommand:
+    """Return a command that can be listed only."""
+    return TyperCommand(verb.name, help=verb.summary, rich_help_panel=verb.panel, hidden=not verb.panel, rich_markup_mode="rich")
+
+
 app = typer.Typer(
     cls=_Commands,
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
     "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. "
     "Only put, load, repair, groups --reset and serve change it.",
-    epilog="Start with: mqstore inspect STORE, mqstore verify STORE, or mqstore demo",
+    epilog="Start with: mqstore diagnose STORE, mqstore inspect STORE, or mqstore demo",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -115,7 +173,7 @@ def options(
     escape_formulas: Annotated[bool, typer.Option("--escape-formulas", help=FORMULAS_HELP)] = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+        typer.Option("--version", "-V", help="Print the version.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Apply the options given before the command's name."""
@@ -123,39 +181,15 @@ def options(
     context.obj = CommonOptions(output, not no_color, quiet, verbose, progress, wide, chosen, escape_formulas)
 
 
-for module in (
-    inspect,
-    checks,
-    messages,
-    queues,
-    query,
-    sql,
-    jobs,
-    convert,
-    rescue,
-    salvage,
-    replay,
-    lookup,
-    follow,
-    repairing,
-    putting,
-    loading,
-    serve,
-    console,
-    demo,
-    guidance,
-    mqadmin,
-):
-    module.register(app)
-
-
 @cache
-def _command() -> Any:
-    """Return the parser. Making it takes longer than most commands on a small store, and a test runs hundreds in one process."""
+def parser() -> Any:
+    """Return the parser; a test runs hundreds of command lines in one process."""
     return typer.main.get_command(app)
 
 
 def _print_error(sentence: str) -> None:
+    from mqstore.table.formatting import printable
+
     try:
         print(f"mqstore: {printable(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -171,6 +205,8 @@ def _print_warning(
 
 def _interruption(argv: list[str]) -> str:
     """Return the sentence after an interruption: what was done, and how to go on."""
+    from mqstore.cli.common.progress import interrupted_work
+
     doing = interrupted_work()
     start = f"interrupted{' while ' if doing else ''}{doing}"
     if "--resume" in argv:
@@ -198,14 +234,16 @@ def run(argv: Sequence[str]) -> int:
         # escape what the terminal cannot encode instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    if guidance.VARIABLE in os.environ:
-        guidance.complete()
+    if COMPLETE in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
     if not argv:
         run(["--help"])
         return FAILED
     python, warnings.showwarning = warnings.showwarning, _print_warning
     try:
-        status = _command().main(args=list(argv), prog_name="mqstore", standalone_mode=False)
+        status = parser().main(args=list(argv), prog_name="mqstore", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         _print_error(_usage_sentence(error))
@@ -229,9 +267,7 @@ def report_failure(error: Exception, *, verbose: bool) -> int:
     """Print an error and return the exit status. Re-raises an unexpected error if verbose."""
     if isinstance(error, MqstoreError):
         _print_error(str(error))
-        if isinstance(error, NotReadableError):
-            return NOT_READABLE
-        return FOUND if isinstance(error, NotFoundError) else INTERRUPTED if isinstance(error, StoppedError) else FAILED
+        return FOUND if isinstance(error, NotFoundError) else getattr(error, "exit_status", FAILED)
     if isinstance(error, OSError):
         _print_error(f"{error.filename or 'the operating system'}: {error.strerror or error}")
     elif isinstance(error, MemoryError):

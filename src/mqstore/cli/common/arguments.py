@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +18,54 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.errors import UsageError
-from mqstore.table.formatting import parse_time
+
+
+class Format(StrEnum):
+    """The format of the results."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """The options that every command has."""
+
+    format: Format = Format.TEXT
+    colour: bool = True
+    quiet: bool = False
+    verbose: bool = False
+    progress: bool = False
+    wide: bool = False
+    columns: tuple[str, ...] = ()
+    escape_formulas: bool = False
+
+    def override(
+        self,
+        *,
+        format: Format | None,  # noqa: A002
+        no_color: bool,
+        quiet: bool,
+        verbose: bool,
+        progress: bool,
+        wide: bool,
+        columns: tuple[str, ...],
+        escape_formulas: bool,
+    ) -> CommonOptions:
+        """Return these settings with those given after the command's name."""
+        return replace(
+            self,
+            format=format or self.format,
+            colour=self.colour and not no_color,
+            quiet=self.quiet or quiet,
+            verbose=self.verbose or verbose,
+            progress=self.progress or progress,
+            wide=self.wide or wide,
+            columns=columns or self.columns,
+            escape_formulas=self.escape_formulas or escape_formulas,
+        )
 
 
 class ViewName(StrEnum):
@@ -31,6 +80,13 @@ class Tls(StrEnum):
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+class ConsoleTls(StrEnum):
+    """Mode of TLS of a console, which has one port."""
+
+    DISABLED = "disabled"
     ENFORCING = "enforcing"
 
 
@@ -64,19 +120,31 @@ WIDE_HELP = "Print tables in full, also beyond the width of the terminal."
 FORMULAS_HELP = "csv: put ' before a text that a spreadsheet would take for a formula (=, +, -, @ at its beginning)."
 STORE_HELP = (
     "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
-    "archive of it."
+    "archive of it; - reads an archive from standard input."
 )
 FS_HELP = "How to reach a URL: endpoint_url=…, key=…, secret=…; may be repeated."
 
 
 def path(text: str) -> Path:
-    """Parse the store argument: a path, or a URL, which `Path` would rob of a slash."""
+    """Parse the store argument: a path, a URL, which `Path` would rob of a slash, or `-`. Raises UsageError, CannotOpenError."""
+    if text == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError("`-` reads an archive of a store from standard input: ssh HOST tar -c -C /data store | mqstore inspect -")
+        from mqstore.files.archive import spooled
+
+        return spooled(sys.stdin.buffer)
     from mqstore.files.location import as_location
 
     return as_location(text)  # type: ignore[return-value]
 
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]
+StoreInPlace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STORE", help="The store: the directory that contains commitlog/ or msg_stores/.", show_default=False, parser=path
+    ),
+]
 Stores = Annotated[
     list[Path],
     typer.Argument(
@@ -84,6 +152,13 @@ Stores = Annotated[
         help=STORE_HELP + " For several, or a quoted pattern such as '/backup/*/store': one row each.",
         show_default=False,
         parser=path,
+    ),
+]
+AssumeDefaults = Annotated[
+    bool,
+    typer.Option(
+        "--assume-defaults",
+        help="Write files of the default size where neither the files nor a configuration shows it (RocketMQ).",
     ),
 ]
 Config = Annotated[
@@ -102,6 +177,7 @@ ViewOption = Annotated[
 AsVersion = Annotated[
     str | None,
     option(
+        "--for",
         "--as",
         metavar="VERSION",
         help="The broker version whose recovery rules apply, 4.3.0 to 5.5.0; by default the one the files suggest.",
@@ -124,7 +200,7 @@ AtTime = Annotated[
         "--at",
         "--now",
         metavar="TIME",
-        help="RabbitMQ: the time at which to judge whether a message has expired: milliseconds, or ISO 8601.",
+        help="The time at which to judge whether a message has expired (RabbitMQ), or is in hand (RocketMQ): milliseconds, or ISO 8601.",
     ),
 ]
 QueueNames = Annotated[
@@ -146,6 +222,8 @@ class DamageMode(StrEnum):
 
 def at_microseconds(at: str | None) -> int | None:
     """Return the time given with --at, in microseconds since 1970. Raises UsageError."""
+    from mqstore.table.formatting import parse_time
+
     return None if at is None else parse_time(at, "--at") * 1000
 
 
@@ -157,6 +235,38 @@ def column_names(text: str | None, flag: str) -> tuple[str, ...] | None:
     if not names:
         raise UsageError(f"{flag} does not name a column")
     return names
+
+
+class _PlainValues:
+    """Takes the values that need no check as they are. Typer builds a validator for each option, given or not, and imports pydantic."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter as a command gets it."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        kind, parser = param.type_descriptor.annotation, param.type_descriptor.parameter_info.parser
+        if kind is bool and isinstance(value, bool):
+            return value
+        choice = isinstance(kind, type) and issubclass(kind, StrEnum)
+        if parser is not None or choice or kind in (str, list[str]):
+            try:
+                parse = parser or (kind if choice else str)
+                return [parse(each) for each in value] if several else parse(value)
+            except ValueError:
+                pass  # Typer says what is wrong
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def prepared(parameters: Sequence[Any]) -> list[Any]:
+    """Return the parameters of a command, light to read, and such that the help shows no type after a switch."""
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+        if getattr(each, "_runtime_param", True) is None:
+            each._runtime_param = _PlainValues()
+    return list(parameters)
 
 
 def join_ranges(words: Sequence[str]) -> list[str]:
@@ -171,6 +281,8 @@ def join_ranges(words: Sequence[str]) -> list[str]:
 
 def time_range(text: str) -> tuple[int, int]:
     """Parse FROM..TO or FROM,TO. Raises UsageError."""
+    from mqstore.table.formatting import parse_time
+
     begin, mark, end = text.partition("..")
     if not mark:
         begin, mark, end = text.partition(",")
@@ -183,6 +295,8 @@ def time_range(text: str) -> tuple[int, int]:
 
 
 def _is_time(text: str) -> bool:
+    from mqstore.table.formatting import parse_time
+
     try:
         parse_time(text, "--between")
     except UsageError:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -41,13 +42,16 @@ from mqstore.cli.common.arguments import (
     QUIET_HELP,
     VERBOSE_HELP,
     WIDE_HELP,
+    CommonOptions,
+    Format,
     Store,
     Stores,
     ViewName,
     column_names,
     join_ranges,
+    prepared,
 )
-from mqstore.cli.common.output import CommonOptions, Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.store import Family
 
@@ -105,14 +109,40 @@ def _is_options_class(annotation: Any) -> bool:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
-class _Command(TyperCommand):
-    """A command that takes a range of times as two words, too."""
+_GLOBAL = "Output"
+_STATUSES = (
+    "Exit status: 0 done and clean; 1 done, and something is damaged, different or missing; 2 not done, one sentence says why; "
+    "130 interrupted."
+)
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows no type after a switch."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return prepared(super().get_params(ctx))
+
+
+class VerbCommand(PlainCommand):
+    """A command that takes a range of times as two words, too. Its help leaves the options of every command to `help output`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, join_ranges(args))
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        common: list[Any] = common_options(self)
+        for each in common:
+            each.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for each in common:
+                each.hidden = False
 
-_GLOBAL = "Output"
+
+def common_options(command: Any) -> list[Any]:
+    """Return the options of a command that every command has."""
+    return [each for each in command.params if getattr(each, "rich_help_panel", None) == _GLOBAL]
 
 
 def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool, with_columns: bool) -> list[inspect.Parameter]:
@@ -165,7 +195,6 @@ def verb(
     name: str | None = None,
     *,
     example: str,
-    panel: str | None = None,
     hidden: bool = False,
     short_output: bool = True,
     short_quiet: bool = True,
@@ -208,6 +237,7 @@ def verb(
                 given["store"] = (
                     _with_fs_options(stores, reached) if several is None else [_with_fs_options(each, reached) for each in stores]
                 )
+            _note_standard_input(out, given.get("store"))
             if several is not None:
                 if len(given["store"]) > 1 or is_pattern(given["store"][0]):
                     return _checked(out, several(out, **_arguments(several, given)))
@@ -219,15 +249,30 @@ def verb(
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         app.command(
             name,
-            cls=_Command,
-            epilog=f"Example: mqstore {example}",
-            rich_help_panel=panel,
+            cls=VerbCommand,
+            help=re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or "")),  # each paragraph is wrapped as a whole
+            epilog="\n\n".join(
+                (
+                    *(() if "Exit status:" in (function.__doc__ or "") else (_STATUSES,)),
+                    f"Example: mqstore {example}",
+                    "Options of every command, such as -o json: mqstore help output",
+                )
+            ),
             hidden=hidden,
             no_args_is_help=False,
         )(command)
         return function
 
     return register
+
+
+def _note_standard_input(out: Output, store: object) -> None:
+    """Print a note if a store argument is the archive on standard input: a command line in the output cannot name it."""
+    for each in store if isinstance(store, list) else [store]:
+        if isinstance(each, Path) and each.stem.partition(".")[0] == "standard-input" and each.parent.name.startswith("mqstore-"):
+            out.note(
+                f"{each} is the archive on standard input, and is gone when this command ends: name the archive itself in the next one"
+            )
 
 
 def _checked(out: Output, status: int) -> int:
@@ -251,6 +296,12 @@ def _with_fs_options(store: object, named: Sequence[str]) -> object:
 # stores
 
 
+def refuse_rocketmq(store: Path, instead: str) -> None:
+    """Refuse a RocketMQ store, before its options are judged, where a command is for RabbitMQ. instead: what to run. Raises UsageError."""
+    if any((store / name).is_dir() for name in ("commitlog", "store/commitlog")):
+        raise UsageError(f"{store} is a RocketMQ store, and this command is for the queues of RabbitMQ; {instead}")
+
+
 def open_store(store: Path, config: Path | None, why_not: str = "") -> RocketMQ:
     """Open the store argument of a command that RocketMQ stores alone have. why_not: why a RabbitMQ store has none, and what to do."""
     from mqstore.places import find_store
@@ -269,12 +320,15 @@ def open_either(store: Path, options: Any, *, now: int | None = None, careful: b
     not apply to this kind of store.
     """
     from mqstore.places import find_store
-    from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.stores import open_at
 
     place = find_store(store)
     _refuse_foreign(store, place.family, options)
-    names = () if options.names is None else tuple(read_queue_names(options.names))
+    names: tuple[Any, ...] = ()
+    if options.names is not None:
+        from mqstore.rabbitmq.definitions.document import read_queue_names
+
+        names = tuple(read_queue_names(options.names))
     return open_at(place, config=options.config, names=names, now=now, careful=careful)
 
 

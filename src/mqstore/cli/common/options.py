@@ -45,8 +45,8 @@ Keys = Annotated[
     list[str] | None, option("--key", "-k", help="Only messages with this key in KEYS or UNIQ_KEY; reads the log; may be repeated.")
 ]
 Tags = Annotated[list[str] | None, option("--tags", help="Only these tags: TagA, or 'TagA || TagB'; may be repeated.")]
-FromOffset = Annotated[int | None, option("--from-offset", metavar="PHYSICAL", help="Start at this physical offset.")]
-ToOffset = Annotated[int | None, option("--to-offset", metavar="PHYSICAL", help="Stop before this physical offset.")]
+FromOffset = Annotated[int | None, option("--from-offset", metavar="PHYSICAL", help="Start at this physical offset; RabbitMQ: of streams.")]
+ToOffset = Annotated[int | None, option("--to-offset", metavar="PHYSICAL", help="Stop before this physical offset; RabbitMQ: of streams.")]
 Since = Annotated[
     str | None,
     option(
@@ -62,8 +62,19 @@ Between = Annotated[
 ]
 Limit = Annotated[int | None, option("--limit", "-n", min=0, help="Maximum number of rows.")]
 Vhosts = Annotated[list[str] | None, option("--vhost", help="RabbitMQ: only this vhost; may be repeated.")]
+QueueTypes = Annotated[
+    list[str] | None, option("--queue-type", help="RabbitMQ: only queues of this type: classic, quorum or stream; may be repeated.")
+]
 FromSeq = Annotated[int | None, option("--from-seq", metavar="SEQ", help="RabbitMQ: start at this sequence id.")]
 ToSeq = Annotated[int | None, option("--to-seq", metavar="SEQ", help="RabbitMQ: stop before this sequence id.")]
+FilterValues = Annotated[
+    list[str] | None,
+    option(
+        "--filter-value",
+        help="RabbitMQ: only messages of streams that may have this filter value; chunks whose filter shows that they cannot are not read. "
+        "May be repeated.",
+    ),
+]
 Everything = Annotated[
     bool,
     typer.Option(
@@ -92,18 +103,21 @@ class MessageFilters:
     """Options that choose messages; all that are given must hold."""
 
     family_options: ClassVar[FamilyOptions] = family_options(
-        rocketmq=("topic", "tags", "key", "from_offset", "to_offset"), rabbitmq=("vhost", "from_seq", "to_seq", "verdict", "everything")
+        rocketmq=("topic", "tags", "key"),
+        rabbitmq=("vhost", "queue_type", "from_seq", "to_seq", "filter_value", "verdict", "everything"),
     )
 
     topic: Topics = None
     vhost: Vhosts = None
     queue: Queues = None
+    queue_type: QueueTypes = None
     tags: Tags = None
     key: Keys = None
     from_offset: FromOffset = None
     to_offset: ToOffset = None
     from_seq: FromSeq = None
     to_seq: ToSeq = None
+    filter_value: FilterValues = None
     since: Since = None
     until: Until = None
     between: Between = None
@@ -148,6 +162,10 @@ class MessageFilters:
             grep=body_pattern(self.grep),
             everything=self.everything or bool({"consumed", "unindexed", "duplicate"} & verdicts),
             limit=self.limit,
+            queue_types=frozenset(self.queue_type) if self.queue_type else None,
+            from_offset=self.from_offset,
+            to_offset=self.to_offset,
+            filter_values=frozenset(self.filter_value) if self.filter_value else None,
         )
 
     def times(self) -> tuple[int | None, int | None]:
@@ -232,7 +250,7 @@ class UsageOptions:
             "--by",
             metavar="GROUP",
             help="Group by topic, queue, day, key-prefix:N (first N characters of the first key) or retained (log file); "
-            "RabbitMQ: file (of the message stores) or queue.",
+            "RabbitMQ: file (of the message stores), queue, stream, and of quorum queues member or log (files).",
         ),
     ] = None
     threads: ReaderThreads = None
@@ -321,14 +339,16 @@ class GetOptions:
     vhost: Annotated[
         str | None, option("--vhost", help="RabbitMQ: the vhost of --queue; needed only if several vhosts have such a queue.")
     ] = None
-    queue_id: Annotated[
-        str | None, option("--queue", "-q", metavar="QUEUE", help="The queue's id (RabbitMQ: its name), for --at and --seq.")
-    ] = None
+    queue_id: Annotated[str | None, option("--queue", metavar="QUEUE", help="The queue's id (RabbitMQ: its name), for --at and --seq.")] = (
+        None
+    )
     at: Annotated[
         int | None,
-        option("--at", metavar="QUEUE_OFFSET", help="By queue offset; with -t and -q. RabbitMQ: by position, where 0 is delivered next."),
+        option(
+            "--at", metavar="QUEUE_OFFSET", help="By queue offset; with -t and --queue. RabbitMQ: by position, where 0 is delivered next."
+        ),
     ] = None
-    seq: Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id; with -q.")] = None
+    seq: Annotated[int | None, option("--seq", metavar="SEQ", help="RabbitMQ: by sequence id; with --queue.")] = None
     priority: Annotated[int | None, option("--priority", metavar="N", help="RabbitMQ: the level of a priority queue, for --seq.")] = None
     body: BodyOption = BodyDisplay.BASE64
     raw: Annotated[Path | None, option("--raw", metavar="FILE", help="Write the decompressed body to a new file.")] = None

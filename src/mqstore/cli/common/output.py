@@ -14,12 +14,11 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mqstore.cli.common.arguments import CommonOptions, Format
 from mqstore.cli.common.grid import Grid
 from mqstore.cli.common.progress import BYTES, Report, progress_bar
 from mqstore.errors import UsageError
@@ -52,54 +51,6 @@ STYLES = {
 }  # fmt: skip
 
 T = TypeVar("T")
-
-
-class Format(StrEnum):
-    """The format of the results."""
-
-    TEXT = "text"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-
-
-@dataclass(frozen=True, slots=True)
-class CommonOptions:
-    """The options that every command has."""
-
-    format: Format = Format.TEXT
-    colour: bool = True
-    quiet: bool = False
-    verbose: bool = False
-    progress: bool = False
-    wide: bool = False
-    columns: tuple[str, ...] = ()
-    escape_formulas: bool = False
-
-    def override(
-        self,
-        *,
-        format: Format | None,  # noqa: A002
-        no_color: bool,
-        quiet: bool,
-        verbose: bool,
-        progress: bool,
-        wide: bool,
-        columns: tuple[str, ...],
-        escape_formulas: bool,
-    ) -> CommonOptions:
-        """Return these settings with those given after the command's name."""
-        return replace(
-            self,
-            format=format or self.format,
-            colour=self.colour and not no_color,
-            quiet=self.quiet or quiet,
-            verbose=self.verbose or verbose,
-            progress=self.progress or progress,
-            wide=self.wide or wide,
-            columns=columns or self.columns,
-            escape_formulas=self.escape_formulas or escape_formulas,
-        )
 
 
 def _plain(title: str) -> str:

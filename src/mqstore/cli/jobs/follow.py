@@ -93,4 +93,4 @@ def _print_batch(batch: FollowedBatch) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="follow /data/store --to /data/messages --interval 5", panel="On Spark")(follow)
+    verb(app, example="follow /data/store --to /data/messages --interval 5")(follow)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import Config, Master, Splits, Store, at_microseconds, column_names, option
+from mqstore.cli.common.arguments import AssumeDefaults, Config, Master, Splits, Store, at_microseconds, column_names, option
 from mqstore.cli.common.command import open_either, open_store, verb
 from mqstore.cli.common.options import ExportOptions, Threads, To, check_target
 from mqstore.cli.common.output import Output
@@ -41,6 +41,7 @@ def rebuild(
     threads: Threads = None,
     splits: Splits = None,
     config: Config = None,
+    assume_defaults: AssumeDefaults = False,
     queues: Annotated[
         QueueKind,
         typer.Option(
@@ -60,9 +61,15 @@ def rebuild(
     Exit status 1 if a part of the log could not be read.
     """
     from mqstore.jobs.rebuild import rebuild as run
+    from mqstore.repair.repair import ask_for_configuration
+    from mqstore.rocketmq.rebuild_steps import queue_file_size
 
     opened = open_store(store, config, _NOT_REBUILT)
     check_target(to, opened.directory.root)
+    opened.require_commit_log("a rebuild")
+    assumed = "" if assume_defaults or queues is QueueKind.ROCKSDB else queue_file_size(opened)[1]
+    if assumed and opened.log.last_written() >= 0:
+        raise UsageError(ask_for_configuration(assumed))
     with out.progress("rebuilding") as progress:
         report = run(
             opened,
@@ -163,9 +170,8 @@ def _append(out: Output, store: Store, options: ExportOptions, chosen: table_col
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="rebuild /backup/store --to /data/rebuilt", panel="On Spark")(rebuild)
+    verb(app, example="rebuild /backup/store --to /data/rebuilt")(rebuild)
     verb(
         app,
         example="export /backup/store --to /data/messages --format parquet --topic orders",
-        panel="On Spark",
     )(export)

@@ -310,4 +310,4 @@ def _report(out: Output, store: Path, options: ReplayOptions, counts: ReplayCoun
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="replay /backup/store --to rocketmq://10.0.0.1:9876 --topic orders --resume sent.journal", panel="Write")(replay)
+    verb(app, example="replay /backup/store --to rocketmq://10.0.0.1:9876 --topic orders --resume sent.journal")(replay)

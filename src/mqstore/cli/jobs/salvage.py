@@ -88,7 +88,7 @@ class SalvageOptions:
 
 
 def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
-    """Recover every intact message from a damaged store, each with its verdict; also from single files, nameless pieces and disk images.
+    """Recover every intact message from a damaged store, each with its verdict; also from files, nameless pieces and disk images.
 
     Works on torn, truncated, zeroed and partly deleted stores. In an image, messages of both brokers are found by their own marks, in
     splits, in threads or with --master on Spark; with --resume a run that was killed goes on. Acknowledged messages are marked as such.
@@ -109,4 +109,4 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="salvage /wreck --to messages.jsonl", panel="Read")(salvage)
+    verb(app, example="salvage /wreck --to messages.jsonl")(salvage)

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import typer
 
-from mqstore.cli.common.arguments import Store
+from mqstore.cli.common.arguments import Format, Store
 from mqstore.cli.common.command import given, open_either, verb
 from mqstore.cli.common.options import DiagnoseOptions, UsageOptions, VerifyOptions
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, MqstoreError, UnsupportedError
 from mqstore.report.checks import diagnosis_parts, usage_parts, verify_parts
 
@@ -20,6 +20,8 @@ DAMAGE_COLUMNS = ("file", "offset", "length", "kind", "detail", "messages")
 
 class NotReadableError(MqstoreError):
     """There is no diagnosis, because the store cannot be read. Exit status 3."""
+
+    exit_status = 3
 
 
 @contextmanager
@@ -54,7 +56,8 @@ def verify(out: Output, store: Store, options: VerifyOptions) -> int:
     """Check every record, queue entry and index entry, and each against the others. RabbitMQ: journals, segments and message files.
 
     Runs in threads of this process, which is fastest on one host, or on Spark across many; the report is the same.
-    Exit status 1 if anything is damaged. What a crash leaves and the broker repairs by itself at startup is a note, not damage.
+    Exit status 1 if anything is damaged, or the log is not here. What a crash leaves and the broker repairs by itself at startup is a
+    note, not damage.
     """
     opened = open_either(store, options, careful=True)
     begun = time.perf_counter()
@@ -96,6 +99,6 @@ def usage(out: Output, store: Store, options: UsageOptions) -> int:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="diagnose /backup/store --for 5.3.3", panel="Read")(diagnose)
-    verb(app, example="verify /backup/store -o json", panel="Read")(verify)
-    verb(app, example="usage /backup/store --by day", panel="Read")(usage)
+    verb(app, example="diagnose /backup/store --for 5.3.3")(diagnose)
+    verb(app, example="verify /backup/store -o json")(verify)
+    verb(app, example="usage /backup/store --by day")(usage)

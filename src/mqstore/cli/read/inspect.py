@@ -18,17 +18,23 @@ from mqstore.report.parts import Gap, Headline, NextStep, Parts, Sentence, Sente
 from mqstore.table.formatting import command, count, size
 
 if TYPE_CHECKING:
+    from mqstore.files.location import Location
+    from mqstore.store import StorePlace
     from mqstore.stores.fleet import StoreRow
 
 
 def inspect(out: Output, store: Store, options: InspectOptions) -> int:
-    """Show what a directory holds: broker and version, files, settings, shutdown, counts, times, and whether a broker would start on it.
+    """Show what a directory holds: broker and version, files, settings, shutdown, counts, times, and whether a broker starts on it.
 
     Only names, sizes, headers and the end of the log are read, so a store of any size is shown at once; `verify` checks every byte.
     """
+    from mqstore.places import SeveralStoresError
     from mqstore.report.summary import summary_parts
 
-    summary = open_either(store, options).summary()
+    try:
+        summary = open_either(store, options).summary()
+    except SeveralStoresError as several:
+        return _show_rows(out, several.places, options, several.complete)
     if out.is_text:
         out.show(summary_parts(summary))
     else:
@@ -38,11 +44,20 @@ def inspect(out: Output, store: Store, options: InspectOptions) -> int:
 
 def _inspect_several(out: Output, store: Sequence[Path], options: InspectOptions) -> int:
     """Show one row for each store: broker and version, shutdown, counts, and the number of findings."""
+    from mqstore.stores.fleet import matches
+
+    return _show_rows(out, matches(store), options)
+
+
+def _show_rows(out: Output, places: Sequence[Location | StorePlace], options: InspectOptions, complete: bool = True) -> int:
+    """Show one row for each place. complete: whether these are all stores that there are."""
     from mqstore.rabbitmq.definitions.document import read_queue_names
-    from mqstore.stores.fleet import StoreRow, fleet_rows, matches
+    from mqstore.stores.fleet import StoreRow, fleet_rows
 
     names = () if options.names is None else tuple(read_queue_names(options.names))
-    rows = _Tally(fleet_rows(matches(store), config=options.config, names=names))
+    rows = _Tally(fleet_rows(places, config=options.config, names=names))
+    if not complete:
+        out.note("there are more directories than were looked at, so that there may be more stores: give one of the directories")
     if out.is_text:
         out.show(_fleet_parts(rows))
     else:
@@ -50,7 +65,7 @@ def _inspect_several(out: Output, store: Sequence[Path], options: InspectOptions
     if len(rows.unreadable) == rows.total:
         several = f"none of the {rows.total} paths can be read as a store; of the first: " if rows.total > 1 else ""
         raise CannotOpenError(f"{several}{rows.unreadable[0].error}")
-    return 1 if rows.unreadable or rows.suspicious else 0
+    return 1 if rows.unreadable or rows.suspicious or not complete else 0
 
 
 def _is_pattern(place: Path) -> bool:
@@ -101,4 +116,4 @@ def _fleet_parts(rows: _Tally) -> Parts:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="inspect /backup/store", panel="Read", several=_inspect_several, is_pattern=_is_pattern)(inspect)
+    verb(app, example="inspect /backup/store", several=_inspect_several, is_pattern=_is_pattern)(inspect)

@@ -82,4 +82,4 @@ def lookup(
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers", panel="On Spark")(lookup)
+    verb(app, example="lookup /backup/store --keys lost-orders.txt --to answers")(lookup)

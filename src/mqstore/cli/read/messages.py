@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mqstore.cli.common.arguments import BodyDisplay, Store, at_microseconds
+from mqstore.cli.common.arguments import BodyDisplay, Format, Store, at_microseconds
 from mqstore.cli.common.command import given, open_either, open_view, verb
 from mqstore.cli.common.options import FindOptions, GetOptions, MessagesOptions, queue_number
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.errors import NotFoundError
 from mqstore.report.messages import PREVIEW, find_parts, message_parts, message_table
 from mqstore.table.formatting import count
@@ -164,6 +164,6 @@ def find(out: Output, store: Store, options: FindOptions) -> int:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="messages /backup/store --topic orders --since 2024-05-01T12:00:00Z -o jsonl", panel="Read")(messages)
-    verb(app, example="get /backup/store -t orders -q 0 --at 17", panel="Read", short_quiet=False)(get)
-    verb(app, example="find /backup/store order-4711", panel="Read")(find)
+    verb(app, example="messages /backup/store --topic orders --since 2024-05-01T12:00:00Z -o jsonl")(messages)
+    verb(app, example="get /backup/store -t orders --queue 0 --at 17")(get)
+    verb(app, example="find /backup/store order-4711")(find)

@@ -4,13 +4,13 @@
     queryMsgByKey -t T -k K [-m MAX] [-b] [-e]     query -t T -k K -n MAX -b -e
     queryMsgById -i ID                             get --id ID
     queryMsgByUniqueKey -t T -i KEY                get --unique KEY -t T
-    queryMsgByOffset -t T -i QUEUE -o OFFSET       get -t T -q QUEUE --at OFFSET
+    queryMsgByOffset -t T -i QUEUE -o OFFSET       get -t T --queue QUEUE --at OFFSET
     printMsg -t T [-b] [-e] [-s TAGS] [-d BOOL]    messages --topic T --since --until --tags --body
     topicList                                      the names of all topics
     topicStatus -t T                               topics -t T
     consumerProgress [-g G] [-t T]                 groups -g G -t T
     queryCq -t T -q QUEUE -i INDEX [-c COUNT]      queue T QUEUE --from INDEX -n COUNT
-    sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS -q QUEUE
+    sendMessage -t T -p BODY [-k] [-c TAGS] [-i]   put -t T --body BODY -k KEYS --tags TAGS --queue QUEUE
 
 The store takes the place of the name server: -n is accepted and ignored, with a note. -b BROKER, -c CLUSTER and -m TRACE do not apply and
 are not accepted.
@@ -102,7 +102,7 @@ def query_by_offset(
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
-    """Same as `get -t -q --at`."""
+    """Same as `get -t --queue --at`."""
     place = GetOptions(topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
     return get(out, store, place)
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AsVersion, BodyDisplay, BodyOption, Config, Store, ViewName, ViewOption, option
+from mqstore.cli.common.arguments import AsVersion, BodyDisplay, BodyOption, Config, Format, Store, ViewName, ViewOption, option
 from mqstore.cli.common.command import open_store, open_view, verb
-from mqstore.cli.common.output import Format, Output
+from mqstore.cli.common.output import Output
 from mqstore.table.formatting import parse_time
 from mqstore.table.text import columns_for
 
@@ -91,4 +91,4 @@ def ask(
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="query /backup/store -t orders -k K57 --explain", panel="Read")(query)
+    verb(app, example="query /backup/store -t orders -k K57 --explain")(query)

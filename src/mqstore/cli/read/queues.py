@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, ViewOption, at_microseconds, option
+from mqstore.cli.common.arguments import AsVersion, AtTime, Config, Store, ViewName, ViewOption, at_microseconds, option
 from mqstore.cli.common.command import open_either, open_store, open_view, verb
 from mqstore.cli.common.options import OnlyTopic, QueueOptions, TopicsOptions, queue_number
 from mqstore.cli.common.output import Output
@@ -20,14 +20,13 @@ from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
+    from mqstore.rabbitmq.quorum.queue import QuorumQueue
+    from mqstore.store import StorePlace
     from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
 
 _NO_GROUPS = (
     "it has no consumer groups, and acknowledged messages are removed from the queue; `mqstore topics` lists what each queue still has"
-)
-_NO_TIMERS = (
-    "it has no timer wheel; a queue with a message TTL and a dead-letter exchange delays messages, and `mqstore messages` lists them"
 )
 TIMER_STATES = ("waiting", "delivered", "recalled", "unknown")
 
@@ -114,7 +113,8 @@ def queue(out: Output, store: Store, options: QueueOptions) -> int:
 
     The state shows whether an entry points to its record: ok, expired (the log starts later), filling, unwritten, beyond-log,
     no-record, or mismatch (a record with another queue, offset or size). RabbitMQ: ready, delivered, acknowledged, missing, damaged,
-    duplicate, or hidden (after damage that the broker does not read past).
+    duplicate, or hidden (after damage that the broker does not read past). Of a quorum queue every message in its log is listed, those
+    that have left it with the reason and the entry that did it.
     """
     opened = open_either(store, options)
     return _entries(out, opened, options) if opened.family == "rocketmq" else _index_entries(out, opened, options)
@@ -152,6 +152,8 @@ def _index_entries(out: Output, opened: RabbitMQ, options: QueueOptions) -> int:
     from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, entry_rows
     from mqstore.report.queues import index_entries_table, index_entries_title
 
+    if members := opened.quorum_members(options.topic, options.queue_id):
+        return _logged_messages(out, members, options)
     directories = opened.queue(options.topic, options.queue_id)
     chosen = QueueSelection(
         vhosts=frozenset({options.topic}), queues=frozenset({options.queue_id}), from_seq=options.from_seq, to_seq=options.to_seq,
@@ -171,6 +173,33 @@ def _index_entries(out: Output, opened: RabbitMQ, options: QueueOptions) -> int:
     if bad:
         out.note(f"entries that do not point to their message: {_by_state(bad)}")
     return 1 if bad else 0
+
+
+def _logged_messages(out: Output, members: Sequence[QuorumQueue], options: QueueOptions) -> int:
+    from mqstore.rabbitmq.quorum.rows import LOG_COLUMNS, log_rows
+    from mqstore.report.queues import log_rows_table, member_sentences
+
+    if options.priority is not None:
+        raise UsageError(f"--priority does not apply to quorum queue {options.queue_id!r}: its messages have no levels in the files")
+    states = [member.replay() for member in members]
+    pairs = list(zip(members, states, strict=True))
+    every = (row for pair in pairs for row in log_rows(*pair, options.from_seq, options.to_seq))
+    if options.view is ViewName.RECOVERED:
+        every = (row for row in every if row["recovered"])
+    counted: Counter[str] = Counter()
+    bad: Counter[str] = Counter()
+    rows = _counting(islice(every, options.limit), counted, bad, frozenset())
+    if out.is_text:
+        out.show(part for pair in pairs for part in member_sentences(*pair))
+        out.show((log_rows_table(rows),))
+        left = sum(number for state, number in counted.items() if " at index " in state)
+        here = _by_state({state: number for state, number in counted.items() if " at index " not in state})
+        out.line(", ".join(filter(None, (here, f"{left:,} gone" if left else ""))) or "no message", style="bold")
+    else:
+        out.records(LOG_COLUMNS, rows)
+    for state in states:
+        out.notes(state.uncertain)
+    return _note_damage(out, list(dict.fromkeys(item for state in states for item in state.damage)))
 
 
 def _counting(
@@ -201,17 +230,19 @@ def groups(
         str | None,
         option("--to", metavar="WHERE", help="With --reset: earliest, latest, a time (ms or ISO), or a queue offset (below 10^12)."),
     ] = None,
-    queue_id: Annotated[int | None, option("--queue", "-q", min=0, help="With --reset: only this queue.")] = None,
+    queue_id: Annotated[int | None, option("--queue", min=0, help="With --reset: only this queue.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="With --reset: also forward, past unread messages, and where the group has no offset.")
     ] = False,
+    at: AtTime = None,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,
 ) -> int:
     """List consumer groups with the committed offset and lag of each queue; --reset moves one.
 
-    State: ok, below-min (messages expired before they were consumed), above-max (the queue has lost messages), no-queue, no-topic.
+    State: ok, below-min (messages expired before they were consumed: expired_unread says how many), above-max (the queue has lost
+    messages), no-queue, no-topic. Of pop consumers: in_hand (popped, not acknowledged), waiting (as well, and their time is over).
 
     --reset writes config/consumerOffset.json of a store that no broker is using, and prints each queue's offset before and after.
     The queues are taken as a broker would have them after loading. State: moved, same, kept (only --force moves it).
@@ -239,17 +270,27 @@ def groups(
     if opened.log_only and opened.unread_offsets is not None:
         raise UnsupportedError(f"{opened.unread_sentence('consumer offsets', opened.unread_offsets)}; give the directory of the store")
     looked_at.require_queues()
-    every = looked_at.consumer_offsets()
+    now = at_microseconds(at)
+    every = looked_at.consumer_offsets(None if now is None else now // 1000)
     rows = group_rows(every, group, topic)
     if opened.unread_offsets is not None:
         raise UnsupportedError(opened.unread_sentence("consumer offsets", opened.unread_offsets))
+    if rows and looked_at.log_elsewhere is not None:
+        out.note(f"how many messages expired before their group read them {looked_at.log_elsewhere.sentence}")
+    out.notes(looked_at.pops.notes)
+    without = looked_at.pops.held.keys() - {(row["group"], row["topic"], row["queue_id"]) for row in group_rows(every)}
+    for name, of, number in sorted(popper for popper in without if group in (None, popper[0]) and topic in (None, popper[1])):
+        held = count(len(looked_at.pops.held[name, of, number]), "message")
+        out.note(f"group {name!r} has {held} of topic {of!r}, queue {number}, in hand, and no committed offset there")
+    if opened.offset_table.doubt:
+        out.note(opened.offset_table.doubt)
     findings = opened.offset_table.findings
     for finding in findings:
         out.note(f"{finding.file}: {finding.detail}")
     if out.is_text:
         out.show((groups_table(rows),))
         if not rows:
-            out.line(no_groups_sentence(group, topic, every, opened.offset_table.used))
+            out.line(no_groups_sentence(group, topic, every, opened.offset_table))
     else:
         out.records(GROUP_NAMES, rows)
     return 1 if findings or refused else 0
@@ -289,14 +330,21 @@ def timers(
 
     State: waiting, delivered (to its topic), recalled (by its producer), or unknown (what shows it is missing or not read). The
     physical offset is that of the record that waits in topic rmq_sys_wheel_timer. Messages with a delay level are in topic
-    SCHEDULE_TOPIC_XXXX instead.
+    SCHEDULE_TOPIC_XXXX instead. On a RabbitMQ node: messages that the delayed-message plug-in holds.
     """
+    from mqstore.places import find_store
     from mqstore.report.queues import timers_table
     from mqstore.rocketmq.store.timers import TIMER_NAMES, Timers
+    from mqstore.stores.rocketmq import RocketMQ
 
     if state not in (None, *TIMER_STATES):
         raise UsageError(f"--state {state} is not a state; the states are waiting, delivered, recalled and unknown")
-    opened = open_store(store, config, _NO_TIMERS)
+    place = find_store(store)
+    if place.family == "rabbitmq":
+        if topic is not None or config is not None:
+            raise UsageError(f"--topic and --config do not apply to a RabbitMQ store, which {store} is")
+        return _delayed(out, place, state)
+    opened = RocketMQ.at(place, config=config)
     opened.require_directory_for("the list of timer messages")
     found = Timers(opened)
     states: Counter[str] = Counter()
@@ -313,9 +361,41 @@ def timers(
     return 1 if found.unread or found.file_findings else 0
 
 
+def _delayed(out: Output, place: StorePlace, state: str | None) -> int:
+    """List the messages that the plug-in for delayed messages of a RabbitMQ node holds."""
+    from mqstore.rabbitmq.definitions.node_directory import node_directory
+    from mqstore.rabbitmq.delayed import DELAYED_NAMES, PLUGIN, delayed_of
+    from mqstore.report.queues import delayed_table
+    from mqstore.stores.rabbitmq import RabbitMQ
+
+    store = RabbitMQ.at(place)
+    tables = delayed_of(store)
+    states: Counter[str] = Counter()
+    every = (message.row() for table in tables for message in table.messages)
+    rows = _counting((row for row in every if state in (None, row["state"])), states, Counter(), frozenset())
+    undecoded = sum(message.stored is None for table in tables for message in table.messages)
+    if out.is_text:
+        out.show((delayed_table(rows),))
+        total = sum(states.values())
+        out.line(f"{count(total, 'message')}: {_by_state(states)}" if total else "no delayed messages of a plug-in", style="bold")
+    else:
+        out.records(DELAYED_NAMES, rows)
+    damage = [item for table in tables for item in table.damage]
+    for item in damage:
+        out.note(f"{item.file} at {item.offset}: {item.detail}")
+    if any(table.messages for table in tables):
+        out.note(f"a node of the name in the column node delivers them when they are due, if the plug-in {PLUGIN} is enabled")
+    if undecoded:
+        out.note(f"{count(undecoded, 'message')}: what is stored is not a message; its bytes are shown as they are")
+    if node_directory(store.directory) is None:
+        out.note(f"whether a plug-in delays messages cannot be told without the data directory of the node, which {place.path} is not in")
+        return 1
+    return 1 if damage or undecoded else 0
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20", panel="Read")(queue)
-    verb(app, example="topics /backup/store --view recovered", panel="Read")(topics)
-    verb(app, example="groups /backup/store -g billing", panel="Read", short_quiet=False)(groups)
-    verb(app, example="timers /backup/store --state waiting", panel="Read")(timers)
+    verb(app, example="queue /backup/store orders 0 --from 1000 -n 20")(queue)
+    verb(app, example="topics /backup/store --view recovered")(topics)
+    verb(app, example="groups /backup/store -g billing")(groups)
+    verb(app, example="timers /backup/store --state waiting")(timers)

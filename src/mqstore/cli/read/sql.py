@@ -146,5 +146,4 @@ def register(app: typer.Typer) -> None:
     verb(
         app,
         example='sql /backup/store "SELECT topic, count(*) AS messages FROM messages WHERE queue_id = 1 GROUP BY topic"',
-        panel="Read",
     )(sql)

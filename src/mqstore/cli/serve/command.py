@@ -10,7 +10,7 @@ import typer
 from mqstore.cli.common.arguments import BrokerVersion, Config, Tls, ViewName, option
 from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
-from mqstore.cli.serve.fast_start import ServeOptions, run
+from mqstore.cli.serve.running import ServeOptions, run
 
 Served = Annotated[
     Path,
@@ -35,7 +35,7 @@ def serve(
     ] = False,
     as_version: Annotated[
         BrokerVersion | None,
-        option("--as-version", help="The broker version that clients see; default: that of the store, 4.9.3 for a new one."),
+        option("--for", "--as-version", help="The broker version that clients see; default: that of the store, 4.9.3 for a new one."),
     ] = None,
     address: Annotated[
         str | None, option("--address", metavar="IP:PORT", help="The address advertised to clients, if it is not --listen.")
@@ -114,4 +114,4 @@ def serve(
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="serve /data/store --auto-create-topics", panel="Serve")(serve)
+    verb(app, example="serve /data/store --auto-create-topics")(serve)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mqstore.cli.common.arguments import STORE_HELP, AtTime, Tls, at_microseconds, option, path
+from mqstore.cli.common.arguments import STORE_HELP, AtTime, ConsoleTls, at_microseconds, option, path
 from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
@@ -34,7 +34,7 @@ def console(
         bool,
         typer.Option("--allow-writes", help="Allow replaying messages to the targets of --replay-to; the stores shown stay read-only."),
     ] = False,
-    tls: Annotated[Tls | None, option("--tls", help="`enforcing` if there is a --tls-cert; a console has no permissive mode.")] = None,
+    tls: Annotated[ConsoleTls | None, option("--tls", help="Default: enforcing if there is a --tls-cert.")] = None,
     tls_cert: Annotated[str | None, option("--tls-cert", metavar="FILE", help="Serve https with this certificate, PEM.")] = None,
     tls_key: Annotated[str | None, option("--tls-key", metavar="FILE", help="Its key, PEM; default: in the file of --tls-cert.")] = None,
     tls_client_ca: Annotated[
@@ -66,8 +66,6 @@ def console(
     if token is None and not loopback:
         token = new_token()
     mode = tls_mode(None if tls is None else tls.value, tls_cert, tls_key, tls_client_ca)
-    if mode == "permissive":
-        raise UsageError("a console cannot serve http and https on one port; use --tls enforcing")
     if mode == "disabled":
         tls_cert = tls_key = tls_client_ca = None
     settings = Settings(
@@ -104,4 +102,4 @@ def console(
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="console /backup/store /var/lib/rabbitmq/mnesia/rabbit@a", panel="Serve")(console)
+    verb(app, example="console /backup/store /var/lib/rabbitmq/mnesia/rabbit@a")(console)

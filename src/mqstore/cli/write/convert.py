@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option
-from mqstore.cli.common.command import verb
+from mqstore.cli.common.command import refuse_rocketmq, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.report.written import converted_parts
@@ -58,6 +58,8 @@ def convert(
     from mqstore.jobs.convert import convert as run
     from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 
+    if isinstance(store, Path):
+        refuse_rocketmq(store, "`mqstore rebuild STORE --to OUT --for VERSION` makes a store for another version of RocketMQ")
     if target is None and queue_version is None:
         raise UsageError("say which version of RabbitMQ will read the new directory, for example --for 4.3; or give --queue-version 1 or 2")
     if queue_version not in (1, 2, None):
@@ -87,4 +89,4 @@ def convert(
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="convert /backup/msg_stores --to /data/msg_stores --for 4.3", panel="On Spark")(convert)
+    verb(app, example="convert /backup/msg_stores --to /data/msg_stores --for 4.3")(convert)

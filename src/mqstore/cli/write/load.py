@@ -192,4 +192,4 @@ def _print_result(out: Output, root: Path, new: bool, source: Source, skip: int,
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="load /data/store --from messages.jsonl --create", panel="Write")(load)
+    verb(app, example="load /data/store --from messages.jsonl --create")(load)

@@ -28,7 +28,7 @@ def put(
     out: Output,
     store: WritableStore,
     topic: Annotated[str, option("--topic", "-t", help="The topic.")],
-    queue_id: Annotated[int, typer.Option("--queue", "-q", metavar="N", min=0, help="The queue id.")] = 0,
+    queue_id: Annotated[int, typer.Option("--queue", metavar="N", min=0, help="The queue id.")] = 0,
     body: Annotated[
         str | None, option("--body", metavar="TEXT", help="The body; without this and --body-file it is read from standard input.")
     ] = None,
@@ -149,4 +149,4 @@ def _print_result(out: Output, row: dict[str, Any], topic: str) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="put /data/store -t orders -k o-17 --body paid --create", panel="Write", short_quiet=False)(put)
+    verb(app, example="put /data/store -t orders -k o-17 --body paid --create")(put)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from mqstore.cli.common.arguments import Config, QueueNames, ReaderThreads, Store, option
+from mqstore.cli.common.arguments import AssumeDefaults, Config, QueueNames, ReaderThreads, StoreInPlace, option
 from mqstore.cli.common.command import FamilyOptions, family_options, open_either, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
@@ -24,7 +24,7 @@ NAMES = ("number", "step", "file", "offset", "length", "why", "otherwise", "loss
 class RepairOptions:
     """Options of `repair`."""
 
-    family_options: ClassVar[FamilyOptions] = family_options(rocketmq=("threads", "config"), rabbitmq=("names",))
+    family_options: ClassVar[FamilyOptions] = family_options(rocketmq=("threads", "config", "assume_defaults"), rabbitmq=("names",))
 
     plan: Annotated[bool, typer.Option("--plan", help="List the changes and make none; the default.")] = False
     apply: Annotated[bool, typer.Option("--apply", help="Make the changes, after the undo journal is on disk.")] = False
@@ -32,9 +32,10 @@ class RepairOptions:
     journal: Annotated[
         Path | None, option("--journal", metavar="DIR", help="The undo journal, a directory outside the store; default: STORE.undo.")
     ] = None
-    only: Annotated[str | None, option("--only", metavar="N,…", help="Only these steps of the plan.")] = None
+    only: Annotated[str | None, option("--only", metavar="N,…", help="With --apply: only these steps of the plan.")] = None
     threads: ReaderThreads = None
     config: Config = None
+    assume_defaults: AssumeDefaults = False
     names: QueueNames = None
 
     def numbers(self) -> frozenset[int] | None:
@@ -43,13 +44,15 @@ class RepairOptions:
             raise UsageError("--plan, --apply and --undo exclude each other")
         if self.undo and self.only is not None:
             raise UsageError("--undo takes back the whole repair; --only does not apply to it")
+        if self.only is not None and not self.apply:
+            raise UsageError("--only chooses the steps that --apply takes; add --apply, or leave --only out for the whole plan")
         try:
             return None if self.only is None else frozenset(int(part) for part in self.only.split(","))
         except ValueError:
             raise UsageError(f"--only {self.only!r} is not a list of numbers, such as 1,3") from None
 
 
-def repair(out: Output, store: Store, options: RepairOptions) -> int:
+def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
     """Repair a store in place: list the changes, make them, or take them back. Without --apply or --undo nothing is changed.
 
     No broker may have the store. An interrupted --apply or --undo goes on when the same command is run again.
@@ -66,7 +69,7 @@ def repair(out: Output, store: Store, options: RepairOptions) -> int:
             out.report(undone.as_dict())
         return 0
     if options.apply:
-        report = found.apply(only)
+        report = found.apply(only, assume_defaults=options.assume_defaults)
         _show_report(out, found, report)
         return 0 if report.ok else 1
     if out.is_text:
@@ -86,12 +89,28 @@ def _show_plan(out: Output, found: Repair, store: object) -> None:
         out.line()
         out.line(f"{number:>3}  {step.kind}, {where}" + ("" if step.possible else ": cannot be repaired"))
         out.line(f"     {step.why}.")
-        out.line(f"     Otherwise, of a {found.broker}: {step.otherwise}.")
+        out.line(f"     {_otherwise(found.broker, step.otherwise)}.")
         if step.possible:
-            out.line(f"     Lost by it: {step.loss or 'nothing'}.")
+            out.line(f"     Cost: {step.loss or 'nothing'}.")
     out.line()
-    if any(step.possible for step in found.steps):
-        out.next_step("make the changes; `--undo` takes them back.", command("mqstore", "repair", store, "--apply"))
+    apply = ("mqstore", "repair", store, "--apply")
+    if any(step.possible and step.assumes for step in found.steps):
+        out.next_step(
+            "make the changes, with the default that is assumed or with the broker's own configuration; `--undo` takes them back.",
+            command(*apply, "--assume-defaults"),
+            command(*apply, "--config", "broker.conf"),
+        )
+    elif any(step.possible for step in found.steps):
+        out.next_step("make the changes; `--undo` takes them back.", command(*apply))
+
+
+def _otherwise(broker: str, what: str) -> str:
+    """Return the sentence of what a broker does without a step.
+
+    >>> _otherwise("broker", "it stops here"), _otherwise("node", "the queue is lost")
+    ('Without this step the broker stops here', 'Without this step: the queue is lost')
+    """
+    return f"Without this step the {broker} {what.removeprefix('it ')}" if what.startswith("it ") else f"Without this step: {what}"
 
 
 def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
@@ -115,4 +134,4 @@ def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    verb(app, example="repair /data/store --plan", panel="Write")(repair)
+    verb(app, example="repair /data/store --plan")(repair)

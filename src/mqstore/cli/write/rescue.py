@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import option
-from mqstore.cli.common.command import verb
+from mqstore.cli.common.command import refuse_rocketmq, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.report.parts import Findings
@@ -61,11 +61,13 @@ def rescue(
     users: Annotated[bool, typer.Option("--users", help="Include users, with their password hashes, and permissions.")] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
 ) -> int:
-    """Prepare a node's classic queues and definitions for a new node of any version, with the steps to take.
+    """Prepare a node's queues, streams and definitions for a new node of any version, with the steps to take.
 
-    OUT gets msg_stores, definitions.json and STEPS.md, which has the exact commands. The old data directory is not changed. Quorum queues
-    and streams are named and not carried over. Exit status 1 if anything is damaged or missing, or would be deleted by the new node.
+    OUT gets msg_stores, definitions.json and STEPS.md, which has the exact commands. The old data directory is not changed. Messages of
+    quorum queues and streams are replayed by a command in STEPS.md. Exit status 1 if anything is damaged or missing, or would be
+    deleted by the new node.
     """
+    refuse_rocketmq(data, "`mqstore diagnose STORE` says whether a RocketMQ broker starts on it, and what to run")
     if check is not None:
         if in_place:
             raise UsageError("with --in-place there are no definitions to import, so --check has nothing to compare; leave one of them out")
@@ -92,9 +94,15 @@ def _print(out: Output, report: RescueReport) -> None:
     kinds = [f"{len(rows[kind]):,} {kind}" for kind in ("vhosts", "queues", "exchanges", "bindings", "policies")]
     out.line(f"Rescued for RabbitMQ {report.version}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions: {', '.join(kinds)}.")
+    if sent := sum(report.replayed.values()):
+        out.line(f"{count(sent, 'message')} of quorum queues and streams: STEPS.md sends them to the new node with `mqstore replay`.")
     _print_left_out(out, report)
     for name in out.first(report.others, SHOWN):
         out.line(f"Not carried over: {name}.")
+    for plugin, names in report.plugins.items():
+        out.line(f"Needs the plug-in {plugin}: {', '.join(names[:SHOWN])}{' …' if len(names) > SHOWN else ''}.")
+    for node, number in report.delayed.items():
+        out.line(f"Not carried over: {count(number, 'delayed message')} of node {node}; `mqstore timers` lists them.")
     for name in out.first(report.added, SHOWN):
         out.line(f"Not in the metadata, named by its directory: queue {name}.")
     _print_unknown(out, report.unknown, "No definition leads to it, a node would delete it")
@@ -173,4 +181,4 @@ def _print_check(out: Output, found: NodeCheck) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    verb(app, example="rescue /var/lib/rabbitmq/mnesia/rabbit@host --to rescued --for 4.3", panel="Read")(rescue)
+    verb(app, example="rescue /var/lib/rabbitmq/mnesia/rabbit@host --to rescued --for 4.3")(rescue)

@@ -37,7 +37,10 @@ Sync = Annotated[bool, typer.Option("--sync", help="Wait for the disk after each
 AsWriter = Annotated[
     str | None,
     option(
-        "--as", metavar="VERSION", help="The broker version whose rules apply, 4.3.0 to 5.5.0; by default the one that the files suggest."
+        "--for",
+        "--as",
+        metavar="VERSION",
+        help="The broker version whose rules apply, 4.3.0 to 5.5.0; by default the one that the files suggest.",
     ),
 ]
 
@@ -78,10 +81,14 @@ class StoreTarget:
 
 def open_target(out: Output, target: StoreTarget) -> tuple[MessageStore, bool]:
     """Open the store; return it and whether it is new. What recovery discarded is printed as notes."""
+    from mqstore.rocketmq.config import broker_config
+    from mqstore.rocketmq.config.broker_paths import refuse_second_log
     from mqstore.rocketmq.engine.message_store import MessageStore
 
     settings = target.settings()
     root, new = target.root()
+    if target.config is not None:
+        refuse_second_log(broker_config.load(target.config), root)
     store = MessageStore.open(root, settings)
     for note in store.notes:
         out.note(f"recovery as {store.version}: {note}")
@@ -95,6 +102,8 @@ def refusal(status: PutStatus, detail: str, version: str) -> MqstoreError:
 
 class StoppedError(MqstoreError):
     """The work was interrupted. The message says how far it got."""
+
+    exit_status = 130
 
 
 class Interrupts:

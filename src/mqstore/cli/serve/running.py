@@ -1,13 +1,4 @@
-"""The body of `serve`, without the machinery of the command line, whose import would delay the start of a broker.
-
-`parse_serve_options` reads the command lines that it knows word for word. All others, those with mistakes and `--help` among them, are
-left to the full parser.
-
-    >>> parse_serve_options(["--listen", "127.0.0.1:0", "store", "--read-only"])
-    ServeOptions(store='store', listen='127.0.0.1:0', read_only=True)
-    >>> parse_serve_options(["store", "--help"]) is None
-    True
-"""
+"""The process of `serve`: the broker over a store until Ctrl-C, the line that says that it is ready, its log."""
 
 from __future__ import annotations
 
@@ -19,25 +10,19 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
 
     from mqstore.broker.server import Broker
 
-FORMATS = ("text", "json", "jsonl", "csv")
-VERSIONS = ("4.9.3", "5.3.3")
-VIEWS = ("recovered", "disk")
-TLS_MODES = ("disabled", "permissive", "enforcing")
-
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of `serve`; on the command line they have the same names, with dashes."""
+    """The options of `serve`."""
 
     store: str
     listen: str = "127.0.0.1:9876"
@@ -61,44 +46,9 @@ class ServeOptions:
     quiet: bool = False
     verbose: bool = False
 
-    def __repr__(self) -> str:
-        given = [f"{each.name}={value!r}" for each in fields(self) if (value := getattr(self, each.name)) != each.default]
-        return f"ServeOptions({', '.join(given)})"
-
-
-_SHORT = {"-o": "--output", "-q": "--quiet", "-v": "--verbose"}
-_CHOICES = {"output": FORMATS, "as_version": VERSIONS, "view": VIEWS, "tls": TLS_MODES}
-
-
-def parse_serve_options(arguments: Sequence[str]) -> ServeOptions | None:
-    """Parse the words after `serve`; return None if they need the full parser."""
-    known = {f"--{each.name.replace('_', '-')}": each for each in fields(ServeOptions) if each.name != "store"}
-    given: dict[str, Any] = {}
-    words = iter(arguments)
-    for word in words:
-        name, sign, value = word.partition("=")
-        found = known.get(_SHORT.get(name, name))
-        if found is None:
-            if word.startswith("-") or "store" in given or not word:
-                return None
-            given["store"] = word
-            continue
-        if found.type == "bool":
-            if sign:
-                return None
-            given[found.name] = True
-            continue
-        text = value if sign else next(words, None)
-        if text is None or text.startswith("-") or text not in _CHOICES.get(found.name, (text,)):
-            return None
-        given[found.name] = text
-    return ServeOptions(**given) if "store" in given else None
-
 
 def run(options: ServeOptions) -> int:
     """Serve until Ctrl-C or SIGTERM. Raises MqstoreError if the broker cannot start."""
-    # no matrices are multiplied here; numpy imports faster if it does not start threads for that
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from mqstore.broker.runtime.settings import Settings
     from mqstore.broker.server import Broker
     from mqstore.errors import UsageError
@@ -111,6 +61,10 @@ def run(options: ServeOptions) -> int:
         from mqstore.rocketmq.config import broker_config
 
         named = broker_config.load_properties(Path(options.config))
+        if not options.read_only:
+            from mqstore.rocketmq.config.broker_paths import refuse_second_log
+
+            refuse_second_log(broker_config.load(Path(options.config)), Path(options.store))
     settings = Settings().with_broker(named)
     settings = replace(
         settings,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore import kernels as _kernels  # noqa: F401 (fails at once, with a sentence, where they are not compiled)
@@ -67,6 +66,8 @@ def open(
     now: RabbitMQ: microseconds since 1970; a message whose time to live has passed by then is reported as expired.
     Raises CannotOpenError, NotAStoreError, UnsupportedError. Changes nothing.
     """
+    from pathlib import Path
+
     from mqstore.files.location import as_location
     from mqstore.stores import open_store
 

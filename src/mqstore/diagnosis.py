@@ -55,12 +55,26 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """A command that can be run next, for `why`. keeps: how many messages there are after it; None if only its plan shows it."""
+
+    next: str
+    why: str
+    keeps: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"command": self.next, "why": self.why, "keeps": self.keeps}
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The answer. version: of the broker that is asked about; rules: the version whose rules answer.
 
     loses: messages that are in the files, or that only a queue entry is left of, and that the broker does not deliver.
     redelivers: messages that consumers get although they had them. changes: what the broker does to the files, a sentence each.
     harmless: whether nothing of that can be noticed by a client. unknown: what cannot be determined. next: a command line, for `why`.
+    ways: the possible next commands, best first.
+    without: why it is not known what is kept, as the predicate of a sentence; empty if everything that messages are in was read.
     """
 
     store: str
@@ -76,6 +90,8 @@ class Diagnosis:
     harmless: bool = True
     unknown: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    without: str = ""
+    ways: tuple[Way, ...] = ()
 
     @property
     def headline(self) -> str:
@@ -89,10 +105,12 @@ class Diagnosis:
             parts.append(f"loses {_messages(self.loses)}")
         if self.redelivers:
             parts.append(f"delivers {_messages(self.redelivers)} again")
+        if self.without:
+            lead = f"it {' and '.join(parts)}, and what else" if parts else "what"
+            return f"{who} starts on {self.store}; {lead} it keeps {self.without}."
         if not parts:
-            kept = "keeps every message" if self.harmless else "keeps every message, but not everything is as it was"
-            parts.append(f"{kept}{', as far as is known' if self.unknown else ''}")
-        return f"{who} starts on {self.store}; it {' and '.join(parts)}."
+            parts.append("keeps every message" if self.harmless else "keeps every message, but not everything is as it was")
+        return f"{who} starts on {self.store}; it {' and '.join(parts)}{', as far as is known' if self.unknown else ''}."
 
     @property
     def status(self) -> int:
@@ -115,6 +133,7 @@ class Diagnosis:
             "why": self.why,
             "changes": list(self.changes),
             "unknown": list(self.unknown),
+            "ways": [way.as_dict() for way in self.ways or (Way(self.next, self.why),)],
             "evidence": [item.as_dict() for item in self.evidence],
         }
 

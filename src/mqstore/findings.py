@@ -68,6 +68,7 @@ class Kind(StrEnum):
     TORN_RECORD = "torn-record"  # the last record of the log is incomplete
     ZEROED = "zeroed"  # zeros where records must have been
     MISSING_FILE = "missing-file"  # a file between two others of a file queue is missing
+    ABSENT_PART = "absent-part"  # a part of the store that others show to have been there, and that is not
     WRONG_SIZE = "wrong-size"  # a file whose length differs from that of its file queue
     STRAY_FILE = "stray-file"  # a file or directory that does not belong in a store
     UNREADABLE = "unreadable"  # the operating system refused or failed to read a file, or a path is not the store that it should be
@@ -94,6 +95,7 @@ class Kind(StrEnum):
     BAD_TERM = "bad-term"  # a stored message is invalid, or not the one (id, size) that its entry announces
     BAD_STORE_RECORD = "bad-store-record"  # bytes of a message store file that are not a record
     MISSING_BODY = "missing-body"  # an index entry whose message is in no message file
+    MISSING_PART = "missing-part"  # a message file or a queue's directory that the lists of a clean stop name, and that is not there
     BAD_SIDE_FILE = "bad-side-file"  # recovery.dets, clean.dot, an .ets or a Mnesia file that cannot be read as one
     # RabbitMQ: streams
     BAD_CHUNK = "bad-chunk"  # bytes of a stream's segment that are not a chunk, or a chunk that does not match its checksum or counts
@@ -156,6 +158,7 @@ _TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
     Kind.TORN_RECORD: (Subject.BYTES, False, Reaction.MENDS, Remedy.BROKER),
     Kind.ZEROED: (Subject.BYTES, True, Reaction.STOPS, Remedy.REBUILD),
     Kind.MISSING_FILE: (Subject.FILE, True, Reaction.STOPS, Remedy.REBUILD),
+    Kind.ABSENT_PART: (Subject.FILE, True, Reaction.DROPS, Remedy.BACKUP),
     Kind.WRONG_SIZE: (Subject.FILE, False, Reaction.REFUSES, Remedy.REPAIR),
     Kind.STRAY_FILE: (Subject.OTHER, False, Reaction.PASSES, Remedy.REPAIR),
     Kind.UNREADABLE: (Subject.FILE, False, Reaction.UNKNOWN, Remedy.BACKUP),
@@ -178,6 +181,7 @@ _TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
     Kind.BAD_TERM: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_STORE_RECORD: (Subject.BYTES, True, Reaction.STOPS, Remedy.REPAIR),
     Kind.MISSING_BODY: (Subject.MESSAGE, True, Reaction.DROPS, Remedy.BACKUP),
+    Kind.MISSING_PART: (Subject.NODE, True, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_SIDE_FILE: (Subject.OTHER, False, Reaction.MENDS, Remedy.BROKER),
     Kind.BAD_CHUNK: (Subject.BYTES, True, Reaction.STOPS, Remedy.BACKUP),
     Kind.BAD_BATCH: (Subject.MESSAGE, True, Reaction.SERVES, Remedy.BACKUP),
@@ -205,6 +209,7 @@ class Verdict(StrEnum):
     UNREACHABLE = "unreachable"
     DAMAGED = "damaged"
     DUPLICATE = "duplicate"
+    UNPROVED = "unproved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +298,8 @@ class Report(Shown):
 
     affected: number of messages that the findings are about, each counted once. gone: messages of which only a queue entry is left;
     they are affected, and not among those that were checked. cautions: what does not work although nothing is damaged; the headline
-    says it. runs_on, why: where it ran, and why there; empty if there was no choice. advice: what to do next.
+    says it. without: where most of the answer depends on a part that is not there, the predicate of a sentence about it; empty otherwise.
+    runs_on, why: where it ran, and why there; empty if there was no choice. advice: what to do next.
     """
 
     store: str
@@ -305,6 +311,7 @@ class Report(Shown):
     affected: int = 0
     gone: int = 0
     cautions: tuple[str, ...] = ()
+    without: str = ""
     runs_on: str = field(default="", compare=False)
     why: str = field(default="", compare=False)
     advice: Advice | None = field(default=None, compare=False)
@@ -326,6 +333,8 @@ class Report(Shown):
             findings = _count(len(self.damage), "finding")
             some = f"{self.affected:,} of {_count(self.total, 'message')} affected"
             return f"Damaged: {some if self.affected else 'no message is known to be affected'}; {findings}."
+        if self.without:
+            return f"Whether messages are damaged {self.without}; nothing of what is here is."
         if self.cautions:
             return f"Nothing is damaged, but {'; '.join(self.cautions)}."
         return "Intact: nothing is damaged." if self.coverage.complete else "No damage was found; not everything could be checked."
@@ -337,7 +346,8 @@ class Report(Shown):
 
     @property
     def ok(self) -> bool:
-        return not self.damage
+        """Whether what the answer depends on is there, and nothing is damaged."""
+        return not self.damage and not self.without
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `verify -o json` prints."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.archive import UnpackedArchive, is_packed
+from mqstore.files.archive import UnpackedArchive, added_by_mac, packed_file
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
@@ -20,15 +21,26 @@ from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 from mqstore.store import Family, StorePlace
 
 _LEVELS = 3
-_MOST_DIRECTORIES = 300
-_MOST_NAMED = 3
+_MOST_DIRECTORIES = 300  # of a level
+_MOST_ENTRIES = 10_000  # of a directory
+_MOST_NAMED = 10
 _RABBITMQ = ("msg_stores", "msg_store_persistent", "msg_store_transient", "queues", "recovery.dets")
 
 
-def find_store(path: Location, family: Family | None = None) -> StorePlace:
-    """Recognize the store at a path; an archive is unpacked. family: the only one that will do.
+class SeveralStoresError(NotAStoreError):
+    """There are several stores below a path. places: those stores; complete: whether all of its directories were looked at."""
 
-    Raises CannotOpenError, NotAStoreError or UnsupportedError, each with the next step.
+    def __init__(self, sentence: str, places: Sequence[StorePlace], complete: bool) -> None:
+        super().__init__(sentence)
+        self.places = tuple(places)
+        self.complete = complete
+
+
+def find_store(path: Location, family: Family | None = None) -> StorePlace:
+    """Recognize the store at a path, or the only one below it; an archive is unpacked. family: the only one that will do.
+
+    A directory in an archive is named `ARCHIVE/DIRECTORY`. Raises CannotOpenError, NotAStoreError, SeveralStoresError or UnsupportedError,
+    each with the next step.
     """
     place = _recognized(path)
     if family == "rocketmq" != place.family:
@@ -41,27 +53,56 @@ def find_store(path: Location, family: Family | None = None) -> StorePlace:
 def _recognized(path: Location) -> StorePlace:
     keep = None
     root = path
-    if isinstance(path, Path) and is_packed(path):
-        keep = UnpackedArchive(path)
-        root = keep.store_root()
+    packed = packed_file(path) if isinstance(path, Path) else None
+    if packed is not None:
+        keep = UnpackedArchive(packed)
+        root = keep.store_root() if packed == path else keep.store_root() / Path(path).relative_to(packed)
     try:
         directory = open_place(root)
     except MqstoreError as error:
         if keep is None:
             raise
         # the path of the unpacked file is about to vanish
-        raise type(error)(f"{path} is unpacked, but {str(error).removeprefix(f'{keep.root}/')}") from None
+        raise type(error)(f"{packed} is unpacked, but {str(error).removeprefix(f'{keep.root}/')}") from None
+    place = _at(path, root, directory, keep)
+    if place is None:
+        place = _below(path, root, directory, keep)
+    if place.family == "rabbitmq" and not isinstance(place.root, Path):
+        raise UnsupportedError(
+            f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
+        )
+    return place
+
+
+def _at(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace | None:
+    """Return the store at a root, or in its `store`. path: as given; that of a store in an archive stays."""
     if looks_like_rocketmq(directory):
         return StorePlace("rocketmq", path, root, keep)
     if directory.is_directory("store") and looks_like_rocketmq(open_directory(root / "store")):
         return StorePlace("rocketmq", path if keep else root / "store", root / "store", keep)
-    if not looks_like_rabbitmq(directory):
-        raise _not_a_store(path, directory)
-    if not isinstance(directory.root, Path):
-        raise UnsupportedError(
-            f"{path} is a RabbitMQ message store at a URL, and only RocketMQ stores can be read from URLs; copy it first"
-        )
-    return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
+    if looks_like_rabbitmq(directory):
+        return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
+    return None
+
+
+def _below(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace:
+    """Return the only store below a root. Raises SeveralStoresError, NotAStoreError, UnsupportedError."""
+    stores: list[Path] = []
+    complete = True
+    if not _is_part(directory) and isinstance(root, Path) and root.is_dir():
+        stores, complete = _stores_below(root)
+    named = [(path / each.relative_to(root).as_posix(), each) for each in stores]
+    places = [place for name, each in named if (place := _at(name, each, ReadOnlyDirectory(each), keep)) is not None]
+    if not places:
+        raise _not_a_store(path, directory, keep)
+    if len(places) == 1 and complete:
+        return places[0] if keep is None else replace(places[0], path=path)
+    names = ", ".join(str(place.path) for place in places[:_MOST_NAMED])
+    more = f" and {len(places) - _MOST_NAMED:,} more" if len(places) > _MOST_NAMED else ""
+    seen = "" if complete else f", and has more directories than the {_MOST_DIRECTORIES} of a level that are looked at"
+    many = "store" if len(places) == 1 else "stores"
+    sentence = f"{path} is not one store: it contains {len(places):,} {many}{seen}: {names}{more}; give the path of one"
+    raise SeveralStoresError(f"{sentence}, or `mqstore inspect {path}` for the messages in each", places, complete)
 
 
 def open_rocketmq(
@@ -77,7 +118,17 @@ def open_rocketmq(
     return RocketMQStore.at(place, config=None if config is None else Path(config))
 
 
-def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError | UnsupportedError:
+def _is_part(directory: ReadOnlyDirectory) -> bool:
+    """Return whether a directory has parts of one store, so that no other is looked for below it."""
+    names = {entry.name for entry in directory.entries()}
+    return bool(names & set(_RABBITMQ)) or is_tier(names) or any(_is_store_file(name) for name in names)
+
+
+def _is_store_file(name: str) -> bool:
+    return name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) or (name.isdigit() and len(name) == 20)
+
+
+def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> NotAStoreError | UnsupportedError:
     names = {entry.name for entry in directory.entries()}
     if names & set(_RABBITMQ) or any(name.endswith((".rdq", ".idx", ".qi", ".qs", ".jif")) for name in names):
         return UnsupportedError(
@@ -92,28 +143,30 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory) -> NotAStoreError
         return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")
     if not names:
         return NotAStoreError(f"{path} is empty; give the directory that contains commitlog/ or msg_stores/")
-    below = _stores_below(path) if isinstance(path, Path) and path.is_dir() else []
-    if below:
-        places = ", ".join(str(place) for place in below[:_MOST_NAMED])
-        advice = f"{'a store is' if len(below) == 1 else 'stores are'} at {places}{' and elsewhere' if len(below) > _MOST_NAMED else ''}"
-    else:
-        advice = "give the directory that does"
-    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; {advice}")
+    if keep is not None and (inner := keep.packed_members()):
+        held = f"{inner[0]}{f' and {len(inner) - 1:,} more' if len(inner) > 1 else ''}"
+        sentence = f"{path} contains an archive, {held}, and archives in archives are not opened"
+        return NotAStoreError(f"{sentence}: unpack it, and give the inner one")
+    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; give the directory that does")
 
 
-def _stores_below(root: Path) -> list[Path]:
-    """Return the stores in the directories at most `_LEVELS` below root; of very many directories, only the first are looked at."""
+def _stores_below(root: Path) -> tuple[list[Path], bool]:
+    """Return the stores in the directories at most `_LEVELS` below root, and whether all of these directories were looked at."""
     found: list[Path] = []
+    complete = True
     level = [root]
     for _ in range(_LEVELS):
         inner: list[Path] = []
         for place in level:
             with contextlib.suppress(OSError), os.scandir(place) as scan:
-                inner += sorted(Path(entry) for entry in islice(scan, _MOST_DIRECTORIES) if entry.is_dir(follow_symlinks=False))
+                names = list(islice(scan, _MOST_ENTRIES + 1))
+                complete = complete and len(names) <= _MOST_ENTRIES
+                inner += sorted(Path(entry) for entry in names if entry.is_dir(follow_symlinks=False) and not added_by_mac(entry.name))
+        complete = complete and len(inner) <= _MOST_DIRECTORIES
         level = []
         for place in inner[:_MOST_DIRECTORIES]:
             with contextlib.suppress(CannotOpenError):
                 directory = ReadOnlyDirectory(place)
                 is_store = looks_like_rocketmq(directory) or looks_like_rabbitmq(directory)
                 (found if is_store else level).append(place)
-    return found
+    return found, complete

@@ -2,11 +2,13 @@
 A file that is compressed by itself (.gz, .bz2, .xz, .zst) is unpacked there, too.
 
 Holes stay holes: blocks of zeros are not written, so the 420 MB index file of a small store takes only the space of its data. What is
-made of each member, and what is refused: see `UnpackedTree`.
+made of each member, and what is refused: see `UnpackedTree`. What a Mac adds for itself beside the files, `__MACOSX` and `._…`, is
+unpacked, and passed over when the store is looked for.
 """
 
 from __future__ import annotations
 
+import atexit
 import bz2
 import contextlib
 import errno
@@ -55,28 +57,54 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def is_packed(path: str | os.PathLike[str] | Url) -> bool:
-    """Return whether a path leads to an archive or a compressed file, going by its name."""
+def packed_file(path: str | os.PathLike[str] | Url) -> Path | None:
+    """Return the archive or compressed file, going by its name, that a path leads to or, as `ARCHIVE/DIRECTORY`, into; None without one."""
     path = Path(str(path))
-    return path.name.lower().endswith((*SUFFIXES, *_COMPRESSED)) and path.is_file()
+    return next((each for each in (path, *path.parents) if each.name.lower().endswith((*SUFFIXES, *_COMPRESSED)) and each.is_file()), None)
+
+
+def is_packed(path: str | os.PathLike[str] | Url) -> bool:
+    """Return whether a path leads to, or into, an archive or a compressed file."""
+    return packed_file(path) is not None
+
+
+_MAGICS = {b"PK": ".zip", b"\x28\xb5\x2f\xfd": ".tar.zst"}  # tarfile knows the others by themselves
+ON_STANDARD_INPUT = "standard-input"
+
+
+def spooled(stream: IO[bytes]) -> Path:
+    """Write an archive that can only be read once to a temporary file, which is removed when the process ends. Raises CannotOpenError."""
+    head = stream.read(4)
+    if not head:
+        raise CannotOpenError("standard input is empty; `-` reads a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of a store from it")
+    suffix = next((suffix for magic, suffix in _MAGICS.items() if head.startswith(magic)), ".tar")
+    try:
+        root = tempfile.mkdtemp(prefix="mqstore-")
+        atexit.register(remove_own_tree, root, os.getpid())
+        path = Path(root) / f"{ON_STANDARD_INPUT}{suffix}"
+        with path.open("wb") as out:
+            out.write(head)
+            shutil.copyfileobj(stream, out, 1 << 20)
+    except OSError as error:
+        raise TargetError(
+            f"standard input cannot be kept in a temporary file: {error.strerror}; set TMPDIR to a directory with enough space"
+        ) from None
+    return path
+
+
+def added_by_mac(name: str) -> bool:
+    """Return whether a Mac adds a file or directory of this name to archives and foreign disks, for itself.
+
+    >>> added_by_mac("._0.rdq"), added_by_mac("__MACOSX"), added_by_mac(".vhost")
+    (True, True, False)
+    """
+    return name.startswith("._") or name == "__MACOSX"
 
 
 def refuse_packed(path: str | os.PathLike[str] | Url) -> None:
     """Refuse an archive or a compressed file where tasks open the store by its path. Raises CannotOpenError."""
     if is_packed(path):
         raise CannotOpenError(f"{path} is packed: unpack it first, tasks cannot share an unpacked copy")
-
-
-def member_names(archive: Path) -> Iterator[str]:
-    """Yield the names of the members, in the order of the archive; stop where the archive is damaged."""
-    with contextlib.suppress(*_DAMAGED_ARCHIVE, RefusedMemberError, OSError):
-        if archive.name.lower().endswith(".zip"):
-            with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
-                yield from opened.namelist()
-        else:
-            with _tar_stream(archive) as tar:
-                for member in tar:
-                    yield member.name
 
 
 class UnpackedArchive:
@@ -136,10 +164,15 @@ class UnpackedArchive:
             return self._file
         root = self.root
         while True:
-            inner = list(root.iterdir())
+            inner = [each for each in root.iterdir() if not added_by_mac(each.name)]
             if len(inner) != 1 or not inner[0].is_dir() or inner[0].name in ("commitlog", "msg_stores", "vhosts"):
                 return root
             root = inner[0]
+
+    def packed_members(self) -> list[str]:
+        """Return the archives among the files of the outer directory, by name."""
+        root = self.store_root()
+        return sorted(each.name for each in root.iterdir() if is_packed(each)) if root.is_dir() else []
 
     def close(self) -> None:
         """Remove the unpacked files."""
@@ -229,7 +262,7 @@ def _unzip(archive: Path, tree: UnpackedTree) -> None:
     with open_regular_file(archive) as packed, zipfile.ZipFile(packed) as opened:
         tree.expect(len(opened.infolist()))
         for member in opened.infolist():
-            if member.is_dir():
+            if member.is_dir() or _parts(member.filename)[1]:
                 tree.directory(member.filename)
                 continue
             if member.flag_bits & _ENCRYPTED:
@@ -296,7 +329,7 @@ class UnpackedTree:
         self.expect(self.members)
         if self.bytes > MOST_BYTES:
             raise RefusedMemberError(f"its files have more than {MOST_BYTES >> 40} TiB together")
-        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        parts, _ = _parts(name)
         if name.startswith("/") or ".." in parts:
             raise RefusedMemberError(f"member {_shown(name)} would leave the archive's directory")
         if len(parts) > MOST_LEVELS:
@@ -477,6 +510,16 @@ class UnpackedTree:
                 left = further.split("/") + left
                 at = at[:-1]
         return True
+
+
+def _parts(name: str) -> tuple[tuple[str, ...], bool]:
+    """Return the parts of a member's path, and whether its name is that of a directory. Some Windows programs separate them by `\\`.
+
+    >>> _parts("rabbit@HOST-mnesia\\\\msg_stores\\\\"), _parts("a/./b")
+    ((('rabbit@HOST-mnesia', 'msg_stores'), True), (('a', 'b'), False))
+    """
+    separator = "\\" if "\\" in name and "/" not in name else "/"
+    return tuple(part for part in name.split(separator) if part not in ("", ".")), name.endswith(separator)
 
 
 def _shown(name: str) -> str:

@@ -107,8 +107,9 @@ def as_location(path: str | os.PathLike[str], options: Mapping[str, str] | tuple
 
 
 def local_target(to: str | os.PathLike[str]) -> None:
-    """Refuse a URL as a target. Raises TargetError."""
+    """Refuse a URL or the address of a server as a target. Raises TargetError, UsageError."""
     text = os.fspath(to)
+    refuse_address(text, "give a directory; `mqstore replay` sends messages to rocketmq:// and amqp:// addresses")
     # a URL turned into a Path has lost one of its slashes
     if isinstance(to, Url) or is_url(text):
         raise TargetError(
@@ -125,7 +126,7 @@ def refuse_address(text: str, instead: str) -> None:
     Traceback (most recent call last):
         ...
     mqstore.errors.UsageError: localhost:5672 is an address without a scheme; give rocketmq://, amqp:// or amqps:// with it, or \
-./localhost:5672 for a directory of that name
+the full path of a directory of that name
     >>> refuse_address("./localhost:5672", "-"), refuse_address("C:store", "-"), refuse_address("backup:old", "-")
     (None, None, None)
     """
@@ -133,7 +134,7 @@ def refuse_address(text: str, instead: str) -> None:
         raise UsageError(f"{without_password(text)} is not a file or directory; {instead}")
     if _ADDRESS.fullmatch(text):
         shown = without_password(text)
-        raise UsageError(f"{shown} is an address without a scheme; {instead}, or ./{shown} for a directory of that name")
+        raise UsageError(f"{shown} is an address without a scheme; {instead}, or the full path of a directory of that name")
 
 
 def without_password(address: str) -> str:

@@ -15,7 +15,7 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -231,6 +231,7 @@ KEPT_MAPS = 256
 class ReadOnlyDirectory:
     """A store's directory, read by paths relative to it with `/` as separator."""
 
+    remote = False  # True: a URL, whose files have the same identity on each host
     _required: frozenset[str] | None = None
     _unlisted: Mapping[str, str] = MappingProxyType({})
 
@@ -417,9 +418,19 @@ class ReadOnlyDirectory:
         for file in files:
             file.drop(0, file.size)
 
-    def snapshot(self, relatives: list[str]) -> str | None:
-        """Return the state of these files as text, for a reader in another process; None for local files, whose maps never change."""
-        return None
+    def identities(self, relatives: Sequence[str]) -> list[str]:
+        """Return what distinguishes each file from another of its name and size; "" for one that is missing.
+
+        Without mapping them. Of local files it is the inode, which another host may know by another number.
+        """
+        return [self._identity(relative) for relative in relatives]
+
+    def _identity(self, relative: str) -> str:
+        try:
+            status = os.stat(self.path(relative))
+        except OSError:
+            return ""
+        return f"{status.st_dev} {status.st_ino}"
 
     def kept(self, relative: str) -> MappedFile | None:
         """Return the map of a file if `mapped` still keeps it."""

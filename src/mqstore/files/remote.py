@@ -13,12 +13,11 @@ processes that carry it out.
 from __future__ import annotations
 
 import builtins
-import json
 import mmap
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NoReturn
@@ -38,10 +37,10 @@ _INT32 = struct.Struct(">i")
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
-def open_directory(place: str | Location, snapshot: str | None = None) -> ReadOnlyDirectory:
-    """Open the directory at a path or URL. snapshot: for a URL, the state of its files that a plan has seen (`RemoteDirectory.pin`)."""
+def open_directory(place: str | Location) -> ReadOnlyDirectory:
+    """Open the directory at a path or URL."""
     location = as_location(place)
-    return RemoteDirectory(location, snapshot) if isinstance(location, Url) else ReadOnlyDirectory(location)
+    return RemoteDirectory(location) if isinstance(location, Url) else ReadOnlyDirectory(location)
 
 
 def _unbacked_array(size: int) -> tuple[mmap.mmap | None, Bytes]:
@@ -219,7 +218,9 @@ class RemoteFile(MappedFile):
 class RemoteDirectory(ReadOnlyDirectory):
     """A directory behind a URL, listed once."""
 
-    def __init__(self, url: Url, pinned: str | None = None) -> None:
+    remote = True
+
+    def __init__(self, url: Url) -> None:
         self.url = url
         self.root = url  # type: ignore[assignment]
         self.window = window_of(url)
@@ -229,8 +230,6 @@ class RemoteDirectory(ReadOnlyDirectory):
         self._lock = threading.Lock()
         self._blocks: OrderedDict[tuple[str, int, int], Bytes] = OrderedDict()
         self._held = 0
-        if pinned is not None:
-            self.pin(pinned)
 
     def __reduce__(self) -> Any:
         return RemoteDirectory, (self.url,)
@@ -254,8 +253,6 @@ class RemoteDirectory(ReadOnlyDirectory):
                 raise CannotOpenError(f"{self.url} is a file, not a directory; give the store's root directory, archives need a path")
             if listed is None:
                 raise CannotOpenError(f"{self.url} does not exist; give the URL of the directory that holds commitlog/")
-        for relative, (size, _) in self._pinned.items():
-            self._enter(entries, relative, size, False, 0)
         return entries
 
     @staticmethod
@@ -341,15 +338,17 @@ class RemoteDirectory(ReadOnlyDirectory):
 
     # the state that a plan has seen
 
-    def snapshot(self, relatives: list[str]) -> str:
-        """Return the state of these files as text, for `pin`."""
-        with ThreadPoolExecutor(16, thread_name_prefix="mqstore-state") as pool:
-            files = list(pool.map(self.map, relatives))
-        return json.dumps([[relative, file.size, file.identity] for relative, file in zip(relatives, files, strict=True)])
-
-    def pin(self, snapshot: str) -> None:
-        """Fix the state of these files as a plan has seen it: they are listed that way, and any other state is an error."""
-        self._pinned = {relative: (size, identity) for relative, size, identity in json.loads(snapshot)}
+    def identities(self, relatives: Sequence[str]) -> list[str]:
+        """Return the identities of files, the same on each host. They are kept: any other state of such a file is an error from now on."""
+        unknown = [relative for relative in relatives if relative not in self._pinned]
+        if len(unknown) > 1:
+            with ThreadPoolExecutor(min(16, len(unknown)), thread_name_prefix="mqstore-state") as pool:
+                files = list(pool.map(self.map, unknown))
+        else:
+            files = [self.map(relative) for relative in unknown]
+        for relative, file in zip(unknown, files, strict=True):
+            self._pinned[relative] = (file.size, str(file.identity))
+        return [self._pinned[relative][1] for relative in relatives]
 
     # blocks
 

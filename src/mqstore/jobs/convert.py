@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.archive import is_packed
 from mqstore.jobs.runner import choose_runner
+from mqstore.places import find_store
 from mqstore.rabbitmq.convert import convert_vhost
 from mqstore.rabbitmq.convert.convert_queue import QueueResult, QueueTask
 
@@ -49,7 +51,8 @@ def convert(
             names.append(runner.name)
             return list(runner.each(tasks, function, done))
 
-    report = convert_vhost.convert(store, to, version, run=run, **options)
+    packed = find_store(store, "rabbitmq") if is_packed(store) else None
+    report = convert_vhost.convert(store if packed is None else Path(str(packed.root)), to, version, run=run, **options)
     return replace(report, runs_on=names[0], why=choice.why)
 
 

@@ -36,8 +36,9 @@ from mqstore.jobs.resume import ExportWork, StagedTask, export_and_record, work_
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
+from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
-from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask, empty_part, export_split, overlapping, token_of
+from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask, empty_part, export_split, overlapping
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import (
     RABBITMQ_COLUMNS,
@@ -342,8 +343,9 @@ class _LogExport(_ExportRun[ExportTask]):
 
     def _task(self, split: Split) -> ExportTask:
         selection = replace(self.selection, limit=None)
+        seen = files_seen(self.store.log, split.start, split.stop)
         return ExportTask(
-            ReadTask(self.store.place, self.store.config, self.identity["log"], split, self.columns, selection),
+            ReadTask(self.store.place, self.store.config, self.identity["log"], split, self.columns, selection, seen),
             str(self.work.path),
             self.file_format,
             self.partition_by,

@@ -24,8 +24,9 @@ from mqstore.rocketmq.find import FindReport, FindTask, FoundInSplit, HitStates,
 from mqstore.rocketmq.format.record import parse_message_id
 from mqstore.rocketmq.get import message_rows
 from mqstore.rocketmq.lookup.pruning import prune
+from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
-from mqstore.rocketmq.store.split_reader import token_of
+from mqstore.rocketmq.store.log_site import lacks_of_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.needle import Needle
@@ -79,7 +80,8 @@ def _run(
         points = tuple(point for point in points if not any(piece.start <= point < piece.stop for piece in pieces))
 
     def task_of(split: Split, places: tuple[int, ...] | None = None) -> FindTask:
-        return FindTask(store.place, store.config, token, needle, split, places, whole_key, body, limit)
+        seen = files_seen(store.log, split.start, split.stop)
+        return FindTask(store.place, store.config, token, needle, split, seen, places, whole_key, body, limit)
 
     token = token_of(store.log)
     tasks = [task_of(piece) for piece in pieces]
@@ -121,8 +123,9 @@ def _run(
             same["matched_in"] = [*same["matched_in"], "msg_id"]
     rows.sort(key=lambda row: int(row["physical_offset"]))
     states = HitStates(view, queues_known=store.unread_queues is None, index_known=not store.log_only)
+    delivered = states.delivered(rows, store.log)
     for row in rows:
-        states.add_to(row)
+        states.add_to(row, delivered)
     return FindReport(
         str(store.path),
         needle.text,
@@ -161,4 +164,7 @@ def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
     if store.unread_queues is not None and rows:
         sentence = "`verdict` and `state` do not say whether a message is in its queue"
         found.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
+    lacks = "" if rows else lacks_of_log(store)
+    if lacks:
+        found.append(f"only what is left of the log was searched: {lacks}")
     return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mqstore.findings import Damage
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
-from mqstore.rabbitmq.find import FOUND_COLUMNS, FoundInQueues, find
+from mqstore.rabbitmq.find import FOUND_COLUMNS, FoundInQueues, find, find_delayed
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import QueueGroup
@@ -81,7 +81,7 @@ class FindInQueuesReport:
     def columns(self, body: str) -> tuple[str, ...]:
         """Return the names of the values of a row. body: as for `find_in_queues`."""
         names = ("properties" if name == "properties_json" else name for name in rabbitmq_columns_for(body))
-        return (*names, *FOUND_COLUMNS)
+        return (*(name for name in names if name not in FOUND_COLUMNS), *FOUND_COLUMNS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `find -o json` prints."""
@@ -120,6 +120,7 @@ class _Task:
 class _Found:
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: FoundInQueues = field(default_factory=FoundInQueues)
+    damage: tuple[Damage, ...] = ()
 
 
 def find_in_queues(
@@ -160,12 +161,13 @@ def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress |
     outcomes: Iterator[_Found] = runner.each(tasks, partial(_search, store) if runner.shares_memory else _open_and_search, done)
     rows: list[dict[str, Any]] = []
     counts = FoundInQueues()
+    damage = dict.fromkeys(store.findings)
     for outcome in outcomes:
         rows += outcome.rows[: max(0, task.limit - len(rows))]
         counts.add(outcome.counts)
-    return FindInQueuesReport(
-        str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, tuple(store.findings)
-    )
+        damage.update(dict.fromkeys(outcome.damage))
+    rows += islice(find_delayed(store, Needle(task.text), counts, body=task.body), max(0, task.limit - len(rows)))
+    return FindInQueuesReport(str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, tuple(damage))
 
 
 def _open_and_search(task: _Task) -> _Found:
@@ -179,4 +181,5 @@ def _search(store: RabbitMQStore, task: _Task) -> _Found:
     found.rows = list(islice(hits, task.limit))
     for _ in hits:  # counted, not kept
         pass
+    found.damage = tuple(store.walked) if task.group.segments else ()
     return found

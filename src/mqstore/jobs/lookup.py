@@ -57,8 +57,8 @@ from mqstore.rocketmq.lookup.tasks import (
     scan_range,
     search_index,
 )
+from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import bytes_to_read, plan
-from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.arrow_spans import distinct, whole_runs
 from mqstore.table.columns import ROCKETMQ_COLUMNS, check_columns
@@ -275,8 +275,10 @@ class _IndexReading:
             low, high = np.searchsorted(offsets, [each.start, each.stop]).tolist()
             start = each.start
             for begin, end in whole_runs(offsets[low:high], most):
-                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low + begin, low + end, start))
-                start = int(offsets[low + end - 1]) + 1
+                stop = int(offsets[low + end - 1]) + 1
+                seen = files_seen(self._store.log, int(offsets[low + begin]), stop)
+                tasks.append(FetchTask(self._context, str(self._stage.path(name)), low + begin, low + end, start, seen))
+                start = stop
         return tasks
 
 
@@ -367,7 +369,10 @@ class _Lookup:
         total = sum(piece.stop - piece.start for piece in pieces)
         small = total <= IN_DRIVER and self._survey.plan is not Plan.SCAN
         scan_runner = ThreadRunner(1) if not runner.shares_memory and small else runner
-        tasks = [ScanTask(self._context, replace(piece, number=number)) for number, piece in enumerate(pieces)]
+        tasks = [
+            ScanTask(self._context, replace(piece, number=number), files_seen(log, piece.start, piece.stop))
+            for number, piece in enumerate(pieces)
+        ]
         done = self._advance.part(sum(each.stop - each.start for each in covered), total, len(pieces))
         return list(scan_runner.each(tasks, scan_range, done))
 

@@ -78,6 +78,7 @@ from mqstore.rocketmq.rebuild_steps import (
     scan_split,
 )
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
+from mqstore.rocketmq.store.log_site import require_whole_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.threads import TaskThreads
 
@@ -124,6 +125,7 @@ def rebuild(
     store = open_for(store, config, spark=spark, master=master)
     local_store(store.path, "rebuild links or copies the log files, and")
     store.require_commit_log("a rebuild")
+    require_whole_log(store, f"what belongs into the queues of {store.path}")
     version = check_request(queues, version, store.evidence.profile)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     local_target(to)
@@ -202,6 +204,8 @@ class _RebuildRun:
                 exact = self._complete_in_database(scratch.directory) if self.in_database else self._complete_queues(scratch.directory)
                 self._note_stage("queues")
                 ends = self._build_index(sequence)
+                if self.settings.assumed_queue_size and self.queues and not self.in_database:
+                    self.notes.append(self.settings.assumed_queue_size)
                 if self.settings.assumed_geometry and any(end.keys for end in ends):
                     self.notes.append(self.settings.assumed_geometry)
                 self._note_stage("index")

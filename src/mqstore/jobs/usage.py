@@ -14,8 +14,8 @@ from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
+from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
-from mqstore.rocketmq.store.split_reader import token_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.usage import Group, LogFileUsage, Tally, UsageReport, UsageTask, add, usage_of_split
 
@@ -53,7 +53,10 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
     pieces = plan(store.log, count=count, tasks=4 * runner.width)
     read = sum(split.stop - split.start for split in pieces)
     token = token_of(store.log)
-    tasks = [UsageTask(store.place, store.config.commit_log_file_size, token, split, prefix) for split in pieces]
+    tasks = [
+        UsageTask(store.place, store.config.commit_log_file_size, token, split, files_seen(store.log, split.start, split.stop), prefix)
+        for split in pieces
+    ]
 
     def done(finished: int) -> None:
         if progress is not None:
@@ -67,7 +70,7 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
     unreported = 0
     outcomes = runner.each(tasks, usage_of_split, done)
     again = {split.number: task for split, task in zip(pieces, tasks, strict=True)}
-    for outcome, _ in check_seams(store.log, outcomes, lambda split, first: usage_of_split(_from_first(again[split.number], first))):
+    for outcome, _ in check_seams(store.log, outcomes, lambda split, first: usage_of_split(replace(again[split.number], first=first))):
         add(groups, outcome.groups)
         add(by_key, outcome.by_key)
         for into, part in ((filler, outcome.filler), (damaged, outcome.damaged)):
@@ -101,10 +104,6 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         tuple(merge_adjacent(damage)),
         (f"{unreported} further findings are not listed individually",) if unreported else (),
     )
-
-
-def _from_first(task: UsageTask, first: int) -> UsageTask:
-    return UsageTask(task.store, task.file_size, task.token, task.split, task.prefix, first)
 
 
 def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:

@@ -59,7 +59,7 @@ def verify(
 def _run(store: RocketMQStore, runner: Runner, count: int | None, progress: Progress | None) -> Report:
     work = Verification(store)
     tasks = parts(store, count)
-    total = sum(split.stop - split.start for task in tasks for split in task.splits)
+    total = sum(sum(task.stop) - sum(task.start) for task in tasks)
 
     def done(finished: int) -> None:
         if progress is not None:

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from mqstore.pipeline.source.rocketmq import explain_read as explain_read
     from mqstore.pipeline.source.rocketmq import read as read
     from mqstore.pipeline.source.rocketmq import register as register
+    from mqstore.pipeline.source.rocketmq import session as session
     from mqstore.pipeline.source.sink import finish as finish
     from mqstore.pipeline.source.views import views as views
     from mqstore.pipeline.spark.runner import run_tasks as run_tasks
     from mqstore.pipeline.spark.session import running as running
-    from mqstore.pipeline.spark.session import session as session
     from mqstore.pipeline.spark.session import stop as stop
     from mqstore.pipeline.spark.shipping import ship as ship
     from mqstore.pipeline.tail.append import AppendReport as AppendReport
@@ -82,7 +82,7 @@ _MODULE_OF = {
     "register": "mqstore.pipeline.source.rocketmq",
     "run_tasks": "mqstore.pipeline.spark.runner",
     "running": "mqstore.pipeline.spark.session",
-    "session": "mqstore.pipeline.spark.session",
+    "session": "mqstore.pipeline.source.rocketmq",
     "ship": "mqstore.pipeline.spark.shipping",
     "sql": "mqstore.pipeline.queries.narrowing",
     "stop": "mqstore.pipeline.spark.session",

@@ -11,7 +11,7 @@ rmdir     a directory is taken out, once it is empty
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from mqstore.errors import UsageError
@@ -40,7 +40,7 @@ class Change:
 class Step:
     """One line of a plan. why: what is wrong. otherwise: what the broker would do. loss: what the change costs; empty for nothing.
 
-    changes: made together, in this order; empty if there is no remedy, which `why` explains.
+    changes: made together, in this order; empty if there is no remedy, which `why` explains. assumes: a setting that is not known.
     """
 
     kind: str
@@ -51,6 +51,7 @@ class Step:
     otherwise: str
     loss: str
     changes: tuple[Change, ...]
+    assumes: str = field(default="", kw_only=True)
 
     @property
     def possible(self) -> bool:
@@ -68,6 +69,7 @@ class Step:
             "otherwise": self.otherwise,
             "loss": self.loss,
             "possible": self.possible,
+            "assumes": self.assumes or None,
         }
 
 

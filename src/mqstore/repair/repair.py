@@ -59,6 +59,11 @@ class UndoReport:
         return {"undone": self.undone}
 
 
+def ask_for_configuration(assumed: str) -> str:
+    """Return the sentence that asks for what is not known of a broker's configuration. assumed: what would be assumed otherwise."""
+    return f"{assumed}; give the broker's configuration with --config, or accept the default with --assume-defaults"
+
+
 class Repair:
     """The repair of the store in a directory. root: the directory; broker: how what reads it is called.
 
@@ -98,9 +103,10 @@ class Repair:
         """Return the plan; `repair -o json` prints its `steps`."""
         return {"store": str(self.root), "steps": [step.as_dict(number) for number, step in enumerate(self.steps, 1)]}
 
-    def apply(self, only: Collection[int] | None = None) -> RepairReport:
+    def apply(self, only: Collection[int] | None = None, *, assume_defaults: bool = True) -> RepairReport:
         """Make the changes, or finish an apply that was interrupted. only: numbers of steps, counted from 1; None for all.
 
+        assume_defaults: also changes that rest on a setting of the broker that nothing shows.
         Raises TargetError if a process has the store, or the journal is that of an earlier repair; UsageError; CannotOpenError.
         """
         earlier = journals.read_journal(self.journal)
@@ -112,6 +118,9 @@ class Repair:
         steps = chosen(self.steps, only)
         possible = [step for step in steps if step.possible]
         left = tuple((number, step) for number, step in enumerate(steps, 1) if not step.possible)
+        assumed = next((step.assumes for step in possible if step.assumes), "")
+        if assumed and not assume_defaults:
+            raise UsageError(ask_for_configuration(assumed))
         if not possible:
             return RepairReport(0, None, left)
         if earlier is not None:

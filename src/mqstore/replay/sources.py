@@ -49,9 +49,10 @@ HIGHEST_LEVEL, LEVEL_BITS = 255, 56
 
 @dataclass(frozen=True, slots=True)
 class NotConsumed:
-    """Keeps messages that a consumer group has not passed, by the offsets that it committed."""
+    """Keeps messages that a consumer group has not passed, by the offsets that it committed, or that it has in hand."""
 
     offsets: dict[tuple[str, int], int]
+    held: dict[tuple[str, int], frozenset[int]]
 
     @classmethod
     def by(cls, view: View, group: str) -> NotConsumed:
@@ -61,11 +62,13 @@ class NotConsumed:
         if not any(each.group == group for each in all_offsets):
             known = sorted({each.group for each in all_offsets})
             raise NotFoundError(f"no offset of group {group!r} is in this store; its groups are {', '.join(known[:20]) or 'none'}")
-        return cls(mine)
+        held = {(topic, queue_id): frozenset(at) for (name, topic, queue_id), at in view.pops.held.items() if name == group}
+        return cls(mine, held)
 
     def keeps(self, row: dict[str, Any]) -> bool:
         """Return whether the group has not passed a message."""
-        return bool(row["queue_offset"] >= self.offsets.get((row["topic"], row["queue_id"]), 0))
+        queue, offset = (row["topic"], row["queue_id"]), row["queue_offset"]
+        return offset >= self.offsets.get(queue, 0) or offset in self.held.get(queue, ())
 
 
 def rocketmq_messages(
@@ -130,6 +133,29 @@ def rabbitmq_messages(
                 skipped["unreadable"] += 1
                 continue
             yield _of_term(store, rows, k, message, number)
+    for held in store.quorum_rows(selection):
+        vhost, queue = held.queue.name
+        source = f"{vhost or '?'}/{queue}"
+        for row, (queued, (verdict, stored, properties)) in enumerate(zip(held.messages, held.stored(), strict=True)):
+            if verdict not in verdicts:
+                skipped[verdict] += 1
+            elif stored is None or properties is None:
+                skipped["unreadable"] += 1
+            elif queued.leaves is not None:
+                skipped[queued.leaves] += 1
+            else:
+                mark = f"{store.path.name}#{source}/{queued.index}"
+                yield _queued(stored, source, held.first + row, mark, queue, dict(properties))
+    for named in store.selected_streams(selection):
+        source = f"{named.vhost or '?'}/{named.queue}"
+        for part in store.stream_rows(named, selection):
+            for offset, (verdict, stored, properties) in zip(part.records.offset.tolist(), part.stored(), strict=True):
+                if verdict not in verdicts:
+                    skipped[verdict] += 1
+                elif stored is None or properties is None:
+                    skipped["unreadable"] += 1
+                else:
+                    yield _queued(stored, source, offset, f"{store.path.name}#{source}/{offset}", named.queue, dict(properties))
 
 
 def _stored(store: RabbitMQStore, rows: MessageRows, k: int) -> MessageTerm | None:
@@ -155,14 +181,18 @@ def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTe
         properties: dict[str, Any] = dict(message.properties)
     except PropertiesError:
         properties = {}
+    return _queued(message, queue_of_source, position, f"{store.path.name}#{path}", queue, properties)
+
+
+def _queued(message: MessageTerm, source: str, position: int, name: str, queue: str, properties: dict[str, Any]) -> ReplayMessage:
     return ReplayMessage(
-        queue_of_source,
+        source,
         position,
-        f"{store.path.name}#{path}",
+        name,
         queue,
         message.body,
         amqp=properties,
         born_timestamp=born_of(properties),
         exchange=message.exchange.decode("utf-8", "replace"),
-        routing_key=key,
+        routing_key=message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else "",
     )

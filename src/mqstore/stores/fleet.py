@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.files.location import Location, Url
+from mqstore.store import StorePlace
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.summary import RabbitMQSummary
@@ -72,8 +73,13 @@ def _matches(place: Location) -> list[Location]:
     return list(found)
 
 
-def fleet_rows(places: Sequence[Location], *, config: Path | None = None, names: Sequence[tuple[str, str]] = ()) -> Iterator[StoreRow]:
-    """Yield a row per path. config, names: as for `mqstore.stores.open_store`. Raises an error if the configuration cannot be read."""
+def fleet_rows(
+    places: Sequence[Location | StorePlace], *, config: Path | None = None, names: Sequence[tuple[str, str]] = ()
+) -> Iterator[StoreRow]:
+    """Yield a row per path, or per store that is recognized already. config, names: as for `mqstore.stores.open_store`.
+
+    Raises an error if the configuration cannot be read.
+    """
     from mqstore.jobs.runner import ThreadRunner
 
     if config is not None:  # it would be an error of every store
@@ -83,11 +89,12 @@ def fleet_rows(places: Sequence[Location], *, config: Path | None = None, names:
     return ThreadRunner(min(THREADS, len(places))).each(places, partial(_row_of, config=config, names=names))
 
 
-def _row_of(place: Location, *, config: Path | None, names: Sequence[tuple[str, str]]) -> StoreRow:
-    from mqstore.stores import open_store
+def _row_of(at: Location | StorePlace, *, config: Path | None, names: Sequence[tuple[str, str]]) -> StoreRow:
+    from mqstore.stores import open_at, open_store
 
+    place = at.path if isinstance(at, StorePlace) else at
     try:
-        opened = open_store(place, config=config, names=names)
+        opened = open_at(at, config=config, names=names) if isinstance(at, StorePlace) else open_store(at, config=config, names=names)
         summary = opened.summary()
         return _log_row(place, summary) if summary.family == "rocketmq" else _queues_row(place, summary)
     except MqstoreError as error:
@@ -119,7 +126,7 @@ def _queues_row(place: Location, summary: RabbitMQSummary) -> StoreRow:
         summary.family,
         shown["version"],
         summary.shutdown,
-        shown["messages"],
+        shown["messages"] + sum(sums.messages for _, sums in summary.others),
         None,
         shown["files"],
         shown["bytes"],

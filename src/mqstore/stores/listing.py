@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.store import task_groups
+from mqstore.rocketmq.store.log_site import log_elsewhere
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import count
 from mqstore.table.text import columns_for, rabbitmq_columns_for, rename_properties_json
@@ -77,6 +78,9 @@ class LogListing:
     def nothing(self) -> str:
         """Return why there are no messages."""
         log_only = self._store.log_only
+        elsewhere = log_elsewhere(self._store)
+        if elsewhere is not None:
+            return f"no messages: which there are {elsewhere.sentence}"
         if self._selection == Selection():
             return f"no messages: the {'file' if log_only else 'log'} holds no valid record"
         if log_only:
@@ -89,6 +93,9 @@ class LogListing:
         sentences = [f"no rows for {item.file} at {item.offset}, {item.length} bytes: {item.detail}" for item in self._lost[:_MOST]]
         if len(self._lost) > _MOST:
             sentences.append(f"nor for {len(self._lost) - _MOST} further ranges of the log; `mqstore verify` lists them all")
+        elsewhere = log_elsewhere(self._store)
+        if elsewhere is not None:
+            sentences.append(f"which messages are in the rest of the log {elsewhere.sentence}")
         return tuple(sentences)
 
 
@@ -141,7 +148,7 @@ class QueueListing:
         for what, number in sorted(self._lost.items()):
             more = ", --careful searches for its bytes" if what == "unreachable" and not self._store.careful else ""
             sentences.append(f"{count(number, 'message')} {what}; `mqstore verify` reports what is wrong with each{more}")
-        damage = self._store.findings
+        damage = (*self._store.findings, *self._store.walked)
         sentences += [f"{item.file} at {item.offset}: {item.detail}" for item in damage[:_MOST]]
         if len(damage) > _MOST:
             sentences.append(f"and {len(damage) - _MOST} further findings; `mqstore verify` lists them all")

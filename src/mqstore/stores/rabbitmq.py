@@ -129,9 +129,9 @@ class RabbitMQ(RabbitMQStore):
         return replace(report, advice=advise(self, report))
 
     def usage(self, by: str | None = None, *, progress: Progress | None = None) -> QueuesUsageReport:
-        """Return live and garbage bytes of each message file, and messages and bytes by queue. progress: (queues done, queues).
+        """Return live and garbage bytes of each message file and log, and messages and bytes by queue. progress: (queues done, queues).
 
-        by: file or queue, which are both counted. Raises UsageError for another group.
+        by: file, queue, or of quorum queues member or log, which are all counted. Raises UsageError for another group.
         """
         from mqstore.rabbitmq.usage import check_group, usage
 

@@ -67,11 +67,19 @@ RABBITMQ_COLUMNS = (
     "store_file",
     "position",
     "verdict",
+    "queue_type",
+    "raft_index",
+    "delivery_count",
+    "acquired_count",
+    "state",
+    "stream_offset",
+    "chunk_timestamp",
 )
+CLASSIC, QUORUM, STREAM = QUEUE_TYPES = ("classic", "quorum", "stream")
 
 # returned on request: the payload's length, digest and base64; the properties as one JSON text; whether the time to live has passed at
-# `now`; whether the index marks the message as delivered (version 1)
-RABBITMQ_EXTRA_COLUMNS = ("payload_len", "payload_sha256", "payload_b64", "properties_json", "expired", "delivered_marker")
+# `now`; whether the index marks the message as delivered (version 1); a record of a stream as it is stored, in base64
+RABBITMQ_EXTRA_COLUMNS = ("payload_len", "payload_sha256", "payload_b64", "properties_json", "expired", "delivered_marker", "entry_b64")
 
 # fields of the struct column `properties`, in AMQP's order; the value of a header is JSON text
 RABBITMQ_PROPERTIES = (
@@ -177,12 +185,20 @@ def _rabbitmq_types() -> dict[str, pa.DataType]:
         "store_file": pa.string(),
         "position": pa.int64(),
         "verdict": pa.string(),
+        "queue_type": pa.string(),
+        "raft_index": pa.int64(),
+        "delivery_count": pa.int64(),
+        "acquired_count": pa.int64(),
+        "state": pa.string(),
+        "stream_offset": pa.int64(),
+        "chunk_timestamp": pa.int64(),
         "payload_len": pa.int64(),
         "payload_sha256": pa.string(),
         "payload_b64": pa.string(),
         "properties_json": pa.string(),
         "expired": pa.bool_(),
         "delivered_marker": pa.bool_(),
+        "entry_b64": pa.string(),
     }
 
 
@@ -205,7 +221,9 @@ class QueueSelection:
 
     vhosts, queues: names; the plain name for a priority queue. from_seq, to_seq: sequence ids. recovered: whether the broker would
     recover the message. verdicts: values of `findings.Verdict`. grep: searched for in the payload. everything: include messages that no
-    queue holds: acknowledged ones still in the files, stored ones without an index entry, and duplicates.
+    queue holds: acknowledged ones still in the files, stored ones without an index entry, and duplicates. queue_types: of QUEUE_TYPES.
+    from_offset, to_offset: of streams. filter_values: of streams: messages that have one of these, or may have it, for clients of the
+    stream protocol do not store it.
     """
 
     vhosts: frozenset[str] | None = None
@@ -217,10 +235,27 @@ class QueueSelection:
     grep: re.Pattern[bytes] | None = None
     everything: bool = False
     limit: int | None = None
+    queue_types: frozenset[str] | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    filter_values: frozenset[str] | None = None
+
+    def has_type(self, name: str) -> bool:
+        """Return whether queues of a type are chosen: sequence ids are those of classic queues, offsets and filters of streams."""
+        if self.queue_types is not None and name not in self.queue_types:
+            return False
+        if (self.from_seq, self.to_seq) != (None, None) and name != CLASSIC:
+            return False
+        return (self.from_offset, self.to_offset, self.filter_values) == (None, None, None) or name == STREAM
 
     def __post_init__(self) -> None:
+        unknown = sorted((self.queue_types or frozenset()) - set(QUEUE_TYPES))
+        if unknown:
+            raise UsageError(f"{unknown[0]!r} is not a type of queue; the types are {', '.join(QUEUE_TYPES)}")
         if self.from_seq is not None and self.to_seq is not None and self.from_seq > self.to_seq:
             raise UsageError(f"the range of sequence ids is empty: {self.from_seq} is after {self.to_seq}")
+        if self.from_offset is not None and self.to_offset is not None and self.from_offset > self.to_offset:
+            raise UsageError(f"the range of offsets is empty: {self.from_offset} is after {self.to_offset}")
 
 
 @dataclass(frozen=True, slots=True)

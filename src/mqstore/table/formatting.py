@@ -141,6 +141,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def agreeing(number: int, noun: str, one: str, several: str) -> str:
+    """Format a number with its noun and the verb that agrees with it.
+
+    >>> agreeing(1, "message", "is", "are"), agreeing(2, "message", "has", "have")
+    ('1 message is', '2 messages have')
+    """
+    return f"{count(number, noun)} {one if number == 1 else several}"
+
+
 def display_width(text: str) -> int:
     """Return the number of terminal columns that the text takes."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -17,8 +17,6 @@ from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BODY_CHOICES = ("none", "sha256", "base64", "text")
-
 # columns with few distinct values, each of which is quoted once per batch
 _REPETITIVE = frozenset({"topic", "tags", "born_host", "store_host", "store_file", "verdict", "vhost", "queue", "location", "exchange"})
 _WORDS = {None: "null", True: "true", False: "false"}

@@ -10,6 +10,11 @@ another one, such as a store file that was sent as a message, is not found a sec
 
 A run is a series of records whose difference between position in the log and position in the file is the same, one right after the other.
 A RabbitMQ message is found by its term; the frame around it, if there is one, is that of a record or of an entry of a queue's own store.
+The properties of a record have no checksum. So where pieces of files are side by side, a frame may be the head of one record and bytes of
+others that happen to fit its lengths. The last record of a run is one only if the next one of its log, or the end of a file, comes after
+it, or if no valid record begins in the part that its checksum does not cover (its topic and properties; all of it, if its body is damaged).
+If one does, that one is found, and the bytes before it belong to nothing.
+
 All positions are those in the image. Findings of a split are stored and sent as one array file (`to_bytes`, `from_bytes`).
 
 Joined, the findings of splits equal those of one pass from the start of the image to its end. A message that begins in one split may end
@@ -23,7 +28,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +37,7 @@ from mqstore.files import Bytes
 from mqstore.files.image import Image
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.format.record import frame_size
+from mqstore.rocketmq.format.record import MAGIC_V1, MAGIC_V2, body_crc, frame_size, property_crc_fits
 
 Longs = NDArray[np.int64]
 
@@ -49,13 +54,15 @@ MESSAGE_ROWS = 5
 class Run:
     """Records that follow each other. base: position in the log of the first byte of the image; end: after the last record.
 
-    filled: the same, or after the head of the record that fills a log file.
+    filled: the same, or after the head of the record that fills a log file. unproved: nothing shows that the properties of the last record
+    are its own.
     """
 
     base: int
     positions: Longs
     end: int
     filled: int
+    unproved: bool = False
 
     @property
     def start(self) -> int:
@@ -95,10 +102,11 @@ class Found:
     def to_bytes(self) -> bytes:
         """Return the findings as one file."""
         sink = io.BytesIO()
+        table = [[run.base, run.end, run.filled, run.unproved, len(run.positions)] for run in self.runs]
         np.savez(
             sink,
             head=np.array([self.start, self.end, self.untried], np.int64),
-            runs=np.array([[run.base, run.end, run.filled, len(run.positions)] for run in self.runs], np.int64).reshape(-1, 4),
+            runs=np.array(table, np.int64).reshape(-1, 5),
             positions=np.concatenate([run.positions for run in self.runs]) if self.runs else np.empty(0, np.int64),
             messages=self.messages,
             gaps=np.array([[gap.start, gap.low, gap.high, gap.stop] for gap in self.gaps], np.int64).reshape(-1, 4),
@@ -112,18 +120,18 @@ class Found:
         stored = _arrays(raw)
         start, end, untried = stored["head"].tolist()
         table = stored["runs"].tolist()
-        counts = [row[3] for row in table]
+        counts = [row[4] for row in table]
         if min(counts, default=0) < 0 or sum(counts) != len(stored["positions"]) or not 0 <= start <= end or untried not in (0, 1):
             raise ValueError("its findings do not fit together")
         parts = np.split(stored["positions"], np.cumsum(counts)[:-1]) if table else []
-        runs = [Run(row[0], part, row[1], row[2]) for row, part in zip(table, parts, strict=True)]
+        runs = [Run(row[0], part, row[1], row[2], bool(row[3])) for row, part in zip(table, parts, strict=True)]
         gaps = [Gap(*row) for row in stored["gaps"].tolist()]
         unreadable = [(low, high) for low, high in stored["unreadable"].tolist()]
         return cls(start, end, runs, stored["messages"], gaps, unreadable, bool(untried))
 
 
 _UNREADABLE = (zipfile.BadZipFile, KeyError, OSError, EOFError, NotImplementedError, RuntimeError, SyntaxError, OverflowError, MemoryError)
-_SHAPES = {"head": (3,), "runs": (-1, 4), "positions": (-1,), "messages": (MESSAGE_ROWS, -1), "gaps": (-1, 4), "unreadable": (-1, 2)}
+_SHAPES = {"head": (3,), "runs": (-1, 5), "positions": (-1,), "messages": (MESSAGE_ROWS, -1), "gaps": (-1, 4), "unreadable": (-1, 2)}
 
 
 def _arrays(raw: bytes) -> dict[str, Longs]:
@@ -155,11 +163,13 @@ MARGIN = 64  # bytes before a position that may belong to a frame that begins th
 HEAD = 128  # the fixed part of a record, and more
 BLANK_HEAD = 8  # size and magic of the record that fills the end of a log file
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
+RECORD_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2))
 TIMED_BLANK = 16  # size of the one at the end of a segment of tiered storage, which has a time as well
 EFFORT = 16  # bytes that failed attempts may take, for each byte of the range
 LEAST_EFFORT = 1 << 20
 LARGEST_MESSAGE = 1 << 30
 AFTER = (1 << 20) + (1 << 16)  # bytes after the range that are read for messages that begin in it
+SECTOR = 512
 FRAME = 24  # bytes before the term of a RabbitMQ record
 ZEROS = bytes(1 << 20)
 ENTRY_MAGIC = 1
@@ -207,6 +217,7 @@ class _Carver:
         self.data: Bytes = self.buffer[:0]
         self.more = False  # the image goes on after the window
         self.base: int | None = None  # of the run that goes on at `mark`
+        self.disproved = -1  # position of the last frame that a record inside it disproved
         self.parts: list[Longs] = []
 
     def run(self) -> Found:
@@ -261,8 +272,11 @@ class _Carver:
             after = self._walk(here, stop)
             if after is None:
                 return self.mark
+            if after < 0:
+                return origin + after  # the frame that began before the window is not a record
             here = record_from = message_from = after
         while here < stop:
+            record_from = max(record_from, self.disproved + 1 - origin)
             if record < record_from:
                 record = frames.carve(data, record_from, stop, more)
                 cut = record <= -2
@@ -399,15 +413,67 @@ class _Carver:
         return size
 
     def _end_run(self) -> None:
+        unproved = False
+        if self.base is not None and self.parts and not self._is_followed(self.mark):
+            last = int(self.parts[-1][-1])
+            disproved, unproved = self._judge(last, self.mark)
+            if disproved:
+                self.disproved = self.mark = last
+                self.parts[-1] = self.parts[-1][:-1]
+                if not len(self.parts[-1]):
+                    self.parts.pop()
         if self.base is not None and self.parts:
             end = self.mark
             head = self._read(end, end + TIMED_BLANK)
             if head[4:BLANK_HEAD] == BLANK_MAGIC:
                 timed = len(head) == TIMED_BLANK and int.from_bytes(head[:4], "big") == TIMED_BLANK
                 self.mark += TIMED_BLANK if timed else BLANK_HEAD
-            self.found.runs.append(Run(self.base, np.concatenate(self.parts), end, self.mark))
+            self.found.runs.append(Run(self.base, np.concatenate(self.parts), end, self.mark, unproved))
         self.base = None
         self.parts = []
+
+    def _is_followed(self, end: int) -> bool:
+        """Return whether the next record of the log, an entry of DLedger or the end of a file comes at a position."""
+        assert self.base is not None
+        head = self._read(end, end + 36)
+        there = (self.base + end).to_bytes(8, "big", signed=True)
+        if head[4:8] in RECORD_MAGICS:
+            return head[28:36] == there
+        return head[4:8] == BLANK_MAGIC or (head[:4] == ENTRY_MAGIC.to_bytes(4, "big") and head[24:32] == there)
+
+    def _judge(self, start: int, end: int) -> tuple[bool, bool]:
+        """Return whether a record that nothing follows is disproved, by one that begins where its checksum covers nothing, and unproved.
+
+        Its properties are proved by their checksum, if they have one, and by the zeros after a log's last record; or if they begin in
+        the sector in which they end, since pieces of files are whole sectors.
+        """
+        if self.effort <= 0 or end - start > WINDOW:
+            self.found.untried |= self.effort <= 0
+            return False, True
+        self.effort -= end - start
+        data = np.frombuffer(self._read(start, end + HEAD), np.uint8)
+        at = body_end = self._unproved_from(data[: end - start])
+        while (hit := frames.carve(data, at, end - start, True)) != -1:
+            at = hit if hit >= 0 else -2 - hit
+            size = frame_size(self._read, start + at)
+            if size and size <= WINDOW:
+                self.effort -= size
+                if self._unproved_from(np.frombuffer(self._read(start + at, start + at + size), np.uint8)) > 1:
+                    return True, False
+            at += 1
+        cut = (start + body_end) // SECTOR < (end - 1) // SECTOR
+        unwritten = not data[end - start :].any() and bool(data[end - start - 1])
+        return False, cut and not unwritten
+
+    def _unproved_from(self, record: Bytes) -> int:
+        """Return where in a record the part begins that no checksum proves: after its body, at 1 if that is damaged, else at its end."""
+        fields = np.empty((frames.FIELD_COUNT, 1), np.int64)
+        frames.fields(record, np.zeros(1, np.int64), fields)
+        begin = int(fields[frames.BODY_START, 0])
+        after = begin + int(fields[frames.BODY_LENGTH, 0])
+        if body_crc(record[begin:after].tobytes()) != int(fields[frames.BODY_CRC, 0]):
+            return 1
+        return len(record) if property_crc_fits(record.tobytes()) else after
 
     # messages of RabbitMQ
 
@@ -534,7 +600,7 @@ class Joined:
                 while found.gaps and found.gaps[-1].start >= last.end:
                     found.gaps.pop()
             if entry or (last.filled == last.end == first.start and last.base == first.base):
-                found.runs[-1] = Run(last.base, np.concatenate([last.positions, first.positions]), first.end, first.filled)
+                found.runs[-1] = Run(last.base, np.concatenate([last.positions, first.positions]), first.end, first.filled, first.unproved)
                 runs = runs[1:]
         if found.gaps and gaps and found.gaps[-1].stop == gaps[0].start:
             one, two = found.gaps[-1], gaps[0]
@@ -564,7 +630,7 @@ class Joined:
             if run.start >= at:
                 runs.append(run)
             elif run.end > at:
-                runs.append(Run(run.base, run.positions[np.searchsorted(run.positions, at) :], run.end, run.filled))
+                runs.append(replace(run, positions=run.positions[np.searchsorted(run.positions, at) :]))
         gaps = [self._shorten(gap, at) for gap in found.gaps if gap.stop > at]
         unreadable = [(max(low, at), high) for low, high in found.unreadable if high > at]
         messages = found.messages[:, found.messages[FROM] >= at]

@@ -228,6 +228,7 @@ class StretchPart:
     end: int
     log: int
     duplicate: NDArray[np.bool_]
+    unproved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ def write_records(task: RecordsTask) -> FragmentCounts:
 def _placed(task: RecordsTask) -> Iterator[rocketmq.PlacedStretch]:
     for part in task.parts:
         piece = rocketmq.Piece(part.name, Image(part.path))
-        yield rocketmq.PlacedStretch(rocketmq.Stretch(piece, part.base, part.positions, part.end), part.log, part.duplicate)
+        yield rocketmq.PlacedStretch(rocketmq.Stretch(piece, part.base, part.positions, part.end, part.unproved), part.log, part.duplicate)
 
 
 def _record_fragments(placed: Sequence[rocketmq.PlacedStretch]) -> Iterator[tuple[StretchPart, ...]]:
@@ -292,11 +293,9 @@ def _record_fragments(placed: Sequence[rocketmq.PlacedStretch]) -> Iterator[tupl
             last = max(first + 1, min(last, first + max(1, FRAGMENT_RECORDS - records)))
             end = stretch.end_of(last - 1)
             positions = stretch.positions[first:last]
-            parts.append(
-                StretchPart(
-                    stretch.piece.image.path, stretch.piece.name, stretch.base, positions, end, each.log, each.duplicate[first:last]
-                )
-            )
+            unproved = stretch.unproved and last == len(stretch.positions)
+            piece, copies = stretch.piece, each.duplicate[first:last]
+            parts.append(StretchPart(piece.image.path, piece.name, stretch.base, positions, end, each.log, copies, unproved))
             size += end - int(positions[0])
             records += len(positions)
             first = last

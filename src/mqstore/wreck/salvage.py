@@ -155,7 +155,7 @@ class CarveReport:
     def ok(self) -> bool:
         """Whether every byte belongs to an intact message or is zero, and every message arrived."""
         refused = self.written.get("refused") or self.written.get("returned")
-        return not self.verdicts.get(Verdict.DAMAGED) and self.wreck.ok and not refused
+        return not self.verdicts.get(Verdict.DAMAGED) and not self.verdicts.get(Verdict.UNPROVED) and self.wreck.ok and not refused
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `salvage -o json` prints for anything that is not a store under its own names."""

@@ -267,7 +267,7 @@ def _take(wreck: Wreck, file: SourceFile, joined: Joined, stretches: list[Stretc
     joined.image.close()
     piece = Piece(file.name, joined.image)
     for run in found.runs:
-        stretches.append(Stretch(piece, run.base, run.positions, run.end))
+        stretches.append(Stretch(piece, run.base, run.positions, run.end, run.unproved))
         wreck.records += len(run.positions)
     if found.messages.shape[1]:
         wreck.found.append(FoundMessages(file.name, joined.image, found.messages))

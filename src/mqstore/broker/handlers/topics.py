@@ -26,7 +26,7 @@ from mqstore.broker.runtime.connection import Connection
 from mqstore.broker.runtime.context import Context, Handler
 from mqstore.broker.runtime.logs import log
 from mqstore.rocketmq.config import fastjson
-from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig
+from mqstore.rocketmq.config.topic_table import SubscriptionGroupConfig, TopicConfig, topic_bean
 from mqstore.rocketmq.format.system_topics import is_system_topic
 
 # valid values of an attribute (None: a number), and whether it may change after the topic's creation
@@ -151,17 +151,7 @@ def one_topic(context: Context, connection: Connection, request: Frame) -> Frame
     config = context.store.topics.get(topic)
     if config is None:
         return make_response(request, ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
-    body = {
-        "attributes": dict(config.attributes),
-        "order": config.order,
-        "perm": config.perm,
-        "readQueueNums": config.read_queues,
-        "topicFilterType": config.filter_type,
-        "topicName": config.name,
-        "topicSysFlag": config.sys_flag,
-        "writeQueueNums": config.write_queues,
-    }
-    return make_response(request, body=bodies.encode(body))
+    return make_response(request, body=bodies.encode(topic_bean(config)))
 
 
 # groups

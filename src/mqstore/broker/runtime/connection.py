@@ -370,7 +370,15 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
+_HTTP2 = int.from_bytes(b"PRI ")  # the first four bytes of an HTTP/2 connection
+
+
 def _why(first: int, length: int) -> str:
     if first == HANDSHAKE:
         return "the connection begins with a TLS handshake, but this port has no TLS; configure the client without it, or give --tls-cert"
+    if length == _HTTP2:
+        return (
+            "this is a gRPC client (HTTP/2, the 5.x SDK), and this broker speaks the remoting protocol; use a client that speaks it, "
+            "such as rocketmq-client of Java or rocketmq-client-cpp"
+        )
     return f"a frame of {length + 4} bytes is not valid; the maximum is {MAX_FRAME}"

@@ -3,7 +3,8 @@
     format             a row is                                columns
     rocketmq-queue     an entry of a consume queue, as stored  topic, queue_id, queue_offset, physical_offset, size, tags_code, file
     rocketmq-index     an entry of an index file, as stored    file, number, key_hash, physical_offset, seconds, store_timestamp, previous
-    rocketmq-offsets   a queue a consumer group has read       group, topic, queue_id, offset, min_offset, max_offset, lag, state
+    rocketmq-offsets   a queue a consumer group has read       group, topic, queue_id, offset, min_offset, max_offset, lag, state,
+                                                               expired_unread, in_hand, waiting
     rocketmq-timer     a message with an arbitrary delay       due_time, topic, queue_id, physical_offset, size, uniq_key, state
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
 
@@ -94,6 +95,9 @@ OFFSETS = {
     "max_offset": "int64",
     "lag": "int64",
     "state": "string",
+    "expired_unread": "int64",
+    "in_hand": "int64",
+    "waiting": "int64",
 }
 TIMERS = {
     "due_time": "timestamp",

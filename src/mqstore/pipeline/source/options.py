@@ -50,7 +50,26 @@ _MESSAGES = (
 )
 BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", "useDerivedFiles")
 STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
-RABBITMQ = ("view", "columns", "vhost", "queue", "fromSeq", "toSeq", "recovered", "verdict", "all", "at", "now", "names", "splits", "mode")
+RABBITMQ = (
+    "view",
+    "columns",
+    "vhost",
+    "queue",
+    "queueType",
+    "fromSeq",
+    "toSeq",
+    "fromOffset",
+    "toOffset",
+    "filterValue",
+    "recovered",
+    "verdict",
+    "all",
+    "at",
+    "now",
+    "names",
+    "splits",
+    "mode",
+)
 SINK = (
     "writable",
     "runId",

@@ -10,7 +10,10 @@
                       refusals (why a broker would not start a queue)
     columns           names, separated by commas; `store` is the path of the store
     vhost, queue      one or more, separated by commas
+    queueType         one or more of classic, quorum and stream
     fromSeq, toSeq    sequence ids: from, and up to but not including
+    fromOffset, toOffset    offsets of streams: from, and up to but not including
+    filterValue       one or more: only messages of streams that may have such a filter value
     recovered         true: only messages that the broker would recover; false: only the others
     verdict           one or more, separated by commas
     all               true: also messages in no queue (view messages)
@@ -20,9 +23,9 @@
     mode              if one of several paths cannot be opened as a store, PERMISSIVE (the default) skips and reports it, FAILFAST fails the
                       read
 
-A task reads whole queues, or whole message files. The rows are those of the command `messages`, in its order within a task. Each Python
-worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places on Spark instead.
-Spark does not push filters down to this source: select vhosts and queues by options.
+A task reads whole queues, segments of streams, or whole message files. The rows are those of the command `messages`, in its order within
+a task. Each Python worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places
+on Spark instead. Spark does not push filters down to this source: select vhosts and queues by options.
 """
 
 from __future__ import annotations
@@ -148,6 +151,10 @@ def _selection(options: Any) -> QueueSelection:
         recovered=None if options.get("recovered") is None else boolean(options, "recovered", True),
         verdicts=verdicts,
         everything=boolean(options, "all", False),
+        queue_types=_names_option(options, "queueType"),
+        from_offset=_integer_option(options, "fromOffset"),
+        to_offset=_integer_option(options, "toOffset"),
+        filter_values=_names_option(options, "filterValue"),
     )
 
 

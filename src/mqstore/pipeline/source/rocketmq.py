@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError, UnsupportedError
+from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
@@ -66,7 +66,8 @@ from mqstore.pipeline.source.stores import (
     with_store,
 )
 from mqstore.pipeline.spark.connect import is_connect
-from mqstore.pipeline.spark.session import failures
+from mqstore.pipeline.spark.session import active_session, failures
+from mqstore.pipeline.spark.session import session as start_session
 from mqstore.pipeline.spark.source_api import (
     CaseInsensitiveDict,
     Filter,
@@ -74,9 +75,10 @@ from mqstore.pipeline.spark.source_api import (
     require_stream_sink,
     require_streams,
 )
-from mqstore.rocketmq.lookup.pruning import PointTask, files_of, prune, read_points
-from mqstore.rocketmq.scan.splits import Split, plan
-from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split, token_of
+from mqstore.rocketmq.lookup.pruning import PointTask, prune, read_points, seen_at
+from mqstore.rocketmq.scan.planned_files import files_seen, missing_file, require_seen, token_of
+from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
+from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
@@ -94,6 +96,27 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
 POINTS = 65536  # records that one task reads individually
 RECORD = 1024  # what reading one of them costs, as bytes of a scan
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    app_name: str = "mqstore",
+    config: Mapping[str, str] | None = None,
+    throughput: bool = False,
+    quiet: bool = True,
+    ship: bool | None = None,
+) -> SparkSession:
+    """Return the active Spark session, or a new one on `master`, with the formats registered. Stop it with `stop`, or use `with`.
+
+    master: as Spark takes it; sc://host:port is a Spark Connect server, whose settings and Python are its own.
+    config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
+    quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
+    by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
+    """
+    spark = start_session(master, app_name=app_name, config=config, throughput=throughput, quiet=quiet, ship=ship)
+    register(spark)
+    return spark
 
 
 def register(spark: SparkSession) -> None:
@@ -188,16 +211,12 @@ def _option_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogPart(InputPartition):
-    """One task's part of a store. how: `scan`, `queue` or `index`; why: the reason for this store, in a sentence.
-
-    files: the log files that contained the part when it was planned.
-    """
+    """One task's part of a store. how: `scan`, `queue` or `index`; why: the reason for this store, in its first part only."""
 
     path: str
     task: ReadTask | PointTask
     how: str
     why: str
-    files: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `explain_read` sums up."""
@@ -308,15 +327,18 @@ class RocketMQReader(StoreReader):
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if pruned is None else (pruned.how, pruned.why)
         if pruned is not None and pruned.how != "scan":
             splits = splits_in_files(splits, pruned.files)
+        selection, strict = self._read_selection, self.options.fail_on_data_loss
         for split in splits:
-            files = tuple(file.relative for file in store.log.files if file.start < split.stop and split.start < file.start + file.size)
-            yield LogPart(path, ReadTask(location, store.config, token, split, columns, self._read_selection), how, why, files)
+            seen = files_seen(store.log, split.start, split.stop) if strict else None
+            yield LogPart(path, ReadTask(location, store.config, token, split, columns, selection, seen), how, why)
+            why = ""
         for points in () if pruned is None else _point_chunks(pruned):
-            files = files_of(store, points)
-            yield LogPart(path, PointTask(location, store.config, token, points, columns, self._read_selection), how, why, files)
+            seen = seen_at(store, points) if strict else None
+            yield LogPart(path, PointTask(location, store.config, token, points, columns, selection, seen), how, why)
+            why = ""
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
-        splits = plan(store.log, tasks=TASKS)
+        splits = plan(store.log, tasks=TASKS, most=MAX_TASKS // len(self.paths))
         count = -(-self.options.pieces // len(self.paths))
         return splits if len(splits) >= count else plan(store.log, count=count)
 
@@ -330,13 +352,14 @@ class RocketMQReader(StoreReader):
 
     def _check_files(self, part: LogPart) -> None:
         """Raise PipelineError for a missing log file, a gap that no scan would notice, and CannotOpenError for a missing store."""
-        view = opened_view(part.task.store, part.task.config, part.task.token)
-        if not self.options.fail_on_data_loss:
-            return
-        there = {file.relative for file in view.log.files}
-        gone = [name for name in part.files if name not in there]
-        if gone:
-            raise PipelineError(f"{part.path}/{gone[0]} was removed after the read was planned; failOnDataLoss=false reads the rest")
+        task = part.task
+        log = opened_view(task.store, task.config, task.token).log
+        try:
+            require_seen(log, task.seen)
+        except FileLostError as error:
+            gone = None if task.seen is None else missing_file(log, task.seen)
+            what = str(error) if gone is None else f"{part.path}/{gone} was removed after the read was planned"
+            raise PipelineError(f"{what}; failOnDataLoss=false reads the rest") from None
 
     def _with_fs_options(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
         """Return the task with the options that reach its store; partitions never contain them, for they may be credentials."""
@@ -500,12 +523,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def explain_read(frame: DataFrame) -> ReadPlan:
-    """Return what Spark plans to read from the stores of a DataFrame, with its filters. Plans, but reads no message.
+def explain_read(query: DataFrame | str, spark: SparkSession | None = None) -> ReadPlan:
+    """Return what Spark plans to read from the stores of a DataFrame, or of a query in SQL. Plans, but reads no message.
 
+    spark: for SQL, by default the active session; the plan is that of `spark.sql`, which `pipeline.sql` may narrow further.
     Raises PipelineError if planning fails, and UnsupportedError for a DataFrame of Spark Connect, whose plan is on the server.
     """
-    plan: Any = getattr(frame, "_jdf", None)
+    if isinstance(query, str):
+        spark = active_session() if spark is None else spark
+        if spark is None:
+            raise UsageError("explain_read of SQL needs a session: pass spark=, or start one with pipeline.session()")
+        with failures("planning the read"):
+            query = spark.sql(query)
+    plan: Any = getattr(query, "_jdf", None)
     if plan is None:
         raise UnsupportedError("the plan of a Spark Connect session is on its server; explain_read needs a classic session")
     with failures("planning the read"):
@@ -541,7 +571,7 @@ def _store_read(path: str, parts: list[tuple[int, LogPart]]) -> StoreRead:
     return StoreRead(
         path,
         parts[0][1].how,
-        parts[0][1].why,
+        next(part.why for _, part in parts if part.why),
         len({number for number, _ in parts}),
         sum(size.get("bytes", 0) for size in sizes),
         sum(size.get("records", 0) for size in sizes),

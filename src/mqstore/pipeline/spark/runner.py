@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.pipeline.spark.connect import is_connect, run_on_connect
 from mqstore.pipeline.spark.session import failures
@@ -45,6 +45,20 @@ def _in_worker(function: Callable[[T], R], task: T) -> R:
     return function(task)
 
 
+def purpose_of(function: Callable[..., Any]) -> str:
+    """Return what a task function does, in words: the first line of its documentation.
+
+    >>> purpose_of(partial(purpose_of))
+    'Return what a task function does, in words: the first line of its documentation.'
+    """
+    while isinstance(function, partial):
+        # a function that wraps the one of the tasks takes it as its first argument
+        inner = next((each for each in function.args if callable(each)), None)
+        function = function.func if inner is None else inner
+    text = function.__doc__ or str(getattr(function, "__name__", "tasks"))
+    return text.strip().partition("\n")[0]
+
+
 class SparkRunner:
     """Tasks of a Spark session. Functions must be importable on the executors; tasks and results must be small."""
 
@@ -60,7 +74,8 @@ class SparkRunner:
     def each(self, tasks: Sequence[T], function: Callable[[T], R], done: Callable[[int], None] | None = None) -> Iterator[R]:
 
         progress = None if done is None else lambda finished, total: done(finished)
-        yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress)
+        description = f"mqstore: {len(tasks)} times: {purpose_of(function)}"
+        yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress, description=description)
 
     def require_started(self) -> None:
         return
@@ -115,11 +130,13 @@ def run_tasks(
     *,
     progress: Callable[[int, int], None] | None = None,
     doing: str = "the Spark job",
+    description: str | None = None,
 ) -> list[R]:
     """Return function(task) for each task, computed in Spark's Python workers. Function and tasks are pickled, modules by name.
 
     progress: called with (tasks done, tasks) from another thread while they run, and with (n, n) at the end.
-    doing: name of the work in error messages. Raises PipelineError with the message of the task that finally failed.
+    doing: name of the work in error messages.
+    description: what Spark's page of jobs shows, by default `doing`. Raises PipelineError with the message of the task that finally failed.
     An interrupt cancels the tasks and waits until they have ended.
     """
     if not tasks:
@@ -129,7 +146,7 @@ def run_tasks(
     context = spark.sparkContext
     group = f"mqstore-{uuid.uuid4().hex}"
     with failures(doing), _progress_reported(context, group, len(tasks), progress):
-        results = _in_thread(context, group, doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
+        results = _in_thread(context, group, description or doing, lambda: context.parallelize(tasks, len(tasks)).map(function).collect())
     if progress is not None:
         progress(len(tasks), len(tasks))
     return results

@@ -87,7 +87,7 @@ def session(
     quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
     by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
     """
-    running = _active()
+    running = active_session()
     if running is not None:
         return running
     require_pyspark()
@@ -120,7 +120,7 @@ def running(
     master: str = "local[*]", *, spark: SparkSession | None = None, app_name: str = "mqstore", config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Yield a session: `spark`, else the active one, else a new one, which is stopped at the end of the block."""
-    active = spark if spark is not None else _active()
+    active = spark if spark is not None else active_session()
     if active is not None:
         yield active
         return
@@ -175,7 +175,7 @@ def starting(master: str) -> Iterator[Future[SparkSession]]:
 
 def starts_on_this_machine(master: str) -> bool:
     """Return whether a session on `master` would be a new one whose tasks run in child processes of this one."""
-    return _runs_in_process_tree(master) and _active() is None
+    return _runs_in_process_tree(master) and active_session() is None
 
 
 def tasks_at_once(master: str) -> int:
@@ -211,7 +211,7 @@ def _is_not_from_py4j(record: logging.LogRecord) -> bool:
 
 def stop() -> None:
     """End the active session, if any. Never raises: a JVM that has already exited needs no end."""
-    active = _active()
+    active = active_session()
     if active is not None:
         with contextlib.suppress(Exception):
             disconnect(active) if is_connect(active) else active.stop()
@@ -234,7 +234,7 @@ def cores(spark: SparkSession) -> int:
     return int(spark.sparkContext.defaultParallelism)
 
 
-def _active() -> SparkSession | None:
+def active_session() -> SparkSession | None:
     """Return the running session of this process, or None. Imports Spark only if it is already imported."""
     if "pyspark.sql" not in sys.modules:
         return None

@@ -75,14 +75,15 @@ def test_a_directory_inside_a_store_points_to_the_one_above(store: Path) -> None
     assert "give the directory that contains commitlog/" in sentence(run_cli("inspect", store / "commitlog"))
 
 
-def test_a_directory_above_stores_points_to_them(store: Path, tmp_path: Path) -> None:
+def test_a_directory_above_a_store_opens_it_and_one_above_several_names_them(store: Path, tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     store = store.rename(above / "a")
-    assert sentence(run_cli("inspect", above)).endswith(f"; a store is at {store}")
+    assert run_cli("inspect", above, "-o", "json").document["store"] == str(store)
     vhosts = above / "b" / "c" / "vhosts~"
     shutil.copytree(next(opened(case_named("3.10.8/f-mixed-features")).rglob("vhosts")), vhosts)
-    assert sentence(run_cli("inspect", above)).endswith(f"; stores are at {store}, {vhosts}")
+    assert f"it contains 2 stores: {store}, {vhosts}; give the path of one" in sentence(run_cli("messages", above))
+    assert [row["store"] for row in run_cli("inspect", above, "-o", "jsonl").rows] == [str(store), str(vhosts)]
 
 
 def test_links_are_not_followed_to_find_stores(store: Path, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["frobnicate"], "no such command 'frobnicate'"),
+        (["frobnicate"], "there is no command 'frobnicate'"),
         (["inspect"], "missing argument 'STORE'"),
         (["inspect", "STORE", "-o", "yaml"], "'yaml' is not one of 'text', 'json', 'jsonl', 'csv'"),
         (["messages", "STORE", "--since", "tomorrow"], "--since 'tomorrow' is not a time"),
@@ -169,8 +170,8 @@ def test_an_invalid_question(argv: list[str], says: str, store: Path, tmp_path: 
     [
         (["get", "STORE", "--offset", "3"], "is inside the record at 0; use --offset 0"),
         (["get", "STORE", "--offset", "99999999"], "is outside the log"),
-        (["get", "STORE", "-t", "orders", "-q", "0", "--at", "17"], "holds queue offsets 0 to 1, not 17"),
-        (["get", "STORE", "-t", "orders", "-q", "7", "--at", "0"], "topic 'orders' has no queue 7; it has 0"),
+        (["get", "STORE", "-t", "orders", "--queue", "0", "--at", "17"], "holds queue offsets 0 to 1, not 17"),
+        (["get", "STORE", "-t", "orders", "--queue", "7", "--at", "0"], "topic 'orders' has no queue 7; it has 0"),
         (["get", "STORE", "--unique", "nobody", "-t", "orders"], "no message of topic 'orders' has the unique key 'nobody'"),
         (["queue", "STORE", "nope", "0"], "no consume queue of topic 'nope'"),
     ],

@@ -37,7 +37,11 @@ VHOST_MEANT = "did you mean 'тест-β/%2F 2'?"
         (NODE, ["queue", "тест-b/%2F 2", "prio.q"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
         (NODE, ["messages", "--vhost", "тест-b/%2F 2"], f"no message matches: the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
         (NODE, ["topics", "--vhost", "тест-b/%2F 2"], f"no queue matches: the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
-        (NODE, ["get", "--vhost", "тест-b/%2F 2", "-q", "prio.q", "--at", "0"], f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}"),
+        (
+            NODE,
+            ["get", "--vhost", "тест-b/%2F 2", "--queue", "prio.q", "--at", "0"],
+            f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}",
+        ),
         (
             NODE,
             ["export", "--to", "OUT", "--threads", "1", "--vhost", "тест-b/%2F 2"],
@@ -51,7 +55,7 @@ VHOST_MEANT = "did you mean 'тест-β/%2F 2'?"
             f"the store has no vhost 'тест-b/%2F 2'; {VHOST_MEANT}",
         ),
         (NODE, ["queue", "nothing", "prio.q"], "the store has no vhost 'nothing'; it has '/' and 'тест-β/%2F 2'"),
-        (NODE, ["get", "-q", "ttlq", "--at", "0"], "no vhost has a queue 'ttlq'; did you mean 'ttl.q'?"),
+        (NODE, ["get", "--queue", "ttlq", "--at", "0"], "no vhost has a queue 'ttlq'; did you mean 'ttl.q'?"),
         (NODE, ["topics", "--queue", "ttlq"], "the store has no directory of a queue 'ttlq'; did you mean 'ttl.q'?"),
     ],
 )

@@ -74,9 +74,10 @@ def test_bash_completes_commands_options_and_values(words: list[str], completed:
 
 def test_brackets_in_the_help_of_an_option_are_shown_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    parser = main._command()
+    parser = main.parser()
     found = 0
-    for name, command in parser.commands.items():
+    for name in parser.list_commands(None):
+        command = parser.get_command(None, name)
         texts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
         for part in (part for text in texts for part in re.findall(r"\S*\[[^\]]*\]\S*", text)):
             found += 1

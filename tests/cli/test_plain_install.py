@@ -23,7 +23,7 @@ READERS = (
     ("repair",),
 )
 OF_ROCKETMQ = (("groups",), ("timers",), ("query", "-t", "orders", "-k", "k"))
-WRITERS_OF_ROCKETMQ = (("export", "--to"), ("rebuild", "--to"), ("salvage", "--format", "jsonl", "--to"))
+WRITERS_OF_ROCKETMQ = (("export", "--to"), ("rebuild", "--assume-defaults", "--to"), ("salvage", "--format", "jsonl", "--to"))
 WRITERS_OF_RABBITMQ = (("export", "--to"), ("convert", "--queue-version", "2", "--to"), ("salvage", "--format", "jsonl", "--to"))
 PROGRAM = """
 import contextlib, io, json, sys

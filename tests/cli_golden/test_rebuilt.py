@@ -17,7 +17,7 @@ MOST = 64
 def rebuild(case: GoldenCase, to: Path) -> Path:
     store = opened(case)
     with unchanged(store):
-        outcome = run_cli("rebuild", store, "--to", to, "--threads", 2, "-q")
+        outcome = run_cli("rebuild", store, "--to", to, "--threads", 2, "-q", "--assume-defaults")
     assert outcome.status in (0, 1), outcome.stderr
     return to
 

@@ -91,6 +91,18 @@ def test_the_recovered_view_has_what_the_broker_would_answer(visitor: Visitor) -
     assert counts[1] > counts[0]
 
 
+def test_the_newest_messages_of_all_queues_come_before_a_topic_is_chosen(visitor: Visitor) -> None:
+    known = [row for row in rows("messages", golden(STORES[OFFSETS]), "--body", "none") if row["verdict"] not in ("unindexed", "damaged")]
+    places = sorted((int(str(row["physical_offset"])) for row in known), reverse=True)
+    page = visitor.get(f"/stores/{OFFSETS}/messages")
+    assert [int(place) for place in re.findall(r'message\?offset=(\d+)"', page.text)] == places[:50]
+    assert f"The newest 50 of {len(places):,} messages" in counted(page)
+    queue = visitor.get(f"/stores/{OFFSETS}/messages?queue=1")
+    mine = sorted((int(str(row["physical_offset"])) for row in known if row["queue_id"] == 1), reverse=True)
+    assert [int(place) for place in re.findall(r'message\?offset=(\d+)"', queue.text)] == mine[:50]
+    assert "Choose a topic for its older messages" in words(page)
+
+
 def test_messages_without_a_queue_entry_are_found_in_the_log(visitor: Visitor) -> None:
     page = visitor.get(f"/stores/{WRECK}/messages?source=log")
     assert "unindexed" in words(page)
@@ -160,6 +172,15 @@ def test_groups_are_those_of_the_command_with_their_lag(visitor: Visitor) -> Non
         lag = "" if row["lag"] is None else f"{row['lag']:,} "
         assert row["group"] in text  # type: ignore[operator]
         assert re.search(rf"{re.escape(str(row['topic']))} {row['queue_id']} {row['offset']:,} .*?{re.escape(lag)}{row['state']}", text)
+
+
+def test_pages_say_what_a_pop_consumer_has_in_hand(tmp_path: Path) -> None:
+    store = goldenkit.unpack_site("pop-unacked", tmp_path)
+    (row,) = rows("find", store, "o-7", "--whole-key")
+    with visiting(store) as visitor:
+        assert "lag 8, 7 messages popped and waiting for redelivery" in words(visitor.get("/stores/0/groups"))
+        assert "billing 12 waiting for redelivery" in words(visitor.get(f"/stores/0/message?offset={row['physical_offset']}"))
+        assert "waits for redelivery" in words(visitor.get("/find", params={"text": "o-7"}))
 
 
 def test_a_trace_in_the_store_is_shown_with_the_message(tmp_path: Path) -> None:
@@ -387,6 +408,33 @@ def test_times_are_shown_in_the_zone_that_a_visitor_chooses_and_fields_accept_th
         refused = own.submit("/zone", zone="Mars/Olympus")
         assert refused.status_code == 400
         assert "there is no time zone" in words(refused).lower()
+
+
+def test_a_card_says_what_matters_and_no_store_with_losses_is_green() -> None:
+    with visiting(golden(STORES[WRECK])) as own:
+        own.get("/stores/0")
+        for job in own.console.jobs.all():
+            assert job.settled.wait(60)
+        found = goldenkit.run_cli("diagnose", golden(STORES[WRECK]), "-o", "json").document
+        page = own.get("/")
+        assert f"starts, loses {found['loses']:,} messages, delivers {found['redelivers']:,} again" in words(page)
+        in_log = goldenkit.run_cli("verify", golden(STORES[WRECK]), "-o", "json").document["checked"]["messages"]
+        in_queues = goldenkit.run_cli("inspect", golden(STORES[WRECK]), "-o", "json").document["messages"]
+        assert in_log > in_queues
+        assert f"{in_queues:,} messages in queues, {in_log:,} in the log" in words(page)
+        assert 'class="mark good"' not in page.text
+        assert 'class="mark long good"' not in page.text
+
+
+def test_findings_are_grouped_by_kind() -> None:
+    with visiting(golden(STORES[WRECK])) as own:
+        own.submit("/stores/0/verify")
+        for job in own.console.jobs.all():
+            assert job.settled.wait(60)
+        kinds = {row["kind"] for row in goldenkit.run_cli("verify", golden(STORES[WRECK]), "-o", "jsonl").rows}
+        assert len(kinds) > 3
+        page = own.get("/stores/0/verify").text
+        assert set(re.findall(r'<details class="kind" ?><summary><strong>([a-z-]+)', page)) == kinds
 
 
 def test_the_first_page_shows_what_the_overview_of_a_store_found() -> None:

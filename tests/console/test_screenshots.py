@@ -67,6 +67,8 @@ def test_every_page_of_three_stores_is_drawn_whole(browser: Any, served: Served,
         page.screenshot(path=TARGET / f"{name}-{width}.png", full_page=True)
         assert not window.overflows, path
         assert page.inner_text("h1"), path
-        assert page.evaluate("[...document.querySelectorAll('main svg')].every((each) => each.getBoundingClientRect().height > 5)"), path
+        drawn = "[...document.querySelectorAll('main svg')].filter((each) => each.checkVisibility())"
+        drawn += ".every((each) => each.getBoundingClientRect().height > 5)"
+        assert page.evaluate(drawn), path
     assert [each for each in window.complaints if "404" not in each] == []
     window.context.close()

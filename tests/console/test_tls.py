@@ -79,7 +79,7 @@ def test_with_a_client_ca_a_browser_needs_a_certificate(files: Files, tmp_path: 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--tls", "permissive", "--tls-cert", "c.pem"), "cannot serve http and https on one port"),
+        (("--tls", "permissive", "--tls-cert", "c.pem"), "'permissive' is not one of 'disabled', 'enforcing'"),
         (("--tls", "enforcing"), "needs a certificate and its key"),
         (("--tls-key", "k.pem"), "a key or client CA without a certificate gives no TLS"),
         (("--tls-cert", "c.pem"), "c.pem is not a file; --tls-cert expects a file in PEM form"),

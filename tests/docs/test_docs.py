@@ -75,6 +75,26 @@ def test_the_examples_of_the_embedding_page_are_true(tmp_path: Path, monkeypatch
     assert outcome.failed == 0
 
 
+def test_the_example_of_the_first_page_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    with transcripts.stores() as place:
+        monkeypatch.chdir(place)
+        outcome = doctest.testfile(str(ROOT / "README.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert outcome.attempted == 4
+    assert outcome.failed == 0
+
+
+SENTENCE = 25  # words
+
+
+def test_the_sentences_of_the_first_page_are_short() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Read on")[0]
+    text = re.sub(r"^(?: {4}|\||#|!).*$", "", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
+    prose = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    sentences = [sentence for part in prose.split("\n\n") for sentence in re.split(r"(?<=[.?])\s", part) if sentence]
+    assert len(sentences) > 15
+    assert [sentence for sentence in sentences if len(sentence.split()) > SENTENCE] == []
+
+
 def test_the_examples_of_the_page_on_embedded_queues_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = doctest.testfile(str(DOCS / "guide" / "embed-queues.md"), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -161,16 +181,16 @@ def test_every_option_shown_with_a_command_exists(page: Path) -> None:
 def test_the_output_shown_is_what_the_commands_print(page: Path) -> None:
     with transcripts.stores() as place:
         for text, head in transcripts.blocks(page, spark=False):
-            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place))
+            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place, page))
 
 
 @pytest.mark.long
 def test_the_output_shown_of_commands_on_spark_is_what_they_print(spark: SparkSession) -> None:
     shown = [(page, *block) for page in transcripts.PAGES for block in transcripts.blocks(page, spark=True)]
     assert shown
-    for _, text, head in shown:
+    for page, text, head in shown:
         with transcripts.stores() as place:
-            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place))
+            assert transcripts.shape(text) == transcripts.shape(transcripts.transcript(text, head, place, page))
 
 
 def test_no_file_names_a_package_registry_or_a_place_on_somebodys_machine() -> None:
@@ -193,15 +213,15 @@ VERSIONS = ("4.3.0", "4.7.1", "4.9.3", "5.1.4", "5.3.3", "5.5.0", "3.8.9", "3.10
 
 
 def test_each_cell_of_the_matrix_names_tests_that_exist_or_the_page_that_says_no() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (DOCS / "guide" / "versions.md").read_text(encoding="utf-8")
     table = text.partition("\n| version | read |")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     assert tuple(row[0].split()[-1] for row in rows) == VERSIONS
     for name, *cells in rows:
         assert len(cells) == MATRIX_COLUMNS, name
         for cell in cells:
-            if cell == "[no](docs/guide/versions.md#brokers)":
-                assert "## Brokers" in (DOCS / "guide" / "versions.md").read_text(encoding="utf-8")
+            if cell == "[no](#brokers)":
+                assert "## Brokers" in text
                 continue
             named = re.findall(r"`([^`]+)`", cell)
             assert ", ".join(f"`{each}`" for each in named) == cell, (name, cell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -41,12 +42,26 @@ def test_links_lead_to_pages_of_the_site_and_source_files_are_named(site: Module
 
 
 def test_every_command_and_every_public_name_has_a_place(site: ModuleType) -> None:
-    page = site.commands()
+    pages = site.commands()
     for command in ("inspect", "messages", "diagnose", "repair", "rescue", "salvage", "replay", "find", "serve", "console"):
-        assert f"## `{command}`" in page
-    assert "| `--between FROM..TO` | The same as --since FROM --until TO; also as two words: --between FROM TO. |" in page
+        assert pages[command].startswith(f"# `{command}`\n")
+        assert f"[`{command}`](commands/{command}.md)" in pages["index"]
+    assert "| `--between FROM..TO` | The same as --since FROM --until TO; also as two words: --between FROM TO. |" in pages["messages"]
+    assert "--no-color" in pages["index"]
+    assert "--no-color" not in pages["messages"]
     names = set(re.findall(r"^::: mqstore\.\S+\.(\w+)$", site.api("mqstore.rocketmq"), re.MULTILINE))
     assert {"MessageStore", "Message", "PutResult", "RocketMQStore", "StoreConfig"} <= names
+
+
+def test_the_manual_page_has_every_command_and_the_formatter_has_nothing_to_say(site: ModuleType, tmp_path: Path) -> None:
+    text = site.manual()
+    for command in ("inspect", "diagnose", "repair", "completion"):
+        assert f"\n.SS {command}\n" in text
+    assert "text|json|jsonl|csv" in text
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed")
+    done = subprocess.run(["groff", "-K", "utf8", "-man", "-Tutf8", "-ww", "-Z"], input=text, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ BY_URL = "tests/pipeline/source/test_urls.py::test_the_guide_is_right"
 
 # (page, kind): the test that runs all such blocks of the page
 RUN_BY = {
+    ("README.md", "doctest"): "tests/docs/test_docs.py::test_the_example_of_the_first_page_is_true",
     ("README.md", "python"): SHOWN_TESTS,
     ("README.md", "serving"): SERVING,
     ("broker.md", "doctest"): "tests/docs/test_broker_pages.py::test_the_examples_of_the_broker_page_are_true",

@@ -1,9 +1,9 @@
 """What `diagnose` predicts of RocketMQ stores, beside what the real store of the version makes of copies of them.
 
 The oracle finds queues in RocksDB by the records of the log: what was lost is not known if it stops before the end, or if reading fails.
-A message counts as lost by the real store if no entry of its queue leads to it any more, or the log ends before it, or its record can no
-longer be parsed. A store that neither starts nor says why within the patience counts as one that does not start: 4.9.3 waits forever for
-bytes that no file has.
+A message counts as lost by the real store if pulls from the minimum of its queue do not hand it out any more (in RocksDB: no entry of its
+queue leads to it), or the log ends before it, or its record can no longer be parsed. A store that neither starts nor says why within the
+patience counts as one that does not start: 4.9.3 waits forever for bytes that no file has.
 """
 
 from __future__ import annotations
@@ -119,10 +119,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _lost(messages: Mapping[int, tuple[str, int, int]], store: Path, config: Path, report: Path, end: int) -> int | None:
     log = open_rocketmq(store, config=config).log
-    queues = _lines(report / "queues.jsonl")
-    if any(len(queue["entries"]) < queue["max_offset"] - queue["min_offset"] for queue in queues if not queue.get("batch")):
-        return None  # the oracle reads from the minimum on, and a file is missing there: a consumer skips it
-    listed = {(queue["topic"], queue["queue_id"], int(entry[0])) for queue in queues for entry in queue["entries"]}
+    pulled = report / "pulled.jsonl"
+    if pulled.exists():
+        listed = {(queue["topic"], queue["queue_id"], int(at)) for queue in _lines(pulled) for at in queue["physical_offsets"]}
+    else:
+        queues = _lines(report / "queues.jsonl")
+        listed = {(queue["topic"], queue["queue_id"], int(entry[0])) for queue in queues for entry in queue["entries"]}
     return sum(
         (topic, queue_id, offset) not in listed or offset + size > end or log.record(offset) is None
         for offset, (topic, queue_id, size) in messages.items()

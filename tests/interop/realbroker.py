@@ -15,7 +15,7 @@ ORACLE = Path(__file__).parent / "rocketmq"
 VERSIONS = ("4.9.3", "5.3.3")
 FURTHER_VERSIONS = ("4.7.1", "5.1.4", "5.5.0")  # with the rules of the nearer of VERSIONS
 
-_JVM = (
+JVM = (
     "-Xmx1g",
     "-XX:MaxDirectMemorySize=512m",
     "-XX:+UseSerialGC",
@@ -64,7 +64,7 @@ def why_not(version: str) -> str | None:
 def oracle(version: str, *arguments: str) -> list[str]:
     """Return the command line that runs the oracle of that version."""
     target = ORACLE / "target" / version
-    return [str(java()), *_JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", *arguments]
+    return [str(java()), *JVM, "-cp", f"{target}/oracle.jar:{target}/lib/*", "mqstore.oracle.Oracle", *arguments]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ Each state is made from stores that a real broker wrote, and every golden store 
 
 from __future__ import annotations
 
+import random
+import shutil
+import struct
 from pathlib import Path
 
 import pytest
 from interop.diagnosing import Outcome, Place, outcomes_of
 from interop.realbroker import why_not
-from support.golden import CASES, case_named, opened, unpack
+from support.golden import CASES, case_named, opened, unpack, unpack_site
 from support.rocketmq_states import CONFIGURATION, STATES, made
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
@@ -70,3 +73,55 @@ def test_where_diagnose_promises_everything_a_real_store_keeps_everything(outcom
     promised = [item for item in outcomes if item.predicted.status == 0]
     assert promised
     assert [item.name for item in promised if not item.starts or item.lost] == []
+
+
+def _flushed_to(store: Path, source: Path, dice: random.Random) -> None:
+    """Make an unclean store with any checkpoint, whose queues are older than its log."""
+    shutil.copytree(source, store)
+    (store / "abort").write_bytes(b"")
+    raw = bytearray((store / "checkpoint").read_bytes())
+    logs = sorted((store / "commitlog").iterdir())
+    head = dice.choice(logs).read_bytes()[:64]
+    (stored,) = struct.unpack_from(">q", head, 56)
+    struct.pack_into(">qq", raw, 0, stored + 9000, stored + dice.choice((-1, 0, 1, 2999, 3000)))
+    struct.pack_into(">q", raw, 40, dice.choice((0, -5, 1, struct.unpack_from(">q", head, 28)[0], dice.randrange(1, 655360))))
+    (store / "checkpoint").write_bytes(raw)
+    for queue in sorted(store.glob("consumequeue/*/*")):
+        if dice.random() < 0.3:
+            shutil.rmtree(queue)
+            continue
+        path = sorted(queue.iterdir())[-1]
+        entries = bytearray(path.read_bytes())
+        entries[20 * dice.randrange(len(entries) // 20) :] = b""
+        path.write_bytes(entries.ljust(path.stat().st_size, b"\0"))
+
+
+@pytest.mark.parametrize("version", ["5.1.4", "5.3.3", "5.5.0"])
+def test_an_unclean_recovery_begins_where_the_release_does_by_the_fields_of_the_checkpoint(version: str, tmp_path: Path) -> None:
+    if (reason := why_not(version)) is not None:
+        pytest.skip(reason)
+    base = case_named("5.5.0/a-clean")
+    places = []
+    for seed in range(24):
+        _flushed_to(tmp_path / f"state{seed}", opened(base), random.Random(seed))
+        places.append(Place(f"state{seed}", tmp_path / f"state{seed}", opened(base), base.properties))
+    outcomes = outcomes_of(version, places, tmp_path / "work")
+    assert {item.name: (item.predicted.loses, item.lost) for item in outcomes if item.predicted.loses != item.lost} == {}
+    assert all(item.starts and item.predicted.starts for item in outcomes)
+    assert any(item.lost for item in outcomes)
+
+
+def test_a_real_store_does_not_start_on_a_queue_that_ends_in_an_empty_file(tmp_path: Path) -> None:
+    """apache/rocketmq #9728, #10108: the last record of the log, of another queue, is not listed, so that nothing cuts the empty file."""
+    if (reason := why_not("5.3.3")) is not None:
+        pytest.skip(reason)
+    base, store = (unpack_site("separate-commitlog", tmp_path / name) for name in ("base", "state"))
+    for each in (base, store):
+        shutil.move(each.parent / "logdisk" / "commitlog", each / "commitlog")
+        (each.parent / "broker.conf").unlink()
+    (store / "consumequeue/orders/0" / f"{6000:020d}").write_bytes(bytes(6000))
+    last = store / "consumequeue/orders/3" / f"{6000:020d}"
+    last.write_bytes(last.read_bytes()[: 74 * 20].ljust(6000, b"\0"))
+    options = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "6000", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}
+    (outcome,) = outcomes_of("5.3.3", [Place("empty-last-file", store, base, options)], tmp_path / "work")
+    assert (outcome.predicted.starts, outcome.starts) == (False, False)

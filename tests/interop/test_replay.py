@@ -104,7 +104,7 @@ def arrived_of(rows: list[dict[str, Any]]) -> dict[str, list[tuple[object, ...]]
     return found
 
 
-@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3", "5.5.0"])
 def test_a_real_broker_has_each_message_once_after_a_replay_that_was_killed(version: str, tmp_path: Path, kills: int) -> None:
     """Killed at random bytes and lines, the connection cut at others; then messages of RabbitMQ, and the end of the broker in mid-run."""
     if reason := why_not(version):

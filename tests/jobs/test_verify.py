@@ -31,7 +31,7 @@ def in_threads(case: GoldenCase) -> Report:
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 @pytest.mark.parametrize("size", [log_proof.SPLIT, 20_000])
 def test_parts_put_together_are_the_report(case: GoldenCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_proof.plan, "__defaults__", (size,))
+    monkeypatch.setattr(log_proof, "SPLIT", size)
     wanted = in_threads(case)
     with unchanged(opened(case)):
         for count in (1, 3, 11):
@@ -50,7 +50,7 @@ def test_a_part_that_began_at_a_record_inside_a_body_is_checked_again(tmp_path: 
     for number in range(20):
         store.put(message("orders", b"z" * 300, keys=f"l{number}"))
     path = store.write()
-    monkeypatch.setattr(log_proof.plan, "__defaults__", (position + 500,))
+    monkeypatch.setattr(log_proof, "SPLIT", position + 500)
     checked: list[tuple[int, int]] = []
     check = spread.check_part
     monkeypatch.setattr(spread, "check_part", lambda task: (checked.append(task.met), check(task))[1])

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 
 from fuzz.batches import TESTS, Failure, check_images, environment, in_memory
@@ -186,6 +187,68 @@ class RabbitMQScripts(Kind):
         return part
 
 
+class Diagnosis(Kind):
+    """What `diagnose` says of structural states, against real brokers; 40 seeds in a row are one version. module: of the states."""
+
+    unit = "states"
+    module: str
+
+    def missing(self) -> str | None:
+        reason: str | None = import_module(self.module).missing_brokers()
+        return reason
+
+    def run(self, seeds: range, jobs: int, deadline: float, place: Path | None) -> Part:
+        part = Part(seeds.start)
+        for state in import_module(self.module).check_seeds(seeds, deadline):
+            part.done += 1
+            part.stop = state.seed + 1
+            if state.error:
+                part.failures.append(self.failed(state.seed, f"{state.name}\n{state.error}"))
+        return part
+
+
+class DiagnosisRabbitMQ(Diagnosis):
+    name = "diagnosis-rabbitmq"
+    part = 160
+    module = "proofs.rabbitmq_diagnosis"
+
+
+class DiagnosisRocketMQ(Diagnosis):
+    name = "diagnosis-rocketmq"
+    part = 120
+    module = "proofs.rocketmq_diagnosis"
+
+
+class Sites(Kind):
+    """Sound stores of which parts are moved, renamed, split over paths or omitted: nothing false is said of what is not there."""
+
+    unit = "states"
+    part = 100
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.name = f"sites-{family}"
+
+    def run(self, seeds: range, jobs: int, deadline: float, place: Path | None) -> Part:
+        from proofs import rabbitmq_sites, sites
+
+        wrong = {"rocketmq": sites.wrong, "rabbitmq": rabbitmq_sites.wrong}[self.family]
+        part = Part(seeds.start)
+        for seed in seeds:
+            if time.time() >= deadline:
+                break
+            with tempfile.TemporaryDirectory(prefix="mqstore-sites-", dir=in_memory()) as root:
+                try:
+                    said = wrong(seed, Path(root))
+                except Exception as error:  # whatever it is, it is a failure of this state
+                    said = f"{type(error).__name__}: {error}"
+            if said:
+                part.failures.append(self.failed(seed, said[:4000]))
+            part.done += 1
+            part.stop = seed + 1
+        return part
+
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -195,5 +258,9 @@ KINDS: dict[str, Kind] = {
         Crashes("rabbitmq"),
         RocketMQScripts(),
         RabbitMQScripts(),
+        DiagnosisRabbitMQ(),
+        DiagnosisRocketMQ(),
+        Sites("rocketmq"),
+        Sites("rabbitmq"),
     )
 }

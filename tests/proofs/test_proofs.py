@@ -129,6 +129,16 @@ def test_a_command_that_says_nothing_is_refused(capsys: pytest.CaptureFixture[st
     assert "--help lists the kinds" in capsys.readouterr().err
 
 
+@pytest.mark.long
+def test_nothing_false_is_said_of_a_hundred_sites() -> None:
+    assert KINDS["sites-rocketmq"].run(range(100), 1, time.time() + 1e6, None) == Part(100, 100)
+
+
+@pytest.mark.long
+def test_nothing_false_is_said_of_fifty_data_directories() -> None:
+    assert KINDS["sites-rabbitmq"].run(range(50), 1, time.time() + 1e6, None) == Part(50, 50)
+
+
 def test_every_kind_is_in_the_help_and_in_the_documentation() -> None:
     documented = (command.ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     for name in KINDS:

@@ -335,6 +335,11 @@ COMMANDS = {
     "replay --resume": ("replay", "SOURCE", "--create", "--resume", "sent.journal", "--to"),
     "salvage": ("salvage", "SOURCE", "--to"),
     "salvage --as": ("salvage", "SOURCE", "--as", "rocketmq", "--to"),
+    "rebuild": ("rebuild", "SOURCE", "--to"),
+    "export": ("export", "SOURCE", "--format", "parquet", "--to"),
+    "follow": ("follow", "SOURCE", "--once", "--to"),
+    "convert": ("convert", "QUEUES", "--queue-version", "2", "--to"),
+    "rescue": ("rescue", "QUEUES", "--for", "4.3", "--to"),
     "put": ("put", "--create", "-t", "orders", "--body", "x"),
     "load": ("load", "--create", "--from", "rows.jsonl"),
 }
@@ -348,7 +353,8 @@ def test_an_address_without_its_scheme_is_refused_and_no_directory_is_made(
     """`replay --to localhost:5672` created a directory of that name and said that each message was confirmed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.jsonl").write_text('{"topic": "a", "body_b64": ""}\n')
-    done = run_cli(*(str(opened(LOG)) if word == "SOURCE" else word for word in COMMANDS[what]), address)
+    sources = {"SOURCE": LOG, "QUEUES": case_named("3.10.8/g1-v2-small-clean")}
+    done = run_cli(*(str(opened(sources[word])) if word in sources else word for word in COMMANDS[what]), address)
     assert (done.status, done.stdout) == (2, "")
     assert ("rocketmq://" in done.stderr and "amqp://" in done.stderr) or "mqstore replay" in done.stderr
     assert "secret" not in done.stderr

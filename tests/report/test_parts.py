@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import pytest
@@ -10,7 +11,7 @@ from support.golden import DAMAGED, case_named, opened
 import mqstore
 from mqstore.findings import Damage, Kind
 from mqstore.report.checks import diagnosis_parts, usage_parts, verify_parts
-from mqstore.report.html import render
+from mqstore.report.html import ROWS, render
 from mqstore.report.parts import Column, Fact, Findings, Headline, NextStep, Sentence, Sentences, Table, Tone, distinct
 
 STORES = (case_named("4.9.3/b-kill9"), DAMAGED[0], case_named("3.10.8/b-dirty-journal"))
@@ -23,7 +24,7 @@ def test_every_check_of_either_family_has_its_headline_in_the_html(case):
     assert "mark long " in render(verify_parts(verified, 0.1))
     assert escape(diagnosed.next) in render(diagnosis_parts(diagnosed))
     page = render(usage_parts(used, None, 0.1))
-    assert page.count("<table>") == 1 + len(used.shown_by)
+    assert page.count("<table") == 1 + sum(bool(used.rows(by)) for by in used.shown_by)
     assert used.headline in page
 
 
@@ -38,11 +39,23 @@ def test_text_of_a_store_is_escaped_in_html():
 
 
 def test_rows_and_sentences_beyond_those_shown_are_counted():
-    page = render([Table([Column("n", right=True)], [["1"], ["2"], ["3"]], shown=1), Sentences(["a", "b", "c"], 2)])
+    rows = [[str(number)] for number in range(ROWS + 2)]
+    page = render([Table([Column("n", right=True)], rows, shown=1), Sentences(["a", "b", "c"], 2)])
+    assert '<table data-page="1">' in page
     assert "… 2 more" in page
     assert "… 1 more" in page
-    assert '<td class="n">1</td>' in page
-    assert ">2<" not in page
+    assert f'<td class="n">{ROWS - 1}</td>' in page
+    assert f">{ROWS}<" not in page
+
+
+def test_a_folded_table_says_the_sums_of_each_fold_and_shows_its_rows_below():
+    columns = [Column("file"), Column("messages", right=True), Column("bytes", right=True)]
+    page = render([Table(columns, [["a", "1,000", "7"], ["b", "3", "5"], ["a", "2", "1"]], shown=20, fold="file")])
+    first, second = re.findall(r"<details.*?</details>", page, re.DOTALL)
+    assert "<summary>a: 2 rows, 1,002 messages, 8 bytes</summary>" in first
+    assert first.count("<tr><td>a</td>") == 2
+    assert "<summary>b: 1 row, 3 messages, 5 bytes</summary>" in second
+    assert "<tr><td>a</td>" not in second
 
 
 def test_a_cell_leads_to_the_page_of_what_it_names():

@@ -117,6 +117,23 @@ def unpack(case: GoldenCase, target: Path) -> Path:
     return target
 
 
+def unpack_site(name: str, target: Path) -> Path:
+    """Unpack a store of `golden/rocketmq-sites`, and name its place in its configuration. Returns the store."""
+    with tarfile.open(GOLDEN / "rocketmq-sites" / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    configuration = target / "broker.conf"
+    if configuration.exists():
+        configuration.write_text(configuration.read_text().replace("CASE", str(target)))
+    return target / "store"
+
+
+def unpack_node_site(name: str, target: Path) -> Path:
+    """Unpack a data directory of `golden/rabbitmq-sites`, with what is beside it. Returns the data directory."""
+    with tarfile.open(GOLDEN / "rabbitmq-sites" / f"{name}.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    return next(path for path in target.iterdir() if path.is_dir())
+
+
 @cache
 def _scratch() -> Path:
     root = Path(tempfile.mkdtemp(prefix="mqstore-golden-"))

@@ -206,6 +206,29 @@ def lying_tables(store: Path) -> None:
     path.write_bytes(raw[total:] + raw[:total])
 
 
+def half_index(place: Path) -> None:
+    """Cut the table of messages of a clean stop in the middle. place: of a vhost."""
+    path = place / "msg_store_persistent" / "msg_store_index.ets"
+    _cut(path, path.stat().st_size // 2)
+
+
+def largest_message_file(place: Path) -> Path:
+    return max((place / "msg_store_persistent").glob("*.rdq"), key=lambda path: (path.stat().st_size, -int(path.stem)))
+
+
+def without_message_file(place: Path) -> None:
+    largest_message_file(place).unlink()
+
+
+def lying_records(place: Path) -> None:
+    """Put the first record of the largest message file after its others."""
+    path = largest_message_file(place)
+    if not len(strict_scan(_bytes_of(path)).total):
+        return
+    raw, total = path.read_bytes(), int(strict_scan(_bytes_of(path)).total[0])
+    path.write_bytes(raw[total:] + raw[:total])
+
+
 def empty_config(store: Path) -> None:
     """Empty the file with the number of entries of a segment: a node fails on it."""
     next(store.glob("msg_stores/vhosts/*/.config")).write_bytes(b"")
@@ -286,7 +309,7 @@ def made(name: str, target: Path, *, vhost: str | None = None) -> Path:
     state = STATES[name]
     unpacked(state.case, target)
     if vhost is not None:
-        _rename_vhost(target, vhost)
+        rename_vhost(target, vhost)
     state.change(target)
     return target
 
@@ -294,13 +317,18 @@ def made(name: str, target: Path, *, vhost: str | None = None) -> Path:
 def unpacked(case: str, target: Path) -> Path:
     """Return an unpacked golden store of 3.10.8 that may be changed."""
     unpack(case_named(f"3.10.8/{case}"), target)
-    for path in (target, *target.rglob("*")):
+    return writable(target)
+
+
+def writable(store: Path) -> Path:
+    """Make all of a store writable, and return it."""
+    for path in (store, *store.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return target
+    return store
 
 
-def _rename_vhost(store: Path, vhost: str) -> None:
-    """Give the vhost another name, with all the directories whose names are made from it."""
+def rename_vhost(store: Path, vhost: str) -> None:
+    """Give the vhost another name, with all the directories whose names are made from it; an empty queue may have terms alone."""
     place = store / "msg_stores" / "vhosts" / vhost_directory(vhost)
     (store / "msg_stores" / "vhosts" / vhost_directory("/")).rename(place)
     (place / ".vhost").write_text(vhost)
@@ -313,4 +341,4 @@ def _rename_vhost(store: Path, vhost: str) -> None:
         path.rename(path.with_name(renamed[path.name]))
     terms = read_terms(dets.read_objects((place / "recovery.dets").read_bytes()))
     if terms:
-        (place / "recovery.dets").write_bytes(write_terms({renamed[name]: noted for name, noted in terms.items()}))
+        (place / "recovery.dets").write_bytes(write_terms({renamed.get(name, name): noted for name, noted in terms.items()}))

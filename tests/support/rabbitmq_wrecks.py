@@ -62,4 +62,6 @@ def vhost(root: Path, files: dict[str, bytes], *, v2: bool = False) -> Path:
         f"{PLACE}/.config": config_file(N),
         f"{Q}/.queue_name": queue_name_file("/", "q", v2),
     }
+    if any(name.endswith(".idx") for name in files):
+        about[f"{Q}/journal.jif"] = b""  # a node makes it before the first segment
     return write(root, about | files)

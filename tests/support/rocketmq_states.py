@@ -147,6 +147,24 @@ def shifted_queue_entries(store: Path) -> None:
     path.write_bytes(raw)
 
 
+def _changed_entry(store: Path, physical: int) -> None:
+    """Let an entry in the middle of a queue lead to a physical offset, in a file that is not the last one if there are several."""
+    files = sorted(_a_queue(store).iterdir())
+    path = files[len(files) // 2 - 1] if len(files) > 1 else files[0]
+    raw = bytearray(path.read_bytes())
+    written = sum(any(raw[at : at + 20]) for at in range(0, len(raw), 20))
+    struct.pack_into(">qiq", raw, written // 2 * 20, physical, 300, 0)
+    path.write_bytes(raw)
+
+
+def entry_past_the_end(store: Path) -> None:
+    _changed_entry(store, 1 << 40)
+
+
+def negative_entry(store: Path) -> None:
+    _changed_entry(store, -5)
+
+
 def checkpoint_in_the_future(store: Path) -> None:
     abort(store)
     path = store / "checkpoint"
@@ -219,6 +237,8 @@ STATES: dict[str, State] = {
         stray_queue_file,
         missing_queue,
         shifted_queue_entries,
+        entry_past_the_end,
+        negative_entry,
         checkpoint_in_the_future,
         no_checkpoint,
         stray_index_file,

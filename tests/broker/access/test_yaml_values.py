@@ -41,7 +41,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
         (b"# only a remark\n", "no names with values"),
         (b"just text", "no names with values"),
         (b"a: " + b"[" * 9 + b"]" * 9, "nested more than 8 deep"),
-        (b"a: " + b"[" * 100_000, "nested more than 8 deep"),
+        (b"a: " + b"[" * 100_000, "nested more than 8 deep|nesting depth"),  # PyYAML 6.0.4 has a limit of its own
         (b"a: [" + b"1," * 100_001 + b"]", "more than 100000 values"),
         (b"a: \xff\n", "f, line 1: it is not UTF-8"),
         (b"a: 'open\n", "it is not YAML"),

@@ -139,6 +139,21 @@ def test_an_enforcing_port_closes_a_connection_without_tls_and_says_why(files: F
     assert closings == ["the client does not use TLS, which this port requires; set tls.enable=true in the client"]
 
 
+def test_a_grpc_client_is_named(tmp_path: Path, closings: list[str]) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as broker:
+            host, port = broker.address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            assert await reader.read() == b""
+            writer.close()
+            await alive(broker)
+
+    run(work)
+    [why] = closings
+    assert why.startswith("this is a gRPC client (HTTP/2, the 5.x SDK), and this broker speaks the remoting protocol")
+
+
 def test_a_port_without_tls_closes_a_connection_with_it_and_says_why(files: Files, tmp_path: Path, closings: list[str]) -> None:
     async def work() -> None:
         async with running(tmp_path) as broker:

@@ -37,6 +37,7 @@ def test_missing_messages_give_status_1(tmp_path: Path) -> None:
         "unreachable": 3,
         "damaged": 0,
         "duplicate": 0,
+        "unproved": 0,
     }
     assert done.document["messages"] == pq.read_table(tmp_path / "e2.parquet").num_rows == 222
 

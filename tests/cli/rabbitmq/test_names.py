@@ -67,7 +67,7 @@ def test_every_command_calls_the_queues_by_their_names(tmp_path: Path) -> None:
     node = node_of(MIXED, tmp_path)
     (node / "LATEST.LOG").write_bytes(tables(named(MIXED)))
     assert {row["state"] for row in lines("queue", node, "/", "prio.q")} == {"acknowledged", "delivered"}
-    row = json.loads(run_cli("get", node, "--vhost", "/", "-q", "prio.q", "--at", 0, "-o", "json").stdout)
+    row = json.loads(run_cli("get", node, "--vhost", "/", "--queue", "prio.q", "--at", 0, "-o", "json").stdout)
     assert row["queue"] == "prio.q"
     usage = json.loads(run_cli("usage", node, "-o", "json").stdout)
     assert {queue["queue"] for queue in usage["queues"]} >= {"prio.q", "ttl.q"}

@@ -192,10 +192,10 @@ def test_get_finds_a_message_by_id_by_position_and_by_sequence_id(name: str) -> 
     root = opened(case_named(name))
     for row in random.Random(4).sample(lines("messages", root), 5):
         level = () if row["priority_level"] is None else ("--priority", row["priority_level"])
-        assert document("get", root, "--vhost", row["vhost"], "-q", row["queue"], "--seq", row["seq_id"], *level) == row
+        assert document("get", root, "--vhost", row["vhost"], "--queue", row["queue"], "--seq", row["seq_id"], *level) == row
         assert document("get", root, "--id", row["msg_id"])["payload_sha256"] == row["payload_sha256"]
         if row["pos"] is not None:
-            assert document("get", root, "--vhost", row["vhost"], "-q", row["queue"], "--at", row["pos"]) == row
+            assert document("get", root, "--vhost", row["vhost"], "--queue", row["queue"], "--at", row["pos"]) == row
 
 
 def test_get_writes_a_payload_into_a_file(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_get_writes_a_payload_into_a_file(tmp_path: Path) -> None:
         ((), "name the message with one of"),
         (("--at", 1), "need a queue"),
         (("--id", "xyz"), "is not a message id"),
-        (("--at", 0, "-q", "prio.q"), "add --vhost"),
+        (("--at", 0, "--queue", "prio.q"), "add --vhost"),
     ],
 )
 def test_get_names_the_options_that_it_needs(arguments: tuple[object, ...], words: str) -> None:
@@ -221,7 +221,7 @@ def test_get_names_the_options_that_it_needs(arguments: tuple[object, ...], word
 
 def test_a_missing_message_gives_status_1() -> None:
     assert run_cli("get", opened(MIXED), "--id", "00" * 16).status == 1
-    assert run_cli("get", opened(MIXED), "-q", "lazy.mixed", "--at", 999).status == 1
+    assert run_cli("get", opened(MIXED), "--queue", "lazy.mixed", "--at", 999).status == 1
 
 
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)

@@ -41,12 +41,16 @@ def test_users_come_as_hashes_and_only_when_asked_for(tmp_path: Path) -> None:
     assert {each["vhost"] for each in document["permissions"]} == {vhost["name"] for vhost in document["vhosts"]}
 
 
-def test_quorum_queues_and_streams_are_named_as_not_carried_over(tmp_path: Path) -> None:
+def test_quorum_queues_and_streams_are_replayed_by_the_steps(tmp_path: Path) -> None:
     done = run_cli("rescue", opened_node(NEW), "--to", tmp_path / "out", "--for", "4.3", "-o", "json")
     assert done.status == 0, done.stderr
-    assert done.document["not_carried_over"] == ["quorum 'the.quorum' of vhost '/'", "stream 'the.stream' of vhost '/'"]
+    assert done.document["not_carried_over"] == []
+    assert done.document["to_replay"] == [{"vhost": "/", "queue": f"the.{kind}", "messages": 10} for kind in ("quorum", "stream")]
     assert (done.document["messages"], done.document["deleted"]) == (211, 0)
-    assert "stream 'the.stream' of vhost '/': such queues are not carried over" in (tmp_path / "out" / "STEPS.md").read_text()
+    steps = (tmp_path / "out" / "STEPS.md").read_text()
+    assert "--vhost / --queue-type quorum --queue-type stream --to amqp://" in steps
+    (stream,) = (queue for queue in json.loads((tmp_path / "out" / "definitions.json").read_text())["queues"] if queue["type"] == "stream")
+    assert (stream["name"], stream["durable"]) == ("the.stream", True)
 
 
 def test_a_queue_that_the_metadata_lacks_is_defined_by_the_name_in_its_directory(tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_a_queue_that_the_metadata_lacks_is_defined_by_the_name_in_its_directory
     ("words", "said"),
     [
         (["--for", "5.0"], "'5.0' is not a version of RabbitMQ"),
-        (["--for", "4.3"], "has no msg_stores/; give the data directory of a node"),
+        (["--for", "4.3"], "has no msg_stores/, quorum/ or stream/; give the data directory of a node"),
     ],
 )
 def test_what_cannot_be_rescued_is_refused_in_a_sentence(words: list[str], said: str, tmp_path: Path) -> None:

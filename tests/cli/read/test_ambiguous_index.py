@@ -92,8 +92,12 @@ def test_nothing_is_put_against_the_geometry_of_the_entries(store: Path, config:
 
 
 def test_a_rebuild_says_which_geometry_it_assumed(store: Path, config: Path, tmp_path: Path) -> None:
+    beside = run_cli("rebuild", store, "--to", tmp_path / "beside", "-o", "json").document
+    assert beside["notes"] == []  # the configuration beside the store decides
+    config = config.rename(tmp_path / "elsewhere.conf")
     assumed = run_cli("rebuild", store, "--to", tmp_path / "assumed", "-o", "json").document
     assert "5000000 slots and 20000000 positions, the broker's default" in " ".join(assumed["notes"])
     known = run_cli("rebuild", store, "--to", tmp_path / "known", "--config", config, "-o", "json").document
     assert known["notes"] == []
-    assert [path.stat().st_size for path in (tmp_path / "known" / "index").iterdir()] == [8440]
+    for name in ("beside", "known"):
+        assert [path.stat().st_size for path in (tmp_path / name / "index").iterdir()] == [8440]

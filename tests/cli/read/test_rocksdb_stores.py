@@ -181,7 +181,7 @@ def test_a_store_at_a_url_is_read_from_private_copies() -> None:
 
 def test_files_and_a_database_side_by_side_are_both_compared(tmp_path: Path) -> None:
     store = unpack(QUEUES, tmp_path / "store")
-    assert run_cli("rebuild", store, "--to", tmp_path / "files").status == 0
+    assert run_cli("rebuild", store, "--to", tmp_path / "files", "--assume-defaults").status == 0
     (store / "consumequeue").rename(tmp_path / "files" / "consumequeue_rocksdb")
     both = mqstore.open(tmp_path / "files")
     assert (len(both.consume_queues()), len(both.stored_queues.second)) == (6, 6)

@@ -79,4 +79,14 @@ def test_compaction_topics_are_named_where_there_are_any(content: bytes | None, 
     assert b'"queueOffsetMap":{}' in checkpoint.read_bytes()  # as every broker of 5.5.0 leaves it
     checkpoint.unlink() if content is None else checkpoint.write_bytes(content)
     document = run_cli("inspect", store, "-o", "json").document
-    assert ("compaction topics" in document["unsupported"]) is named
+    assert any(part.startswith("compaction topics: ") for part in document["unsupported"]) is named
+
+
+def test_a_topic_that_consumers_get_from_its_compaction_log_is_named_with_its_queues(tmp_path: Path) -> None:
+    store = unpack(case_named("5.5.0/f-timer-wheel"), tmp_path / "store")
+    for name in ("kv/0", "kv/1", "compacting/kv"):
+        (store / "compaction" / "compactionLog" / name).mkdir(parents=True)
+    said = "what consumers get of topic 'kv', the newest message of each key; 2 queues are in compaction/compactionLog, which is not read"
+    named = [part for part in run_cli("inspect", store, "-o", "json").document["unsupported"] if "compaction" in part]
+    assert named == [f"compaction topics: {said}"]
+    assert f"compaction topics: {said}" in run_cli("diagnose", store, "-o", "json").document["unknown"]

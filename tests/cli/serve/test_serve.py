@@ -18,7 +18,7 @@ import pytest
 from support.golden import case_named, opened, run_cli, tree_checksum
 
 from mqstore.cli.serve.command import serve
-from mqstore.cli.serve.fast_start import ServeOptions, parse_serve_options
+from mqstore.cli.serve.running import ServeOptions
 from mqstore.testing.client import Client, ClientError
 
 
@@ -169,34 +169,7 @@ def test_a_configuration_that_asks_for_access_control_is_not_served_without_it(t
     assert os.listdir(tmp_path) == ["broker.conf"]
 
 
-def test_the_fast_parser_knows_every_option_of_the_command() -> None:
+def test_every_option_of_the_command_reaches_the_process() -> None:
     own = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items() if name not in ("out", "store")}
     common = ("store", "output", "quiet", "verbose")
     assert own == {each.name: each.default for each in fields(ServeOptions) if each.name not in common}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "--read-only",
-        "a b",
-        "a --listen",
-        "a --listen --sync",
-        "a --help",
-        "a --sync=yes",
-        "a --as-version 6",
-        "a --view all",
-        "a -x",
-        "a -o xml",
-    ],
-)
-def test_the_fast_parser_leaves_what_it_does_not_know_to_the_full_parser(line: str) -> None:
-    assert parse_serve_options(line.split()) is None
-
-
-def test_the_fast_parser_reads_what_it_knows() -> None:
-    line = "--listen=127.0.0.1:1 a --as-version 5.3.3 --sync -o json -q --view disk --metrics 127.0.0.1:2 --config c"
-    assert parse_serve_options(line.split()) == ServeOptions(
-        "a", "127.0.0.1:1", as_version="5.3.3", sync=True, output="json", quiet=True, view="disk", metrics="127.0.0.1:2", config="c"
-    )

@@ -83,7 +83,7 @@ def test_latest_skips_messages_and_therefore_needs_force(store: Path) -> None:
 
 
 def test_only_the_named_queue_is_moved(store: Path) -> None:
-    reset(store, "earliest", "-q", 1)
+    reset(store, "earliest", "--queue", 1)
     assert offsets(store, "billing", "orders") == {0: 2, 1: 0}
     assert offsets(store, "audit", "orders") == {0: 5}
 
@@ -104,10 +104,10 @@ def test_a_time_after_the_last_message_follows_the_rule_of_each_version(store: P
 
 
 def test_a_number_is_a_queue_offset(store: Path) -> None:
-    reset(store, 1, "-q", 0)
+    reset(store, 1, "--queue", 0)
     assert offsets(store, "billing", "orders") == {0: 1, 1: 1}
     assert "has offsets 0 to 5; --force sets 6 anyway" in sentence(reset(store, 6, status=2))
-    reset(store, 6, "-q", 0, "--force")
+    reset(store, 6, "--queue", 0, "--force")
     assert offsets(store, "billing", "orders") == {0: 6, 1: 1}
 
 
@@ -167,7 +167,8 @@ def test_a_time_selects_the_offset_that_the_brokers_own_lookup_returns(identity:
     assert len(asked) > 3
     for row in asked:
         outcome = run_cli(
-            "groups", root, "--reset", "g", "-t", row["topic"], "-q", row["queue_id"], "--to", row["timestamp"], "--force", "-o", "jsonl",
+            "groups", root, "--reset", "g", "-t", row["topic"], "--queue", row["queue_id"],
+            "--to", row["timestamp"], "--force", "-o", "jsonl",
             "--as", case.version, "--config", case.config,
         )  # fmt: skip
         assert [found["after"] for found in outcome.rows] == [row["offset" if case.version == "4.9.3" else "lower"]], (row, outcome)
@@ -183,7 +184,7 @@ def test_a_time_selects_the_offset_that_the_brokers_own_lookup_returns(identity:
         (["--reset", "g", "-t", "orders"], "--reset needs --topic, and --to"),
         (["--reset", "g", "--to", "latest"], "--reset needs --topic, and --to"),
         (["--to", "latest"], "need --reset"),
-        (["-q", "0"], "need --reset"),
+        (["--queue", "0"], "need --reset"),
         (["--force"], "need --reset"),
         (["--reset", "g", "-g", "h", "-t", "orders", "--to", "latest"], "leave --group out"),
         (["--reset", "g", "-t", "orders", "--to", "soon"], "is not a time"),
@@ -200,7 +201,7 @@ def test_an_invalid_request_changes_nothing(store: Path, options: list[str], tol
 def test_a_missing_topic_or_queue_is_reported(store: Path) -> None:
     outcome = run_cli("groups", store, "--reset", "billing", "-t", "nowhere", "--to", "earliest")
     assert "no consume queue of topic 'nowhere'" in sentence(outcome, 1)
-    assert "has no queue 7; it has 0, 1" in sentence(reset(store, "earliest", "-q", 7, status=1), 1)
+    assert "has no queue 7; it has 0, 1" in sentence(reset(store, "earliest", "--queue", 7, status=1), 1)
     assert (store / OFFSETS).read_text() == BILLING
 
 

@@ -71,7 +71,7 @@ def rows(root: Path) -> list[dict[str, object]]:
 
 def test_a_message_has_what_the_options_say_and_is_found_by_its_keys(tmp_path: Path, small: Path) -> None:
     root = tmp_path / "store"
-    options = ["-q", 3, "-k", "o-1 o-2", "--tags", "eu", "--property", "a=1", "--property", "b=x=y", "--body", "paid"]
+    options = ["--queue", 3, "-k", "o-1 o-2", "--tags", "eu", "--property", "a=1", "--property", "b=x=y", "--body", "paid"]
     told = run_cli("put", root, "-t", "orders", *options, "--create", "--config", small, "-o", "json").document
     found = run_cli("query", root, "-t", "orders", "-k", "o-2", "-o", "json").document["messages"]
     assert [row["physical_offset"] for row in found] == [told["physical_offset"]] == [0]
@@ -228,7 +228,7 @@ def test_a_directory_without_write_permission_is_left_alone() -> None:
         (["-t", "a", "--body", "x", "-k", "k", "--property", "KEYS=2"], "property KEYS is given twice"),
         (["-t", "a", "--body", "x", "--property", "a=\x02"], "separate properties"),
         (["-t", "a", "--body", "x", "--property", "a=" + "v" * 32768], "at most 32767 fit"),
-        (["-t", "a", "--body", "x", "-q", str(1 << 31)], "queue ids have 31 bits"),
+        (["-t", "a", "--body", "x", "--queue", str(1 << 31)], "queue ids have 31 bits"),
         (["-t", "a", "--body", "x", "--delay", "0"], "greater than or equal to 1"),
         (["-t", "a", "--body", "x", "--body-file", "y"], "leave one out"),
         (["-t", "a", "--body-file", "/nowhere/body"], "cannot be read"),

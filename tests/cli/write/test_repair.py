@@ -96,7 +96,7 @@ def test_a_rabbitmq_store_is_planned_repaired_and_given_back(tmp_path: Path) -> 
     done = run_cli("repair", store)
     assert done.status == 1
     assert " ".join(done.stdout.split()).startswith(f"1 step to repair {store}; nothing is changed yet: 1 index, ")
-    assert "Otherwise, of a node: 49 messages are lost, 29 consumed messages are delivered again." in " ".join(done.stdout.split())
+    assert "Without this step: 49 messages are lost, 29 consumed messages are delivered again." in " ".join(done.stdout.split())
     (row,) = [json.loads(line) for line in run_cli("repair", store, "-o", "jsonl").stdout.splitlines()]
     assert (row["number"], row["step"], row["possible"], row["length"]) == (1, "index", True, 299)
     assert tree_checksum(store) == before

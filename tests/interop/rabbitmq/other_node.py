@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pika
 
 BOOT_TIMEOUT = 180
+CONSUMING = 60  # seconds of patience with a queue
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 SUITES = {"sid": "4.3", "trixie": "4.0", "bullseye": "3.8"}
 _MOUNTED = (
@@ -106,6 +107,7 @@ class OtherNode:
             assert self._server.poll() is None, (self.base / "out.txt").read_text(errors="replace")[-1500:]
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 if (self.base / "pid").exists():
+                    self.ctl("await_startup")  # clients can connect a moment before commands are taken
                     return
             time.sleep(0.05)
         raise AssertionError(f"no listener after {BOOT_TIMEOUT} s")
@@ -177,6 +179,25 @@ class OtherNode:
         import pika
 
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, virtual_host=vhost, heartbeat=0))
+
+    def consume_all(self, queue: str, count: int, vhost: str = "/") -> list[tuple[bytes, str | None]]:
+        """Take and acknowledge the messages of a queue as a consumer, in its order, until count are there and a second brings no more.
+
+        4.3 refuses basic.get on a queue with a single active consumer.
+        """
+        connection = self.connect(vhost)
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1)
+        found: list[tuple[bytes, str | None]] = []
+        end = time.monotonic() + CONSUMING
+        for method, properties, body in channel.consume(queue, inactivity_timeout=1):
+            if method is not None:
+                found.append((body, properties.message_id))
+                channel.basic_ack(method.delivery_tag)
+            elif len(found) >= count or time.monotonic() > end:
+                break
+        connection.close()
+        return found
 
     def close(self) -> None:
         for process in (self._server, self._epmd):

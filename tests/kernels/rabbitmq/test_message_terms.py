@@ -16,7 +16,7 @@ from support.golden import GoldenCase, case_id
 from mqstore.kernels.rabbitmq import message_terms
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, properties_from_bin, read_message, write_message
-from mqstore.rabbitmq.message.properties import NAMES
+from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 # one message: vhost, exchange, keys, properties, frames, id, persistent, end
 Parts = tuple[Any, ...]
@@ -152,7 +152,7 @@ def blocks_apart(block: bytes) -> dict[str, Any] | None:
     if status:
         return None
     found: dict[str, Any] = {}
-    for name, start, length in zip(NAMES, rest[::2], rest[1::2], strict=True):
+    for name, start, length in zip(RABBITMQ_PROPERTIES, rest[::2], rest[1::2], strict=True):
         if length >= 0:
             found[name] = start if name in ("delivery_mode", "priority", "timestamp") else block[start - 1 : start - 1 + length]
     return found

@@ -24,8 +24,9 @@ from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, 
 from mqstore.pipeline.source.stores import ddl_schema, store_paths
 from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.rocketmq.lookup.pruning import PointTask
+from mqstore.rocketmq.scan.planned_files import token_of
 from mqstore.rocketmq.scan.splits import plan
-from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split, token_of
+from mqstore.rocketmq.store.split_reader import MAX_BATCH_BYTES, ReadTask, overlapping, read_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
 if TYPE_CHECKING:
@@ -693,3 +694,12 @@ def test_a_read_has_at_least_as_many_tasks_as_minpartitions_says(mail: Path) -> 
 def test_an_unknown_column_is_refused_before_spark_runs(mail: Path, spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="no column 'colour'"):
         read(spark, mail, columns=["colour"])
+
+
+def test_a_query_in_sql_is_explained_as_its_dataframe(spark: SparkSession, mail: Path) -> None:
+    read(spark, mail, columns=["topic", "size"], where="physical_offset < 20000").createOrReplaceTempView("few_mails")
+    text = "select topic, count(*) from few_mails group by topic"
+    assert str(explain_read(text)) == str(explain_read(text, spark)) == str(explain_read(spark.sql(text)))
+    assert explain_read(text).log_bytes == 20000
+    with pytest.raises(PipelineError, match="no_such_view"):
+        explain_read("select * from no_such_view", spark)

@@ -7,8 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.golden import case_named, opened
@@ -17,7 +18,10 @@ from mqstore.errors import PipelineError
 from mqstore.jobs.rebuild import rebuild
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark import runner, session
-from mqstore.pipeline.spark.runner import StartingSparkRunner
+from mqstore.pipeline.spark.runner import SparkRunner, StartingSparkRunner, purpose_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -141,3 +145,12 @@ def test_a_rebuild_that_starts_its_own_session_writes_what_threads_write(tmp_pat
     )
     assert len(spark) > 3
     assert spark == threads
+
+
+def test_spark_shows_in_words_what_the_tasks_of_a_job_do(spark: SparkSession) -> None:
+    assert list(SparkRunner(spark).each([16, 18], abs)) == [16, 18]
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    described = [jobs.apply(k).description() for k in range(jobs.size())]  # jobs of other tests may have none
+    shown = {each.get() for each in described if each.isDefined()}
+    assert "mqstore: 2 times: Return the absolute value of the argument." in shown
+    assert purpose_of(partial(partial(map, abs))) == purpose_of(abs)

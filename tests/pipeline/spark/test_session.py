@@ -274,3 +274,19 @@ def test_the_innermost_cause_of_a_java_trace_is_reported() -> None:
     assert error_sentence(RuntimeError(text + "Caused by: org.apache.spark.SparkException: \n\tat g.h(I.java:3)\n")) == "no route"
     assert error_sentence(RuntimeError("java.lang.IllegalStateException: it was stopped\n\tat a.b(C.java:1)")) == "it was stopped"
     assert error_sentence(ValueError()) == "ValueError"
+
+
+@pytest.mark.spark
+def test_a_session_has_the_formats_registered() -> None:
+    script = """
+        from mqstore import pipeline
+        with pipeline.session("local[1]") as spark:
+            for name in ("rocketmq", "rocketmq-queue", "rabbitmq"):
+                try:
+                    spark.read.format(name).load("/nowhere").count()
+                except Exception as error:
+                    assert "does not exist" in str(error), error
+            print("registered")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "registered\n", done.stderr

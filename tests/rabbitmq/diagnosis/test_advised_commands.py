@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, run_cli, unpack, unpack_node
+from support.rabbitmq_states import STATES, made
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.diagnosis import START, diagnose
@@ -89,3 +90,24 @@ def test_a_data_directory_under_another_name_is_rescued(tmp_path: Path) -> None:
     found = diagnose(RabbitMQStore(place), "4.3.6")
     assert "other-node" in {item.finding for item in found.evidence}
     assert found.next.startswith("mqstore rescue ")
+
+
+@pytest.mark.parametrize("name", sorted(STATES))
+@pytest.mark.sample(8)
+def test_the_advice_for_a_damaged_store_ends_with_the_start_of_a_node_and_no_step_is_worse(name: str, tmp_path: Path) -> None:
+    store = made(name, tmp_path / "store")
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    commands = 0
+    while found.next != START:
+        assert commands < 3, found.next
+        assert (found.next, found.why) == (found.ways[0].next, found.ways[0].why)
+        words = shlex.split(found.next)
+        assert ("mqstore repair" in found.next) == any("mqstore repair" in way.next for way in found.ways)
+        run_cli(*words[1:], *(["--apply"] if words[1] == "repair" else []))
+        after = diagnose(RabbitMQStore(store), "3.10.8")
+        assert _value(after) >= _value(found)
+        keeps = found.ways[0].keeps
+        kept = next((way.keeps for way in after.ways if way.next == START), 0)
+        assert words[1] != "repair" or (keeps is not None and kept is not None and kept >= keeps)
+        found, commands = after, commands + 1
+    assert found.starts

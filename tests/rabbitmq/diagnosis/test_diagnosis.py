@@ -6,13 +6,29 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, expected, opened, run_cli, unchanged, unpack_node
+from support.golden import (
+    OTHER_RABBITMQ,
+    RABBITMQ,
+    GoldenCase,
+    case_id,
+    case_named,
+    expected,
+    opened,
+    run_cli,
+    unchanged,
+    unpack,
+    unpack_node,
+)
+from support.rabbitmq_states import unpacked, writable
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.convert.broker_version import node_version
 from mqstore.rabbitmq.diagnosis import diagnose
+from mqstore.rabbitmq.format.names import queue_directory
+from mqstore.rabbitmq.format.segment import mark
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.columns import QueueSelection
 
 
 def of(case: GoldenCase, version: str | None = None) -> Diagnosis:
@@ -84,11 +100,11 @@ def test_a_node_of_another_name_deletes_every_queue(tmp_path: Path) -> None:
     assert {item.finding for item in other.evidence} >= {"other-node"}
 
 
-def test_the_feature_flags_of_a_3_x_node_keep_4_3_from_starting(tmp_path: Path) -> None:
+def test_the_feature_flags_of_a_3_x_node_keep_4_x_from_starting(tmp_path: Path) -> None:
     place = _data_directory(tmp_path / "data", case_named("3.10.8/g2-v2-large-dirty"))
     (place / "feature_flags").write_text("[classic_mirrored_queue_version,\n quorum_queue].\n")
     assert diagnose(RabbitMQStore(place), "4.3.6").starts is False
-    assert diagnose(RabbitMQStore(place), "4.0.5").unknown
+    assert diagnose(RabbitMQStore(place), "4.0.5").starts is False
     assert diagnose(RabbitMQStore(place), "3.10.8").starts
 
 
@@ -104,3 +120,68 @@ def test_the_command_answers_for_rabbitmq() -> None:
     done = run_cli("diagnose", store, "--for", "4.3.6")
     assert done.status == 1
     assert " ".join(done.stdout.split()).startswith(f"A RabbitMQ 4.3.6 node starts on {store}; it loses 198 messages. Next: ")
+
+
+def test_a_node_delivers_nothing_of_a_vhost_directory_that_has_another_name(tmp_path: Path) -> None:
+    """As real nodes of 3.10.8 and 4.3.6 do; they leave the directory where it is."""
+    store = unpacked("d-large-fanout", tmp_path / "store")
+    listed = diagnose(RabbitMQStore(store), "3.10.8")
+    assert (listed.loses, listed.status) == (0, 0)
+    place = next((store / "msg_stores" / "vhosts").iterdir())
+    place.rename(place.with_name(f"{place.name[:-1]}{'A' if place.name[-1] != 'A' else 'B'}"))
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert (found.loses, found.status) == (225, 1)
+    assert {item.finding for item in found.evidence} >= {"unknown-directory"}
+
+
+@pytest.mark.parametrize("name", ["3.10.8/g1-v2-small-clean", "4.3.6/a-v2-clean"])
+def test_after_a_clean_stop_a_message_whose_checksum_is_wrong_is_lost(name: str, tmp_path: Path) -> None:
+    """Seed 95 of `scripts/prove --kind diagnosis-rabbitmq`: the queue ends at it, and is started again without it."""
+    unpack(case_named(name), tmp_path)
+    writable(tmp_path)
+    whole = RabbitMQStore(tmp_path)
+    assert whole.vhosts[0].clean
+    row = next(
+        row
+        for row in whole.to_arrow(("queue", "location", "store_file", "position"), QueueSelection(recovered=True)).to_pylist()
+        if row["location"] == "queue_store"
+    )
+    path = tmp_path / row["store_file"]
+    raw = bytearray(path.read_bytes())
+    raw[row["position"] + 20] ^= 0xFF
+    path.write_bytes(raw)
+    before, found = diagnose(whole), diagnose(RabbitMQStore(tmp_path))
+    assert (before.loses, found.loses, found.status) == (0, 1, 1)
+    assert run_cli("topics", tmp_path).stdout.count("1 damaged") == 1
+
+
+@pytest.mark.parametrize("case", ["3.10.8/b-dirty-journal", "3.10.8/b2-journal-replayed-twice"])
+def test_without_the_journal_beside_segments_it_cannot_be_told_what_was_acknowledged(case: str, tmp_path: Path) -> None:
+    unpack(case_named(case), tmp_path)
+    writable(tmp_path)
+    before = diagnose(RabbitMQStore(tmp_path))
+    journals = [path for path in tmp_path.rglob("journal.jif") if list(path.parent.glob("*.idx"))]
+    for journal in journals:
+        journal.unlink()
+    found = diagnose(RabbitMQStore(tmp_path))
+    absent = [item for item in found.evidence if item.finding == "absent-part"]
+    assert len(absent) == len(journals)
+    assert all("it cannot be told which messages it acknowledged" in item.detail for item in absent)
+    assert (before.status, found.status) == (0, 1)
+    assert sum("journal.jif is gone" in each for each in found.unknown) == len(journals)
+    assert found.next != "rabbitmq-server"
+    assert run_cli("verify", tmp_path).status == 1
+
+
+def test_after_a_clean_stop_an_empty_journal_that_is_gone_is_no_finding_and_a_full_one_is(tmp_path: Path) -> None:
+    unpack(case_named("3.8.9/a-v1-clean"), tmp_path)
+    writable(tmp_path)
+    before = diagnose(RabbitMQStore(tmp_path))
+    for journal in tmp_path.rglob("journal.jif"):
+        assert not journal.stat().st_size
+        journal.unlink()
+    assert diagnose(RabbitMQStore(tmp_path)) == before
+    (segment,) = tmp_path.glob(f"msg_stores/vhosts/*/queues/{queue_directory('/', b'small')}/0.idx")
+    segment.write_bytes(segment.read_bytes() + 2 * mark(59))  # delivered and acknowledged
+    found = diagnose(RabbitMQStore(tmp_path))
+    assert any("have 32 persistent messages, and a clean stop counted 33" in each for each in found.unknown)

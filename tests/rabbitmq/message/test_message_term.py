@@ -24,13 +24,13 @@ from mqstore.rabbitmq.message.message_term import (
     write_message,
 )
 from mqstore.rabbitmq.message.properties import (
-    NAMES,
     OCTETS,
     json_properties,
     properties_from_bin,
     properties_from_record,
     properties_to_bin,
 )
+from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 every_case = pytest.mark.parametrize("case", goldenkit.RABBITMQ, ids=case_id)
 
@@ -154,7 +154,10 @@ def _record(properties: dict[str, object]) -> tuple[Term, ...]:
 
     return (
         Atom("P_basic"),
-        *(Atom("undefined") if name not in properties else value("table" if name == "headers" else "", properties[name]) for name in NAMES),
+        *(
+            Atom("undefined") if name not in properties else value("table" if name == "headers" else "", properties[name])
+            for name in RABBITMQ_PROPERTIES
+        ),
     )
 
 

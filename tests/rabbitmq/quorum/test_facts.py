@@ -12,7 +12,8 @@ from support import quorum
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rabbitmq.quorum.facts import Fact, facts_of
+from mqstore.rabbitmq.quorum.examination import examine
+from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, Fact
 from mqstore.rabbitmq.quorum.members import compare, members_by_queue
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
@@ -37,8 +38,15 @@ def queue_named(root: Path, name: str) -> QuorumQueue:
     return next(queue for queue in (QuorumQueue(system.member(uid)) for uid in system.uids) if queue.name[1] == name)
 
 
-def facts(root: Path, **options: bool) -> dict[str, Fact]:
-    return {fact.name: fact for fact in facts_of(system_of(root), **options)}
+def all_facts(root: Path) -> list[Fact]:
+    """Return the facts about a directory, without what only a node of 4.3 does."""
+    (node,) = examine(ReadOnlyDirectory(root))
+    found = [*node.facts, *(fact for queue in node.queues for fact in queue.facts)]
+    return [fact for fact in found if fact.name != REDELIVERY_FAILS]
+
+
+def facts(root: Path) -> dict[str, Fact]:
+    return {fact.name: fact for fact in all_facts(root)}
 
 
 def indexes(state: QueueState) -> list[int]:
@@ -55,7 +63,7 @@ def wal_of(node: Path) -> Path:
 
 
 def test_a_whole_directory_has_no_facts() -> None:
-    assert facts_of(system_of(quorum.node(MIX))) == []
+    assert all_facts(quorum.node(MIX)) == []
 
 
 def test_a_wrong_bit_in_the_middle_of_the_log_stops_the_node_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -176,11 +184,12 @@ def test_a_queue_that_is_there_twice_is_named_and_the_unknown_one_is_lost_for_th
 
 
 def test_4_3_closes_consumers_of_messages_from_before_3_13() -> None:
-    found = [fact for fact in facts_of(system_of(quorum.node(OLD)), for_4_3=True) if fact.name == "redelivery-fails"]
-    assert len(found) >= 5
-    assert all(fact.messages for fact in found)
-    assert not facts_of(system_of(quorum.node(OLD)))
-    assert not facts_of(system_of(quorum.node(MIX)), for_4_3=True)
+    (node,) = examine(ReadOnlyDirectory(quorum.node(OLD)))
+    found = [fact for queue in node.queues for fact in queue.facts]
+    assert {fact.name for fact in found} == {REDELIVERY_FAILS}
+    assert (len(found), sum(fact.messages for fact in found)) == (11, 121)
+    (node,) = examine(ReadOnlyDirectory(quorum.node(MIX)))
+    assert not any(queue.facts for queue in node.queues)
 
 
 # several members

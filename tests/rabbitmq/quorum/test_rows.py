@@ -11,7 +11,8 @@ from support import quorum
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
-from mqstore.rabbitmq.quorum.rows import COLUMNS, build_batch, quorum_schema
+from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.table.columns import rabbitmq_schema
 
 FIELDS = ("exchange", "routing_key", "redelivered", "properties", "payload_len", "payload_sha256")
 
@@ -81,7 +82,7 @@ def test_a_row_says_where_the_message_is_and_in_what_state() -> None:
     queue = next(queue for queue in queues(case) if queue.name[1] == "snap.fifo")
     state = queue.replay()
     batch = build_batch(queue, state.messages)
-    assert batch.schema == quorum_schema(COLUMNS)
+    assert batch.schema == rabbitmq_schema()
     rows = batch.to_pylist()
     assert {row["queue_type"] for row in rows} == {"quorum"}
     assert {row["location"] for row in rows} <= {"wal", "segment"}

@@ -1,4 +1,4 @@
-"""Queues that only the node's metadata knows: empty ones are listed, those of other types by name, as not read, and only where they are."""
+"""Queues of a node: empty ones, quorum queues and streams are listed with their messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import mqstore
 from mqstore.rabbitmq.amqp_sender import outgoing_messages
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
-OTHERS = {"4.0.5/a-v2-kill9": {"the.quorum": "quorum", "the.stream": "stream"}}
+# as many were published
+STREAMS = {"4.0.5/a-v2-kill9": {"the.stream": 10}}
+QUORUM = {"4.0.5/a-v2-kill9": {"the.quorum": 10}}
 WITH_DEFINITIONS = [case for case in OTHER_RABBITMQ if (case.path / "definitions.json").exists()]
 
 
@@ -31,37 +33,46 @@ def test_every_queue_of_the_node_is_listed_with_its_messages(case: GoldenCase) -
         if row["type"] == "classic":
             assert (row["messages"], row["queue_version"]) == (delivered[name], 1 if case.version == "3.8.9" else 2)
         else:
-            assert (row["messages"], row["start"], row["lost"]) == (None, "not read", None)
-    assert {row["queue"]: row["type"] for row in rows.values() if row["type"] != "classic"} == OTHERS.get(case.id, {})
+            published = (QUORUM if row["type"] == "quorum" else STREAMS)[case.id]
+            assert (row["messages"], row["total"], row["lost"]) == (published[row["queue"]], row["messages"], 0)
+    for kind, published in (("stream", STREAMS), ("quorum", QUORUM)):
+        assert {row["queue"] for row in rows.values() if row["type"] == kind} == set(published.get(case.id, {}))
 
 
 @pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
-def test_queues_of_other_types_are_named_only_where_they_are_and_sizes_are_those_of_the_message_stores(case: GoldenCase) -> None:
+def test_every_type_is_read_and_sizes_are_those_of_the_message_stores(case: GoldenCase) -> None:
     found = run_cli("inspect", opened_node(case), "-o", "json").document
-    named = found["unsupported"]
-    assert len(named) == len(OTHERS.get(case.id, {}))
-    assert all(any(f"{name!r}" in part and "not read" in part for part in named) for name in OTHERS.get(case.id, {}))
-    assert (found["lost"], found["findings"]) == (0, [])
+    assert (found["unsupported"], found["lost"], found["findings"]) == ([], 0, [])
+    assert found["streams"]["messages"] == sum(STREAMS.get(case.id, {}).values())
     alone = run_cli("inspect", opened(case), "-o", "json").document
     assert (found["bytes"], found["files"], found["messages"]) == (alone["bytes"], alone["files"], alone["messages"])
-    text = run_cli("topics", opened_node(case)).stdout
-    assert ("of other types, not read" in text) == bool(OTHERS.get(case.id))
+    assert "of other types, not read" not in run_cli("topics", opened_node(case)).stdout
 
 
-def test_without_metadata_the_directories_of_other_types_say_that_there_are_some(tmp_path: Path) -> None:
+def test_a_stream_that_is_defined_and_has_no_files_is_named_as_not_read(tmp_path: Path) -> None:
+    node = unpack_node(case_named("4.0.5/a-v2-kill9"), tmp_path / "node")
+    shutil.rmtree(node / "stream")
+    [part] = run_cli("inspect", node, "-o", "json").document["unsupported"]
+    assert part == "stream 'the.stream' of vhost '/': streams without files here are not read"
+    assert "1 queue of other types, not read" in run_cli("topics", node).stdout
+
+
+def test_without_metadata_queues_of_other_types_are_read_under_the_names_of_their_directories(tmp_path: Path) -> None:
     node = unpack_node(case_named("4.0.5/a-v2-kill9"), tmp_path / "node")
     for path in [node / "LATEST.LOG", node / "schema.DAT", *node.glob("*.DCD")]:
         path.unlink()
     shutil.rmtree(node / "coordination")
     found = run_cli("inspect", node, "-o", "json").document
-    assert found["unsupported"] == ["quorum/: quorum queues are not read", "stream/: streams are not read"]
+    assert found["unsupported"] == []
+    assert (found["quorum"]["messages"], found["streams"]["messages"]) == (10, 10)
+    assert [row["vhost"] for row in run_cli("topics", node, "-o", "json").document if row["type"] == "stream"] == [None]
 
 
 def test_an_index_of_an_empty_queue_or_of_another_type_is_refused_by_name() -> None:
     empty = run_cli("queue", opened_node(case_named("3.8.9/a-v1-clean")), "/", "empty")
     assert (empty.status, "queue 'empty' of vhost '/' is empty" in empty.stderr) == (1, True)
-    quorum = run_cli("queue", opened_node(case_named("4.0.5/a-v2-kill9")), "/", "the.quorum")
-    assert (quorum.status, "is a quorum queue, which is not read" in quorum.stderr) == (1, True)
+    stream = run_cli("queue", opened_node(case_named("4.0.5/a-v2-kill9")), "/", "the.stream")
+    assert (stream.status, "'the.stream' of vhost '/' is a stream" in stream.stderr) == (1, True)
 
 
 def test_a_damaged_log_of_khepri_is_a_finding_of_inspect_and_topics(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_the_definitions_name_the_directories_of_streams(case: str) -> None:
         ("/", queue) for queue, kind, *_ in streams.counts(case)["queues"] if kind == "stream"
     }
     for named in found:
-        rows = [row for part, _ in walk_rows(named.stream) for row in build_batch(part, vhost="/", queue=named.queue).to_pylist()]
+        rows = [row for part, _ in walk_rows(named) for row in build_batch(part).to_pylist()]
         keys = [row["routing_keys"][0] for row in rows]
         offsets = [row["stream_offset"] for row in rows]
         delivered = streams.delivered(case, "amqp091").get(named.queue, [])

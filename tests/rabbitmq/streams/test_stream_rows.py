@@ -16,21 +16,24 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.streams import rows as stream_rows
 from mqstore.rabbitmq.streams.delivered_entry import RULES
-from mqstore.rabbitmq.streams.rows import COLUMNS, EVERYTHING, StreamSelection, build_batch, walk_rows
+from mqstore.rabbitmq.streams.rows import walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
-from mqstore.rabbitmq.streams.stream import Stream
+from mqstore.rabbitmq.streams.stream import NamedStream, Stream
+from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 
 STREAMS = [(case, queue) for case in CASES for queue in streams.directories(case)]
-WANTED = (*COLUMNS, "payload_len", "payload_sha256", "properties_json", "entry_b64")
+WANTED = (*RABBITMQ_COLUMNS, "payload_len", "payload_sha256", "properties_json", "entry_b64")
 
 
 def rows_of(
-    directory: Path, queue: str, version: str = "4.3", selection: StreamSelection = EVERYTHING, columns: tuple[str, ...] = WANTED
+    directory: Path, queue: str, version: str = "4.3", selection: QueueSelection = QueueSelection(), columns: tuple[str, ...] = WANTED
 ) -> tuple[list[dict[str, Any]], list[Damage]]:
     found: list[dict[str, Any]] = []
     findings: list[Damage] = []
-    for rows, damage in walk_rows(Stream(ReadOnlyDirectory(directory), ""), selection):
-        found += build_batch(rows, columns, vhost="/", queue=queue, rules=RULES[version]).to_pylist()
+    named = NamedStream("/", queue, Stream(ReadOnlyDirectory(directory), ""))
+    for rows, damage in walk_rows(named, selection, rules=RULES[version]):
+        batch = rows.batch(columns, selection)
+        found += [] if batch is None else batch.to_pylist()
         findings += damage
     return found, findings
 
@@ -60,23 +63,19 @@ def test_the_rows_are_what_the_node_delivered(case: str, queue: str) -> None:
         )
 
 
-def test_offsets_and_times_select_rows_and_keep_their_positions() -> None:
+def test_offsets_select_rows_and_keep_their_positions() -> None:
     directory = streams.directories("4.3.6-killed")["s.small"]
     whole, _ = rows_of(directory, "s.small")
-    some, _ = rows_of(directory, "s.small", selection=StreamSelection(from_offset=65, to_offset=75))
+    some, _ = rows_of(directory, "s.small", selection=QueueSelection(from_offset=65, to_offset=75))
     assert some == [row for row in whole if 65 <= row["stream_offset"] < 75]
-    since = whole[100]["chunk_timestamp"]
-    assert rows_of(directory, "s.small", selection=StreamSelection(since=since))[0] == [
-        row for row in whole if row["chunk_timestamp"] >= since
-    ]
-    assert rows_of(directory, "s.small", selection=StreamSelection(until=since))[0] == [
-        row for row in whole if row["chunk_timestamp"] < since
-    ]
+    for start, stop in ((None, 70), (139, None), (200, 201), (1000, None)):
+        some, _ = rows_of(directory, "s.small", selection=QueueSelection(from_offset=start, to_offset=stop))
+        assert some == [row for row in whole if (start or 0) <= row["stream_offset"] < (1000 if stop is None else stop)]
 
 
 def test_a_filter_value_reads_only_chunks_that_may_hold_it() -> None:
     found, _ = rows_of(
-        streams.directories("4.3.6-killed")["s.filter"], "s.filter", selection=StreamSelection(filter_values=frozenset([b"red"]))
+        streams.directories("4.3.6-killed")["s.filter"], "s.filter", selection=QueueSelection(filter_values=frozenset(["red"]))
     )
     values = [header["value"] for row in found for header in row["properties"]["headers"] if header["name"] == "x-stream-filter-value"]
     assert len(found) == len(values) == 11
@@ -95,7 +94,7 @@ def test_rows_of_a_damaged_chunk_say_so_and_those_that_a_node_drops_are_not_reco
     found, [damage] = rows_of(target, "s.small")
     assert damage.kind == Kind.BAD_CHUNK
     assert [row["verdict"] for row in found].count("damaged") == 3
-    assert [row["pos"] for row in found] == [None] * 3 + list(range(265)) + [None] * 32
+    assert [row["pos"] for row in found] == [None] * 3 + list(range(3, 268)) + [None] * 32
     assert [row["recovered"] for row in found] == [False] * 3 + [True] * 265 + [False] * 32
 
 

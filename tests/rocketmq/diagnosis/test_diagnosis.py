@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.places import open_rocketmq
-from mqstore.rocketmq.diagnosis.configuration import readable_offsets
-from mqstore.rocketmq.diagnosis.diagnosis import diagnose, rules_of
+from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose, rules_of
 from mqstore.rocketmq.live.store_lock import StoreLock
+from mqstore.rocketmq.loaded_config import readable_offsets
 
 FOUR, FIVE = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets")
 
@@ -157,3 +158,78 @@ def test_a_directory_in_place_of_an_index_file_costs_4_x_its_keys_and_keeps_5_x_
     assert (found.starts, found.status) == (starts, 1 if starts else 2)
     assert found.next == f"mqstore rebuild {place} --to {place}.new"
     assert "index/20261121" in {item.file for item in found.evidence}
+
+
+def test_offsets_that_are_gone_with_their_bak_are_not_called_fine(tmp_path: Path) -> None:
+    place = unpack(FIVE, tmp_path / "store")
+    for path in place.glob("config/consumerOffset.json*"):
+        path.unlink()
+    found = of(FIVE, place)
+    assert (found.status, found.starts) == (1, True)
+    assert any("4 groups" in item and "may get every message again" in item for item in found.unknown)
+    assert found.headline.endswith(", as far as is known.")
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "loses"),  # as real stores of these versions hand out
+    [
+        ("4.9.3/d-rolled", "entry_past_the_end", 50),
+        ("5.3.3/k-rolled", "entry_past_the_end", 50),
+        ("5.3.3/j-broker-offsets", "negative_entry", 6),
+        ("5.5.0/a-clean", "entry_past_the_end", 31),
+        ("5.5.0/a-clean", "negative_entry", 31),
+    ],
+)
+def test_a_pull_that_meets_an_entry_without_bytes_passes_over_what_leads_to_the_same_log_file(
+    name: str, state: str, loses: int, tmp_path: Path
+) -> None:
+    found = of(case_named(name), made(state, case_named(name), tmp_path / "store"))
+    assert (found.loses, found.status) == (loses, 1)
+    skipped = sum(item.messages for item in found.evidence if item.finding == "skipped")
+    assert skipped == (loses - 1 if state == "entry_past_the_end" and loses > 31 else 0)  # else the load cuts the queue there
+
+
+@pytest.mark.parametrize("name", ["4.9.3/f-broker-offsets", "4.9.3/m-damaged/0-clean", "5.3.3/j-broker-offsets", "5.5.0/f-timer-wheel"])
+def test_without_any_configuration_nothing_is_promised_about_what_a_broker_took(name: str, tmp_path: Path) -> None:
+    place = unpack(case_named(name), tmp_path / "store")
+    shutil.rmtree(place / "config")
+    found = of(case_named(name), place)
+    assert (found.status, found.starts) == (1, True)
+    assert any("cannot be told without config/consumerOffset.json" in item for item in found.unknown)
+
+
+def test_offsets_that_are_gone_from_a_configuration_without_retry_topics_are_missed(tmp_path: Path) -> None:
+    place = unpack(FOUR, tmp_path / "store")
+    for path in (*place.glob("config/consumerOffset.json*"), *place.glob("config/topics.json*")):
+        path.unlink()
+    found = of(FOUR, place)
+    assert found.status == 1
+    assert any("a broker wrote config/consumerFilter.json" in item for item in found.unknown)
+
+
+@pytest.mark.parametrize("case", [FOUR, FIVE], ids=case_id)
+def test_without_an_index_no_key_query_finds_anything_unless_the_whole_log_is_dispatched_again(case: GoldenCase, tmp_path: Path) -> None:
+    place = unpack(case, tmp_path / "store")
+    shutil.rmtree(place / "index")
+    found = of(case, place)
+    assert (found.starts, found.status, found.loses) == (True, 1, 0)
+    assert [(item.finding, item.file) for item in found.evidence if item.finding == "keys-lost"] == [("keys-lost", "index")]
+    (place / "abort").touch()
+    (place / "checkpoint").unlink()
+    assert "makes a new index from all of the log" in of(case, place).changes
+
+
+@pytest.mark.parametrize("name", ["5.3.3/j-broker-offsets", "5.3.3/k-rolled", "5.5.0/a-clean"])
+def test_an_empty_last_queue_file_that_5_x_removes_is_no_damage(name: str, tmp_path: Path) -> None:
+    found = of(case_named(name), made("empty_last_queue_file", case_named(name), tmp_path / "store"))
+    assert (found.status, found.next, "wrong-size" in findings(found)) == (0, START, False)
+    assert any(change.endswith("which is empty") for change in found.changes)
+
+
+def test_queues_that_a_clean_4_9_3_lists_again_as_a_whole_are_no_damage(tmp_path: Path) -> None:
+    case = case_named("4.9.3/c-index-collisions")
+    place = unpack(case, tmp_path / "store")
+    shutil.rmtree(place / "consumequeue")
+    found = of(case, place)
+    assert (found.status, found.loses, found.next) == (0, 0, START)
+    assert any(change.startswith("adds entries to") for change in found.changes)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqstore.rocketmq.format.java_text import decode_utf8, encode_key, index_hash, java_hash, slot_hash
+from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash, slot_hash
 
 HASHES = [
     ("", 0),
@@ -38,7 +38,6 @@ def test_an_index_file_stores_the_absolute_value_and_0_for_the_smallest_number(s
 def test_a_key_is_hashed_with_its_topic() -> None:
     assert index_hash("TopicTest", "OrderID188") == 1231271670
     assert index_hash("TopicTest", "ogaQmc") == 0
-    assert encode_key("T", "é") == b"T#\xc3\xa9"
 
 
 def test_a_lone_surrogate_is_hashed_as_the_code_unit_it_is() -> None:

@@ -13,7 +13,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.golden import CASES, DAMAGED, PLAIN, GoldenCase, boot, boot_abort, case_id, expected, has, opened, queries, queues, unchanged
+from support.golden import (
+    CASES,
+    DAMAGED,
+    PLAIN,
+    GoldenCase,
+    boot,
+    boot_abort,
+    case_id,
+    case_named,
+    expected,
+    has,
+    opened,
+    queries,
+    queues,
+    unchanged,
+)
 
 import mqstore
 from mqstore.errors import NotFoundError, RefusedError
@@ -22,8 +37,10 @@ from mqstore.rocketmq.format.checkpoint import Checkpoint
 from mqstore.rocketmq.format.checkpoint import encode as encode_checkpoint
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import ENTRY
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.record import Record, blank, encode, encode_properties
 from mqstore.rocketmq.query.index_search import query_offsets
+from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
 from mqstore.rocketmq.store.store import RocketMQStore
 
@@ -447,3 +464,28 @@ def test_more_queues_than_a_process_may_have_files_open(written: Written) -> Non
         assert [int(queue.entries(0, 1)["physical_offset"][0]) for queue in view.queues()] == written.physical
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("version", "flushed", "logics", "first"),
+    [
+        ("5.5.0", 600_000, 0, 9),
+        ("5.5.0", 65_536, 0, 1),
+        ("5.5.0", 65_535, 1_640_995_300_000, 0),
+        ("5.5.0", 0, 1_640_995_300_000, 9),  # the time alone, without that of the log
+        ("5.3.3", 600_000, 0, 0),
+        ("5.4.0", 600_000, 0, 0),
+    ],
+)
+def test_5_5_begins_an_unclean_recovery_where_the_checkpoint_says_that_the_queues_are_flushed(
+    version: str, flushed: int, logics: int, first: int
+) -> None:
+    case = case_named("5.5.0/a-clean")
+    store = mqstore.open(opened(case), config=case.config)
+    point = replace(store.checkpoint, logics_physical_offset=flushed, logics=logics)
+    of = profile(version)
+    recovery = Recovery(
+        store.directory, store.log, store.index_files(), point, store.config, store.rules(version), of.rules, unclean=True, of=of
+    )
+    recovery.load()
+    assert recovery.recovered_from == store.log.files[first].start

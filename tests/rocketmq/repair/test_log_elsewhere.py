@@ -7,30 +7,19 @@ of a log file that was called `….bak` it put one without messages.
 from __future__ import annotations
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, case_named, run_cli, tree_checksum, unpack
+from support.golden import case_named, run_cli, tree_checksum, unpack, unpack_site
 
 from mqstore.errors import UnsupportedError
 from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply
-from mqstore.rocketmq.diagnosis.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.repair.plan import LOCKING, plan
+from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
 
 CASE = case_named("4.9.3/m-damaged/0-clean")
 FILE = "00000000000000131072"
-
-
-def _site(name: str, target: Path) -> Path:
-    """Unpack a case; return the store in it."""
-    with tarfile.open(GOLDEN / "rocketmq-sites" / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
-    configuration = target / "broker.conf"
-    if configuration.exists():
-        configuration.write_text(configuration.read_text().replace("CASE", str(target)))
-    return target / "store"
 
 
 def _configuration(path: Path, **lines: object) -> Path:
@@ -56,7 +45,7 @@ def _refused(store: Path, place: object, *options: object) -> None:
 
 
 def test_a_log_on_another_disk_is_read_there_and_not_repaired(tmp_path: Path) -> None:
-    store = _site("separate-commitlog", tmp_path)
+    store = unpack_site("separate-commitlog", tmp_path)
     moved = tmp_path / "elsewhere.conf"
     for given in ((), ("--config", moved)):
         if given:
@@ -72,7 +61,7 @@ def test_a_log_on_another_disk_is_read_there_and_not_repaired(tmp_path: Path) ->
 
 
 def test_a_log_that_is_not_where_the_configuration_has_it_makes_repair_refuse(tmp_path: Path) -> None:
-    store = _site("separate-commitlog", tmp_path)
+    store = unpack_site("separate-commitlog", tmp_path)
     shutil.move(tmp_path / "logdisk", tmp_path / "away")
     _refused(store, tmp_path / "logdisk" / "commitlog")
     (tmp_path / "broker.conf").unlink()
@@ -82,14 +71,14 @@ def test_a_log_that_is_not_where_the_configuration_has_it_makes_repair_refuse(tm
 
 
 def test_with_its_log_put_into_it_the_same_store_has_nothing_to_repair(tmp_path: Path) -> None:
-    store = _site("separate-commitlog", tmp_path)
+    store = unpack_site("separate-commitlog", tmp_path)
     (tmp_path / "logdisk" / "commitlog").rename(store / "commitlog")
     _configuration(tmp_path / "broker.conf", storePathCommitLog=store / "commitlog", mappedFileSizeCommitLog=65536)
     assert plan(open_rocketmq(store)) == []
 
 
 def test_offsets_alone_show_that_there_was_a_log(tmp_path: Path) -> None:
-    store = _site("config-only", tmp_path)
+    store = unpack_site("config-only", tmp_path)
     _refused(store, store / "commitlog")
     assert "group 'billing' is at 793" in run_cli("repair", store).stderr
 
@@ -130,7 +119,7 @@ def test_a_root_that_is_another_directory_of_this_machine_is_another_store(tmp_p
 
 def test_the_configuration_of_a_copy_from_another_machine_is_that_of_the_copy(tmp_path: Path) -> None:
     store = unpack(CASE, tmp_path / "store")
-    lines = {"storePathRootDir": "/no/such/root/store", "storePathCommitLog": "/no/such/root/store/commitlog"}
+    lines = {"storePathRootDir": "/no/such/place/store", "storePathCommitLog": "/no/such/place/store/commitlog"}
     assert log_elsewhere(open_rocketmq(store, config=_configuration(tmp_path / "broker.conf", **lines))) is None
     assert log_elsewhere(open_rocketmq(store)) is None
     link = tmp_path / "link"
@@ -141,7 +130,7 @@ def test_the_configuration_of_a_copy_from_another_machine_is_that_of_the_copy(tm
 
 @pytest.mark.parametrize(("paths", "kept"), [(2, {0}), (2, {1}), (3, {0, 1})])
 def test_a_log_of_several_paths_of_which_one_is_missing_is_not_filled_with_blank_files(paths: int, kept: set[int], tmp_path: Path) -> None:
-    store = _site("log-file-renamed-bak", tmp_path)
+    store = unpack_site("log-file-renamed-bak", tmp_path)
     (store / "commitlog" / f"{FILE}.bak").rename(store / "commitlog" / FILE)
     files = sorted((store / "commitlog").iterdir())
     for number in range(len(files), 12):
@@ -157,7 +146,7 @@ def test_a_log_of_several_paths_of_which_one_is_missing_is_not_filled_with_blank
 
 def test_single_missing_files_are_no_path_of_a_log(tmp_path: Path) -> None:
     for missing in ((2,), (2, 3), (1, 4)):
-        store = _site("log-file-renamed-bak", tmp_path / str(missing))
+        store = unpack_site("log-file-renamed-bak", tmp_path / str(missing))
         (store / "commitlog" / f"{FILE}.bak").rename(store / "commitlog" / FILE)
         for number in missing:
             (store / "commitlog" / f"{number * 65536:020d}").unlink()
@@ -169,7 +158,7 @@ def test_single_missing_files_are_no_path_of_a_log(tmp_path: Path) -> None:
     "name", [f"{FILE}.bak", f"{FILE}.1", f"{FILE} (copy)", f"Copy of {FILE}", "00131072", "00000000000000131073", "lost+found.3"]
 )
 def test_a_log_file_under_another_name_gets_its_name_and_nothing_is_blank(name: str, tmp_path: Path) -> None:
-    store = _site("log-file-renamed-bak", tmp_path)
+    store = unpack_site("log-file-renamed-bak", tmp_path)
     (store / "commitlog" / f"{FILE}.bak").rename(store / "commitlog" / name)
     steps = plan(open_rocketmq(store))
     assert [(step.kind, step.file, step.changes[0].to) for step in steps] == [("rename", f"commitlog/{name}", f"commitlog/{FILE}")]
@@ -185,7 +174,7 @@ def test_a_log_file_under_another_name_gets_its_name_and_nothing_is_blank(name: 
 
 
 def _named(name: str, target: Path) -> Path:
-    store = _site("log-file-renamed-bak", target)
+    store = unpack_site("log-file-renamed-bak", target)
     (store / "commitlog" / f"{FILE}.bak").rename(store / "commitlog" / name)
     return store
 
@@ -195,7 +184,7 @@ def _without_times(store: Path) -> dict[str, bytes]:
 
 
 def test_a_whole_log_under_names_of_eight_digits_is_found(tmp_path: Path) -> None:
-    store = _site("log-file-renamed-bak", tmp_path)
+    store = unpack_site("log-file-renamed-bak", tmp_path)
     for path in sorted((store / "commitlog").iterdir()):
         path.rename(path.with_name(f"{int(path.name.partition('.')[0]):08d}"))
     steps = plan(open_rocketmq(store))
@@ -206,7 +195,7 @@ def test_a_whole_log_under_names_of_eight_digits_is_found(tmp_path: Path) -> Non
 
 
 def test_of_two_files_with_the_same_records_the_one_that_holds_more_is_taken(tmp_path: Path) -> None:
-    store = _site("log-file-renamed-bak", tmp_path)
+    store = unpack_site("log-file-renamed-bak", tmp_path)
     whole = store / "commitlog" / f"{FILE}.bak"
     raw = bytearray(whole.read_bytes())
     raw[30_000:] = bytes(len(raw) - 30_000)
@@ -216,7 +205,7 @@ def test_of_two_files_with_the_same_records_the_one_that_holds_more_is_taken(tmp
 
 
 def test_a_file_of_another_store_or_far_from_the_log_is_not_given_a_name(tmp_path: Path) -> None:
-    store = _site("log-file-renamed-bak", tmp_path)
+    store = unpack_site("log-file-renamed-bak", tmp_path)
     path = store / "commitlog" / f"{FILE}.bak"
     queue = store / "consumequeue" / "orders" / "0" / "00000000000000000000"
     raw = bytearray(queue.read_bytes())

@@ -64,7 +64,9 @@ def repaired_and_undone(store: Path, case: GoldenCase) -> tuple[Diagnosis, list[
 def test_nothing_is_to_be_repaired_in_what_a_broker_left(case: GoldenCase) -> None:
     with unchanged(opened(case)):
         steps = planned(opened(case), case)
-    assert [step.kind for step in steps] == (["torn-end"] if case.name == "b3-kill9-torn" else [])
+    # e: 4.9.3 wrote delay offsets that are older than what it had delivered
+    left = {"b3-kill9-torn": ["torn-end"], "e-delay-transaction-batch": ["offsets"]}
+    assert [step.kind for step in steps] == left.get(case.name, [])
 
 
 @pytest.mark.sample(6)
@@ -237,3 +239,22 @@ def test_a_stray_directory_comes_back_with_everything_in_it(tmp_path: Path) -> N
     (old / "run").chmod(0o640)
     found, _ = repaired_and_undone(store, FOUR)
     assert found.starts
+
+
+def test_offsets_before_the_end_of_the_log_are_kept_although_the_queues_of_a_killed_broker_end_before(tmp_path: Path) -> None:
+    store = unpack(FIVE, tmp_path / "store")
+    (store / "abort").touch()
+    for queue in store.glob("consumequeue/*/*"):
+        path = max(queue.iterdir())
+        path.write_bytes(bytes(path.stat().st_size))
+    (step,) = (step for step in planned(store, FIVE) if step.file == "config/consumerOffset.json")
+    assert "s63_billing" not in step.why
+    assert "s63_ahead on s63_bills 0 (9223372036854775807 to 48)" in step.why
+
+
+def test_the_folder_of_written_delay_offsets_is_removed_when_the_repair_is_undone(tmp_path: Path) -> None:
+    store = unpack(FIVE, tmp_path / "store")
+    for path in (*(store / "config").iterdir(), store / "config"):
+        path.unlink() if path.is_file() else path.rmdir()
+    _, steps = repaired_and_undone(store, FIVE)
+    assert [step.file for step in steps if step.possible] == ["config/delayOffset.json"]

@@ -13,8 +13,9 @@ from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
 from mqstore.rocketmq.lookup.pruning import PointTask, read_points
+from mqstore.rocketmq.scan.planned_files import token_of
 from mqstore.rocketmq.scan.splits import plan
-from mqstore.rocketmq.store.split_reader import ReadTask, read_split, token_of
+from mqstore.rocketmq.store.split_reader import ReadTask, read_split
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection
 
 pytestmark = [

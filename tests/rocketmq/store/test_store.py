@@ -99,7 +99,7 @@ def test_offsets_are_compared_with_their_queues(tmp_path: Path) -> None:
         ("b", "orders", 0): ("ok", 0),
         ("b", "orders", 1): ("no-queue", None),
         ("c", "orders", 0): ("above-max", -1),
-        ("d", "orders", 0): ("below-min", 6),
+        ("d", "orders", 0): ("below-min", 5),
         ("a", "listless", 0): ("no-queue", None),
         ("a", "gone", 0): ("no-topic", None),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.checkpoint import Checkpoint, decode, encode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 
 SUGGESTED = {
@@ -81,7 +83,7 @@ def test_a_recovery_looks_at_the_newest_files_only(limit: int | None, first: int
     store = mqstore.open(opened(case_named("4.9.3/b2-kill9-live")))
     recovery = Recovery(
         store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules(), "5.3.3",
-        unclean=True, recovered_files=limit,
+        unclean=True, of=replace(profile("5.4.0"), recovered_files=limit),
     )  # fmt: skip
     assert len(recovery.log_files) == 13  # no file is older than the checkpoint, which was never written
     recovery.load()

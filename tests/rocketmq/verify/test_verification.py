@@ -15,7 +15,7 @@ import mqstore
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.format.index_file import HEADER_SIZE
 from mqstore.rocketmq.format.record import Record, encode, with_property_crc
-from mqstore.rocketmq.verify import log_proof, verification
+from mqstore.rocketmq.verify import log_proof
 from mqstore.rocketmq.verify.verification import verify
 
 SLOTS, POSITIONS = 7, 400
@@ -61,6 +61,7 @@ OF_RABBITMQ = {  # tests/rabbitmq and tests/cli have stores of these
     Kind.BAD_TERM,
     Kind.BAD_STORE_RECORD,
     Kind.MISSING_BODY,
+    Kind.MISSING_PART,
     Kind.BAD_SIDE_FILE,
     Kind.BAD_CHUNK,
     Kind.BAD_BATCH,
@@ -296,6 +297,7 @@ def test_each_kind_of_damage_is_called_by_its_name_alone(kind: Kind, tmp_path: P
 
 def test_every_kind_has_a_store() -> None:
     elsewhere = {
+        Kind.ABSENT_PART,  # in tests/rocketmq/test_site.py
         Kind.UNREADABLE,  # in test_opening.py: it needs a user without permission
         Kind.BAD_DATABASE,  # in tests/cli/read/test_rocksdb_stores.py: it needs an extra
         Kind.BAD_TIMER,  # in tests/cli/read/test_timers.py
@@ -315,7 +317,7 @@ def test_findings_do_not_depend_on_threads(kind: Kind, tmp_path: Path) -> None:
 
 def split(root: Path, size: int, monkeypatch: pytest.MonkeyPatch, config: Path | None = None) -> Report:
     with monkeypatch.context() as patch:
-        patch.setattr(verification, "plan", lambda log: log_proof.plan(log, size))
+        patch.setattr(log_proof, "SPLIT", size)
         return comparable(verify(mqstore.open(root, config=config), threads=2))
 
 

@@ -65,6 +65,7 @@ LOWERED = {
     },
     "rabbitmq.streams.entries": {"BUFFERED": 1009},
     "rabbitmq.streams.rows": {"BLOCK": 3},
+    "rabbitmq.quorum.examination": {"_BLOCK": 3},
     "rabbitmq.quorum.rows": {"BLOCK": 3},
     "rabbitmq.store.message_store": {"ROWS_AT_ONCE": 3, "_BLOCK": 3, "_WINDOW": 101},
     "rabbitmq.store.message_table": {"_BLOCK": 3},
@@ -77,6 +78,8 @@ LOWERED = {
     "rocketmq.append.batch_appender": {"ROWS_AT_ONCE": 3, "BYTES_AT_ONCE": 1009},
     "rocketmq.append.delay": {"ENTRIES_AT_ONCE": 2},
     "rocketmq.append.transactions": {"ENTRIES_AT_ONCE": 2},
+    "rocketmq.delayed": {"ENTRIES_AT_ONCE": 3},
+    "rocketmq.store.pop": {"_CHUNK": 3},
     "rocketmq.diagnosis.database_queues": {"PART": 3},
     "rocketmq.diagnosis.survival": {"SLOTS": 3},
     "rocketmq.store.message_pages": {"WINDOW": 1009},
@@ -126,6 +129,7 @@ _LIMIT = "a limit: what is larger is refused, left out or done in another way, a
 _FORMAT = "of a format"
 _UNIT = "a unit of the operating system"
 KEPT = {
+    "report.html.ROWS": _LIMIT,
     "broker.handlers.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
     "broker.handlers.pull_filter.MOST_BYTES": _LIMIT,
     "broker.handlers.queries.MOST_ENTRIES": _LIMIT,
@@ -133,6 +137,11 @@ KEPT = {
     "wreck.carving.MESSAGE_ROWS": "the number of columns",
     "rocketmq.lookup.explain.KEYS_READ": _LIMIT,
     "rocketmq.summary.TAIL": _LIMIT,
+    "rabbitmq.definitions.feature_flags._MOST_BYTES": _LIMIT,
+    "places._MOST_ENTRIES": _LIMIT,
+    "rabbitmq.streams.rows.BLOCK_BYTES": _LIMIT,
+    "rabbitmq.store.stated_parts._MOST_BYTES": _LIMIT,
+    "rocketmq.store.pop.MOST_READ": _LIMIT,
     "broker.runtime.read_only_store.READ": "a permission",
     "console.bodies.JSON_READ": _LIMIT,
     "console.jobs._BLOCK": _UNIT,

@@ -209,6 +209,9 @@ public final class Oracle {
                     boot.put("walk_stopped_at", n[1] < 0 ? null : n[1]);
                 });
                 file(out, "queues.jsonl", report::queues);
+                if (!work.resolve("consumequeue/CURRENT").toFile().exists()) {
+                    file(out, "pulled.jsonl", report::pulled);
+                }
                 file(out, "groups.json", w -> line(w, Report.groups(work)));
                 many(opt, out, "queries", report::query);
                 many(opt, out, "reads", report::read);

@@ -1,0 +1,50 @@
+"""A few seeds of `scripts/prove --kind diagnosis-rocketmq`: what `diagnose` says of damaged stores, and what real stores deliver."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from interop.diagnosing import Place
+from interop.realbroker import why_not
+from proofs.rocketmq_diagnosis import State, check_seeds, check_states, version_of
+from support.golden import case_named, opened, unpack
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+
+
+@pytest.mark.parametrize("seeds", [range(20, 27), range(40, 48), range(80, 86), range(203, 204)], ids=str)
+def test_a_real_store_delivers_what_diagnose_says_of_a_structural_damage(seeds: range) -> None:
+    if reason := why_not(version_of(seeds.start)):
+        pytest.skip(reason)
+    states = list(check_seeds(seeds, time.time() + 1e9))
+    assert len(states) == len(seeds)
+    assert not [(state.seed, state.name, state.error) for state in states if state.error]
+
+
+def _named(path: Path, digits: int) -> Path:
+    return path.with_name(f"{int(path.name):0{digits}d}")
+
+
+@pytest.mark.parametrize(("version", "name"), [("4.9.3", "4.9.3/d-rolled"), ("5.3.3", "5.3.3/k-rolled")])
+def test_files_whose_names_have_not_twenty_digits(version: str, name: str, tmp_path: Path) -> None:
+    """A broker sorts such files by name, and finds nothing after the end of the last one: that is said, and repaired."""
+    if reason := why_not(version):
+        pytest.skip(reason)
+    case = case_named(name)
+    states = []
+    for seed, pattern in enumerate(("commitlog/*", "consumequeue/*/*/*")):
+        for number, digits in enumerate((8, 21, None)):
+            store = unpack(case, tmp_path / f"{seed}-{number}")
+            files = sorted(store.glob(pattern))
+            file = files[len(files) // 2 if seed == 0 else 0]
+            if digits is None:
+                shutil.copyfile(file, _named(file, 8))
+            else:
+                file.rename(_named(file, digits))
+            place = Place(f"{seed}{number}", store, opened(case), case.properties)
+            states.append(State(10 * seed + number, version, case, (f"{digits} digits",), (store / "abort").exists(), place))
+    judged = list(check_states(version, states, tmp_path))
+    assert not [(state.seed, state.name, state.error) for state in judged if state.error]

@@ -1,0 +1,168 @@
+"""What a task carries does not grow with the store: no list of files, no list of records."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sparse import FILE_SIZE, QUEUES, TOPIC, sparse_store
+from support.stores import Store, message
+
+import mqstore
+from mqstore import pipeline
+from mqstore.errors import CannotOpenError, PipelineError
+from mqstore.jobs.runner import ThreadRunner
+from mqstore.pipeline.source.options import ReadOptions
+from mqstore.pipeline.source.rocketmq import RocketMQReader
+from mqstore.rocketmq.scan.planned_files import files_seen, require_seen, token_of
+from mqstore.rocketmq.scan.splits import MAX_TASKS
+from mqstore.rocketmq.verify.tasks import check_part, parts
+
+MOST = 1500  # bytes of a pickled task
+
+FILTERS: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "topic": {"topic": TOPIC},
+    "queue offsets": {"topic": TOPIC, "queueId": "1", "startingQueueOffset": "5", "endingQueueOffset": "90"},
+    "time": {"startingTimestamp": "1640995200100"},
+    "physical offsets": {"startingOffsets": str(FILE_SIZE), "endingOffsets": str(9 * FILE_SIZE)},
+    "a key": {"keys": "k7"},
+}
+
+
+def reader_of(path: Path | str, columns: tuple[str, ...] = ("topic", "queue_offset"), **options: str) -> RocketMQReader:
+    return RocketMQReader(ReadOptions.of({"path": str(path), **options}), columns)
+
+
+def pickled(tasks: Any) -> list[int]:
+    return [len(pickle.dumps(task)) for task in tasks]
+
+
+@pytest.mark.parametrize("files", [2_000, pytest.param(20_000, marks=pytest.mark.long), pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_task_is_as_small_for_any_number_of_log_files(files: int, tmp_path: Path) -> None:
+    path = sparse_store(tmp_path, files)
+    for name, options in FILTERS.items():
+        sizes = pickled(reader_of(path, **options).partitions())
+        assert 0 < len(sizes) <= MAX_TASKS, name
+        assert max(sizes) <= MOST, name
+    store = mqstore.open(path)
+    tasks = parts(store)
+    assert len(tasks) <= MAX_TASKS
+    assert max(pickled(tasks)) <= MOST
+    proofs = pickled([check_part(tasks[0]), check_part(tasks[-1])])
+    assert max(proofs) <= MOST
+
+
+def tasks_of(monkeypatch: pytest.MonkeyPatch, job: Any, *arguments: Any, **more: Any) -> list[list[Any]]:
+    """Return the tasks that a job gives to its runner, stage by stage; the last stage is not run."""
+    stages: list[list[Any]] = []
+    real = ThreadRunner.each
+
+    def each(self: ThreadRunner, tasks: Any, function: Any, done: Any = None) -> Any:
+        stages.append(list(tasks))
+        return real(self, tasks, function, done)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadRunner, "each", each)
+        job(*arguments, **more)
+    return stages
+
+
+def test_the_tasks_of_every_job_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files, many of which are read by one task."""
+    path = sparse_store(tmp_path / "store", 300, file_size=64 << 10)
+    for job, arguments, more in (
+        (pipeline.verify, (path,), {"splits": 3}),
+        (pipeline.usage, (path,), {"splits": 3}),
+        (pipeline.find, (path, "k7"), {}),
+        (pipeline.lookup, (path, [(TOPIC, "k7"), (TOPIC, "none")], tmp_path / "found"), {"by": "scan"}),
+        (pipeline.export, (path, tmp_path / "out"), {"splits": 3}),
+    ):
+        stages = tasks_of(monkeypatch, job, *arguments, threads=1, **more)
+        assert any(stages), job
+        assert max(size for tasks in stages for size in pickled(tasks)) <= MOST, job
+
+
+def test_many_large_stores_share_the_tasks(tmp_path: Path) -> None:
+    for number in range(50):
+        sparse_store(tmp_path / f"broker-{number:02d}", 60, queues=False)
+    sizes = pickled(reader_of(str(tmp_path / "broker-*")).partitions())
+    assert len(sizes) <= MAX_TASKS
+    assert max(sizes) <= MOST
+
+
+def test_a_sparse_store_is_read_whole(tmp_path: Path) -> None:
+    path = sparse_store(tmp_path, 9)
+    reader = reader_of(path, ("physical_offset", "queue_id", "queue_offset"))
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [
+        {"physical_offset": number * FILE_SIZE, "queue_id": number % QUEUES, "queue_offset": number // QUEUES} for number in range(9)
+    ]
+    assert pipeline.verify(path, threads=2).ok
+    assert pipeline.verify(path, threads=2, splits=3).ok
+
+
+# what changes between planning and reading
+
+
+@pytest.fixture
+def mail(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "mail", file_size=4096)
+    for number in range(60):
+        store.put(message("orders", b"x" * 100, keys=f"k{number}"))
+    return store.write()
+
+
+def test_a_range_is_what_planning_saw_of_it(mail: Path) -> None:
+    log = mqstore.open(mail).log
+    seen, token = files_seen(log, 5000, 9000), token_of(log)
+    require_seen(mqstore.open(mail).log, seen)
+    # other files may come and go
+    (mail / "commitlog" / f"{0:020d}").unlink()
+    later = mqstore.open(mail).log
+    require_seen(later, seen)
+    assert token_of(later) != token
+    second = mail / "commitlog" / f"{4096:020d}"
+    second.rename(mail / "elsewhere")
+    with pytest.raises(CannotOpenError, match=rf"{second} no longer exists: it was removed after the store was listed"):
+        require_seen(mqstore.open(mail).log, seen)
+    second.write_bytes((mail / "elsewhere").read_bytes()[:3000])
+    with pytest.raises(CannotOpenError, match=rf"{second}, or a file after it up to physical offset 9000, changed or was removed"):
+        require_seen(mqstore.open(mail).log, seen)
+    alone = files_seen(log, 5000, 8192)
+    with pytest.raises(CannotOpenError, match=rf"{second}: the file changed since the store was listed; run the job again"):
+        require_seen(mqstore.open(mail).log, alone)
+
+
+@pytest.mark.parametrize("where", [{}, {"topic": "orders", "queueId": "0", "startingQueueOffset": "1", "endingQueueOffset": "60"}])
+def test_a_file_that_shrank_between_plan_and_read_ends_the_read(mail: Path, where: dict[str, str]) -> None:
+    reader = reader_of(mail, **where)
+    planned = reader.partitions()
+    last = max((mail / "commitlog").iterdir())
+    last.write_bytes(last.read_bytes()[:200])
+    with pytest.raises(PipelineError, match=r"changed.* since the store was listed; run the job again; failOnDataLoss=false"):
+        [batch for part in planned for batch in reader.read(part)]
+
+
+def test_a_job_does_not_skip_a_file_that_vanished(mail: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ThreadRunner.each
+
+    def each(self: ThreadRunner, tasks: Any, function: Any, done: Any = None) -> Any:
+        for path in (mail / "commitlog").glob(f"*{4096:05d}"):
+            path.unlink()
+        return real(self, tasks, function, done)
+
+    whole = {path.name: path.read_bytes() for path in (mail / "commitlog").iterdir()}
+    monkeypatch.setattr(ThreadRunner, "each", each)
+    for job in (
+        lambda: pipeline.verify(mail, threads=1, splits=9),
+        lambda: pipeline.usage(mail, threads=1, splits=3),
+        lambda: pipeline.export(mail, tmp_path / "out", threads=1, splits=3),
+        lambda: pipeline.find(mail, "k7", threads=1),
+    ):
+        with pytest.raises(CannotOpenError, match=r"(since|after) the store was listed"):
+            job()
+        for name, raw in whole.items():
+            (mail / "commitlog" / name).write_bytes(raw)

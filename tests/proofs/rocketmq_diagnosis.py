@@ -1,0 +1,296 @@
+"""Structural states of RocketMQ stores: what `diagnose` says, what a real store delivers, and the same after a repair.
+
+A seed is one state: a golden store with one change or two. The states of a group are loaded in one JVM, and their queues drained by pulls.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from interop.diagnosing import Outcome, Place, outcomes_of
+from interop.realbroker import why_not
+from proofs.changes import Change, one_file, swapped
+from support.golden import GoldenCase, case_named, opened, unpack
+from support.repairs import image_of
+
+from mqstore.places import open_rocketmq
+from mqstore.repair.journal import apply, read_journal, undo
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS
+from mqstore.rocketmq.repair.plan import LOCKING, plan
+
+CASES = {
+    "4.9.3": ("4.9.3/f-broker-offsets", "4.9.3/d-rolled", "4.9.3/m-damaged/0-clean", "4.9.3/c-index-collisions"),
+    "5.3.3": ("5.3.3/j-broker-offsets", "5.3.3/k-rolled", "5.3.3/g-clean-small", "5.3.3/p-upgraded"),
+    "5.5.0": ("5.5.0/a-clean", "5.3.3/j-broker-offsets", "5.3.3/k-rolled"),
+}
+VERSIONS = tuple(CASES)
+PER_VERSION = 40  # seeds in a row that are states of one version
+PER_JVM = 20
+
+
+def _on_file(pattern: str, edit: Callable[[bytearray, random.Random], bytes | bytearray | None]) -> Change:
+    """Return a change of one file. edit: returns its new content; None removes it."""
+
+    def change(store: Path, dice: random.Random) -> None:
+        path = one_file(store, pattern, dice)
+        if path is not None:
+            edited = edit(bytearray(path.read_bytes()), dice)
+            if edited is None:
+                path.unlink()
+            else:
+                path.write_bytes(edited)
+
+    return change
+
+
+def _removed(raw: bytearray, dice: random.Random) -> None:
+    return None
+
+
+def _cut(raw: bytearray, dice: random.Random) -> bytearray:
+    return raw[: dice.choice((0, dice.randrange(len(raw)), len(raw) // 40 * 20))]
+
+
+def _zeroed(raw: bytearray, dice: random.Random) -> bytearray:
+    at = dice.choice((0, dice.randrange(len(raw)), dice.randrange(len(raw)) // 512 * 512))
+    length = min(dice.choice((1, 20, 512, 4096, 1 << 20)), len(raw) - at)
+    raw[at : at + length] = bytes(length)
+    return raw
+
+
+def _garbage_entries(raw: bytearray, dice: random.Random) -> bytearray:
+    """Overwrite entries: past the end of the log, negative, far below, into the middle of a record, or with no size."""
+    first = dice.randrange(len(raw) // 20)
+    (lead,) = struct.unpack_from(">q", raw, 0)
+    physical = dice.choice((1 << 40, 1 << 20, -5, -70_000, lead + 1, 0))
+    size = dice.choice((300, 300, 0, -1, 1 << 30))
+    for number in range(first, min(first + dice.choice((1, 2, 40)), len(raw) // 20)):
+        struct.pack_into(">qiq", raw, 20 * number, physical, size, 0)
+    return raw
+
+
+def _older_queues(store: Path, dice: random.Random) -> None:
+    """Give each queue the entries of an earlier time."""
+    for queue in sorted(store.glob("consumequeue/*/*")):
+        path = sorted(queue.iterdir())[-1]
+        raw = path.read_bytes()
+        path.write_bytes(raw[: 20 * dice.randrange(len(raw) // 20 + 1)].ljust(len(raw), b"\0"))
+
+
+def _directory_removed(pattern: str) -> Change:
+    def change(store: Path, dice: random.Random) -> None:
+        paths = [path for path in sorted(store.glob(pattern)) if path.is_dir()]
+        if paths:
+            shutil.rmtree(dice.choice(paths))
+
+    return change
+
+
+def _marked(store: Path, dice: random.Random) -> None:
+    (store / "abort").write_bytes(b"")
+
+
+def _checkpoint(store: Path, dice: random.Random) -> None:
+    """Write any times and offsets into the checkpoint of an unclean store."""
+    _marked(store, dice)
+    path = store / "checkpoint"
+    if path.exists():
+        raw = bytearray(path.read_bytes().ljust(48, b"\0"))
+        heads = [file.read_bytes()[:64] for file in sorted((store / "commitlog").iterdir())]
+        stored = [struct.unpack_from(">q", head, 56)[0] for head in heads if len(head) == 64 and any(head)] or [0]
+        struct.pack_into(">qqq", raw, 0, *(dice.choice(stored) + dice.choice((0, 2999, 3001, 1 << 40)) for _ in range(3)))
+        struct.pack_into(">q", raw, 40, dice.choice((0, -1, dice.randrange(1 << 20))))
+        path.write_bytes(raw)
+
+
+def _without_offsets(store: Path, dice: random.Random) -> None:
+    for path in store.glob(f"{CONSUMER_OFFSETS}*"):
+        path.unlink()
+
+
+def _empty_last_queue_file(store: Path, dice: random.Random) -> None:
+    path = one_file(store, "consumequeue/*/*/*", dice)
+    if path is not None:
+        last = sorted(path.parent.iterdir())[-1]
+        (last.parent / f"{int(last.name) + last.stat().st_size:020d}").write_bytes(b"")
+
+
+REPAIRED = "repaired"
+MOVED = "log-swapped"  # once repaired, its messages have other physical offsets, by which they are compared
+QUEUE = "consumequeue/*/*/*"
+CHANGES: dict[str, Change] = {
+    "as-it-is": lambda store, dice: None,
+    "log-removed": _on_file("commitlog/*", _removed),
+    "log-cut": _on_file("commitlog/*", _cut),
+    "log-zeroed": _on_file("commitlog/*", _zeroed),
+    "log-swapped": swapped("commitlog/*"),
+    "queue-file-removed": _on_file(QUEUE, _removed),
+    "queue-file-cut": _on_file(QUEUE, _cut),
+    "queue-file-zeroed": _on_file(QUEUE, _zeroed),
+    "queue-file-swapped": swapped(QUEUE),
+    "queue-removed": _directory_removed("consumequeue/*/*"),
+    "topic-removed": _directory_removed("consumequeue/*"),
+    "queues-removed": _directory_removed("consumequeue"),
+    "queues-older": _older_queues,
+    "entries-garbage": _on_file(QUEUE, _garbage_entries),
+    "last-queue-file-empty": _empty_last_queue_file,
+    "index-file-removed": _on_file("index/*", _removed),
+    "index-file-cut": _on_file("index/*", _cut),
+    "index-removed": _directory_removed("index"),
+    "checkpoint-removed": _on_file("checkpoint", _removed),
+    "checkpoint-zeroed": _on_file("checkpoint", _zeroed),
+    "checkpoint-changed": _checkpoint,
+    "configuration-removed": _directory_removed("config"),
+    "configuration-file-removed": _on_file("config/*", _removed),
+    "configuration-file-cut": _on_file("config/*", _cut),
+    "offsets-removed": _without_offsets,
+}
+
+
+@dataclass
+class State:
+    """One state. again: messages that the real store's groups get again. error: what was wrong with the answer."""
+
+    seed: int
+    version: str
+    case: GoldenCase
+    changes: tuple[str, ...]
+    unclean: bool
+    place: Place
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.version} {self.case.id} {'+'.join(self.changes)} {'killed' if self.unclean else 'clean'}"
+
+
+def version_of(seed: int) -> str:
+    return VERSIONS[seed // PER_VERSION % len(VERSIONS)]
+
+
+def _state(seed: int, base: Path) -> State:
+    dice = random.Random(seed)
+    version = version_of(seed)
+    case = case_named(dice.choice(CASES[version]))
+    store = unpack(case, base / f"{seed}")
+    changes = tuple(dice.choice(sorted(CHANGES)) for _ in range(dice.choice((1, 1, 1, 2))))
+    for name in changes:
+        CHANGES[name](store, dice)
+    if dice.random() < 0.4:
+        _marked(store, dice)
+    unclean = (store / "abort").exists()
+    return State(seed, version, case, changes, unclean, Place(str(seed), store, opened(case), case.properties))
+
+
+def again_of(state: State, report: Path, config: Path) -> int:
+    """Count the messages up to the offsets of the golden store that groups get again by those that the real broker loads."""
+    store = open_rocketmq(state.place.base, config=config)
+    rows = json.loads((report / "groups.json").read_text())["offset_table"]
+    loaded = {(key, int(queue_id)): int(offset) for key, by_queue in rows.items() for queue_id, offset in by_queue.items()}
+    ends = {}
+    for line in (report / "queues.jsonl").read_text().splitlines():
+        queue = json.loads(line)
+        ends[queue["topic"], queue["queue_id"]] = (queue["min_offset"], queue["max_offset"])
+    total = 0
+    for (group, topic), by_queue in store.offset_table.offsets.items():
+        for queue_id, offset in by_queue.items():
+            low, high = ends.get((topic, queue_id), (0, 0))
+            total += max(0, min(offset, high) - max(loaded.get((f"{topic}@{group}", queue_id), low), low))
+    return total
+
+
+def _judge(state: State, outcome: Outcome, when: str, report: Path, config: Path) -> None:
+    said = outcome.predicted
+    if said.starts != outcome.starts:
+        state.error += f"{when}: said to {'start' if said.starts else 'fail'}, and it does not: {outcome.error[:300]}\n"
+        return
+    if not outcome.starts or outcome.lost is None or (when == REPAIRED and MOVED in state.changes):
+        return
+    if outcome.lost > said.loses and not said.unknown:
+        state.error += f"{when}: {outcome.lost} lost, {said.loses} said\n"
+    if outcome.lost < said.loses and not said.unknown:
+        state.error += f"{when}: false alarm: {outcome.lost} lost, {said.loses} said\n"
+    again = again_of(state, report, config)
+    if again > said.redelivers and not said.unknown:
+        state.error += f"{when}: {again} delivered again, {said.redelivers} said\n"
+    if said.status == 0 and (outcome.lost or again):
+        state.error += f"{when}: {outcome.lost} lost and {again} again, and `diagnose` says that all are kept\n"
+    if said.status and not (outcome.lost or again or said.evidence or said.unknown):
+        state.error += f"{when}: exit status {said.status} without a reason\n"
+
+
+def check(version: str, seeds: Sequence[int], base: Path) -> Iterator[State]:
+    """Yield the states of these seeds, which are of one version, judged: before and after a repair."""
+    yield from check_states(version, [_state(seed, base) for seed in seeds], base)
+
+
+def check_states(version: str, states: Sequence[State], base: Path) -> Iterator[State]:
+    """Yield states of one version, judged: before and after a repair."""
+    seeds = [state.seed for state in states]
+    before = _boot(version, states, base / "before", "as it is")
+    repaired = []
+    for state in states:
+        config = base / "before" / f"{states.index(state)}" / "store.properties"
+        image = image_of(state.place.store)
+        try:
+            steps = [step for step in plan(open_rocketmq(state.place.store, config=config)) if step.possible]
+        except Exception as error:  # a refusal is an answer
+            if type(error).__module__ != "mqstore.errors":
+                state.error += f"plan: {type(error).__name__}: {error}\n"
+            continue
+        if before[state.seed].predicted.next.startswith("mqstore repair") and not steps:
+            state.error += "`repair` is advised, and its plan is empty\n"
+        if not steps:
+            continue
+        journal = base / f"{state.seed}.undo"
+        apply(state.place.store, journal, steps, LOCKING)
+        shutil.copytree(state.place.store, base / f"{state.seed}.repaired")
+        kept = read_journal(journal)
+        assert kept is not None
+        undo(state.place.store, kept, LOCKING)
+        if image_of(state.place.store) != image:
+            state.error += "undo does not give back every byte\n"
+        place = Place(f"{state.seed}", base / f"{state.seed}.repaired", state.place.base, state.place.options)
+        repaired.append(State(state.seed, version, state.case, state.changes, state.unclean, place))
+    after = _boot(version, repaired, base / "after", REPAIRED)
+    for mended in repaired:
+        state = states[seeds.index(mended.seed)]
+        state.error += mended.error
+        was, now = before[state.seed], after[state.seed]
+        if was.starts and not now.starts:
+            state.error += "it does not start any more after the repair\n"
+        if now.lost is not None and was.lost is not None and now.lost > was.lost and MOVED not in state.changes:
+            state.error += f"the repair loses {now.lost}, {was.lost} without\n"
+    yield from states
+
+
+def _boot(version: str, states: Sequence[State], work: Path, when: str) -> dict[int, Outcome]:
+    if not states:
+        return {}
+    outcomes = outcomes_of(version, [state.place for state in states], work, threads=4)
+    for number, (state, outcome) in enumerate(zip(states, outcomes, strict=True)):
+        _judge(state, outcome, when, work / f"{number}" / "report", work / f"{number}" / "store.properties")
+    return {state.seed: outcome for state, outcome in zip(states, outcomes, strict=True)}
+
+
+def check_seeds(seeds: range, deadline: float) -> Iterator[State]:
+    """Yield the states of a range of seeds, by version, until it is too late to begin another group."""
+    at = seeds.start
+    while at < seeds.stop and time.time() < deadline:
+        stop = min(seeds.stop, (at // PER_VERSION + 1) * PER_VERSION, at + PER_JVM)
+        with tempfile.TemporaryDirectory(prefix="mqstore-states-") as place:
+            yield from check(version_of(at), range(at, stop), Path(place))
+        at = stop
+
+
+def missing_brokers() -> str | None:
+    """Return why the real stores cannot be run; None if they can."""
+    return next((reason for reason in map(why_not, VERSIONS) if reason), None)

@@ -1,0 +1,106 @@
+"""Message files and queue directories that the lists of a clean stop name, and that a partial copy does not have."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import run_cli, unpack_node_site
+
+import mqstore
+from mqstore.findings import Kind
+from mqstore.rabbitmq.diagnosis import diagnose
+from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.store.store import RabbitMQStore
+
+ROOT = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
+RDQ = f"{ROOT}/msg_store_persistent/0.rdq"
+
+
+def _parts(node: Path) -> list[tuple[str, str, int]]:
+    report = mqstore.open(node).verify()
+    return [(item.file, item.detail, item.messages) for item in report.damage if item.kind is Kind.MISSING_PART]
+
+
+def test_nothing_is_missing_from_a_whole_directory(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    assert not _parts(node)
+    assert mqstore.open(node).verify().ok
+    assert diagnose(RabbitMQStore(node)).loses == 0
+
+
+def test_a_message_file_that_file_summary_names_is_to_be_got_before_anything_else(tmp_path: Path) -> None:
+    node = unpack_node_site("missing-rdq", tmp_path)
+    (part,) = _parts(node)
+    assert part[:2] == (
+        RDQ,
+        "msg_store_persistent/0.rdq (4,176,574 bytes) is missing: get it before anything else; file_summary.ets names it",
+    )
+    answer = diagnose(RabbitMQStore(node))
+    assert answer.loses == 42
+    assert answer.next == f"mqstore repair {node}"  # other messages are kept by it if the file is gone for good
+    assert answer.why.startswith("get what is missing before anything else")
+    assert [way.next for way in answer.ways[:2]] == [answer.next, f"mqstore inspect {node}"]
+    assert answer.ways[1].keeps is None
+    assert RDQ in answer.why
+    shown = run_cli("inspect", node)
+    assert shown.status == 1
+    assert "0.rdq (4,176,574 bytes) is missing" in " ".join(shown.stdout.split())
+
+
+def test_without_file_summary_the_index_of_the_messages_names_the_file(tmp_path: Path) -> None:
+    node = unpack_node_site("missing-rdq", tmp_path)
+    summary = node / ROOT / "msg_store_persistent" / "file_summary.ets"
+    summary.write_bytes(summary.read_bytes().replace(b"file_summary", b"file_Summary"))
+    ((_, detail, _),) = _parts(node)
+    assert detail.endswith("msg_store_index.ets names it")
+    assert "0.rdq (at least 4,176,574 bytes)" in detail
+
+
+def test_a_message_file_that_is_shorter_than_stated_is_named(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    with open(node / RDQ, "r+b") as file:
+        file.truncate(1_000_000)
+    ((path, detail, _),) = _parts(node)
+    assert path == RDQ
+    assert detail.startswith("msg_store_persistent/0.rdq has 1,000,000 of 4,176,574 bytes")
+
+
+def test_after_an_unclean_stop_old_lists_say_nothing(tmp_path: Path) -> None:
+    node = unpack_node_site("missing-rdq", tmp_path)
+    (node / ROOT / "msg_store_persistent" / "clean.dot").unlink()
+    assert not _parts(node)
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+def test_the_messages_of_a_queue_directory_that_is_not_there_are_counted(metadata: bool, tmp_path: Path) -> None:
+    node = unpack_node_site("missing-queue-dir", tmp_path)
+    if not metadata:
+        for file in (*node.glob("*.D*"), *node.glob("*.LOG"), node / "cluster_nodes.config"):
+            file.unlink()
+    name = "ha.orders" if metadata else "COIWU2452WZO5YSQZU0J666GX"
+    ((path, detail, messages),) = _parts(node)
+    assert (path, messages) == (f"{ROOT}/queues/COIWU2452WZO5YSQZU0J666GX", 5)
+    assert detail.startswith(f"the directory of queue {name!r} is missing, and recovery.dets counts 5 messages in it")
+    store = RabbitMQStore(node)
+    (row,) = [row for row in queue_rows(store) if row["queue"] == name]
+    assert (row["queue_version"], row["messages"], row["lost"], row["not_recovered"]) == (1, 0, 5, 5)
+    assert diagnose(store).loses == 5
+    assert run_cli("topics", node).stdout.count("5 missing") == 1
+
+
+def test_a_missing_level_of_a_priority_queue_counts_with_its_queue(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    before = {row["queue"]: row["messages"] for row in queue_rows(RabbitMQStore(node))}
+    shutil.rmtree(node / ROOT / "queues" / "9RM3NAEZR79H60JIC5FVNT14B")
+    store = RabbitMQStore(node)
+    (row,) = [row for row in queue_rows(store) if row["lost"]]
+    assert (row["queue"], row["lost"], row["messages"]) == ("prio.big", 6, before["prio.big"] - 6)
+    assert len(_parts(node)) == 1
+
+
+def test_the_default_name_of_a_directory_on_windows_is_that_of_its_node(tmp_path: Path) -> None:
+    answer = diagnose(RabbitMQStore(unpack_node_site("windows-name", tmp_path)))
+    assert (answer.starts, answer.loses, answer.version) == (True, 0, "3.10")
+    assert not any(item.finding == "other-node" for item in answer.evidence)

@@ -1,0 +1,56 @@
+"""The parts of a node's store that `inspect` lists, of states from public reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import run_cli, unpack_node_site
+
+VHOST = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
+
+
+def parts_of(node: Path) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = run_cli("inspect", node, "-o", "json").document["site"]
+    assert {tuple(part) for part in parts} == {("part", "path", "state", "known_from")}
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("case", "missing"),
+    [
+        ("plain", {}),
+        ("windows-name", {}),
+        ("missing-rdq", {f"{VHOST}/msg_store_persistent/0.rdq": "file_summary.ets"}),
+        ("missing-queue-dir", {f"{VHOST}/queues/COIWU2452WZO5YSQZU0J666GX": "recovery.dets: 5 messages"}),
+    ],
+)
+def test_what_is_absent_is_named_with_who_says_that_it_should_be_there(case: str, missing: dict[str, str], tmp_path: Path) -> None:
+    node = unpack_node_site(case, tmp_path)
+    parts = parts_of(node)
+    assert {part["path"]: part["known_from"] for part in parts if part["state"] == "absent"} == {
+        str(node / path): why for path, why in missing.items()
+    }
+    assert any(part["state"] == "partly" for part in parts) == bool(missing)
+    (flags,) = (part for part in parts if part["part"] == "feature flags")
+    assert (flags["path"], flags["state"]) == (f"{node}-feature_flags", "here")
+    text = run_cli("inspect", node).stdout
+    assert all(path in text for path in missing)
+
+
+def test_messages_of_the_plug_in_for_delayed_messages_are_counted(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    (part,) = (part for part in parts_of(node) if part["part"] == "delayed messages")
+    assert (part["state"], part["known_from"]) == ("here", "found: 3 messages that wait")
+    evidence = run_cli("diagnose", node, "-o", "json").document["evidence"]
+    assert any("3 delayed messages outside the message stores" in item["detail"] for item in evidence)
+
+
+def test_message_stores_alone_have_no_definitions(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    for path in node.iterdir():
+        if path.name != "msg_stores" and path.is_file():
+            path.unlink()
+    (definitions,) = (part for part in parts_of(node) if part["part"] == "definitions")
+    assert definitions["state"] == "absent"

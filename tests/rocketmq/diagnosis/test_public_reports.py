@@ -1,0 +1,164 @@
+"""States that operators of RocketMQ reported, made from a store of a real 4.9.3: what is said of each, and what must not be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.golden import run_cli, unpack_site
+
+ENTRY = struct.Struct(">qiq")
+GARBAGE = bytes((37 * number + 11) % 256 for number in range(200))
+_TOPIC = {"topicName": "orders", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "attributes": {"cleanup.policy": "COMPACTION"}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """1,500 messages of topic `orders` in seven log files; queue files of 300 entries, 375 in each queue; group `billing` is at 300."""
+    store = unpack_site("separate-commitlog", tmp_path)
+    shutil.move(tmp_path / "logdisk" / "commitlog", store / "commitlog")
+    (tmp_path / "broker.conf").unlink()
+    return store
+
+
+def _said(store: Path, *options: object) -> dict[str, Any]:
+    document: dict[str, Any] = run_cli("diagnose", store, "-o", "json", *options).document
+    return document
+
+
+def _details(said: dict[str, Any], finding: str) -> str:
+    return " ".join(item["detail"] for item in said["evidence"] if item["finding"] == finding)
+
+
+def _last_file(store: Path, queue_id: int) -> Path:
+    return sorted((store / "consumequeue" / "orders" / str(queue_id)).iterdir())[-1]
+
+
+def _keep(file: Path, entries: int) -> None:
+    file.write_bytes(file.read_bytes()[: entries * ENTRY.size].ljust(file.stat().st_size, b"\0"))
+
+
+def test_1231_a_log_path_that_names_the_directory_above_the_log(store: Path) -> None:
+    conf = store.parent / "broker.conf"
+    conf.write_text(f"storePathRootDir={store}\nstorePathCommitLog={store}\n")
+    said = _said(store)
+    assert not _details(said, "absent-part")
+    assert f"let that line name {store}/commitlog" in said["why"]
+    assert "must have 0" not in json.dumps(said)
+    report = run_cli("verify", store, "-o", "json")
+    assert (report.status, report.document["messages"]["affected"]) == (1, 0)
+    (log,) = (part for part in run_cli("inspect", store, "-o", "json").document["site"] if part["part"] == "log")
+    assert (log["path"], log["state"]) == (f"{store}/commitlog", "elsewhere")
+    conf.write_text(f"storePathRootDir={store}\nstorePathCommitLog={store}/commitlog\n")
+    assert run_cli("verify", store).status == 0
+
+
+def test_2141_a_log_file_in_the_middle_that_nobody_deleted(store: Path) -> None:
+    sorted((store / "commitlog").iterdir())[2].unlink()
+    said = _said(store)
+    assert said["loses"] == 248
+    assert "whatever is done" not in json.dumps(said)
+    assert "look for these files in a backup, a replica or on another disk before anything is changed" in _details(said, "gone")
+
+
+def test_9728_and_10108_a_queue_whose_last_file_is_empty(store: Path) -> None:
+    """A real 5.3.3 ends with an IllegalArgumentException if nothing is dispatched into that file before its minimum is corrected."""
+    _last_file(store, 0).write_bytes(bytes(6000))
+    assert _said(store, "--for", "5.3.3")["starts"]  # the record at the end of the queues truncates that file to one entry
+    last = max((3, 2, 1), key=lambda number: max(ENTRY.iter_unpack(_last_file(store, number).read_bytes())))
+    _keep(_last_file(store, last), 74)
+    said = _said(store, "--for", "5.3.3")
+    assert (said["starts"], said["loses"]) == (False, 0)
+    assert "consumequeue/orders/0/00000000000000006000" in _details(said, "refused")
+    assert _said(store, "--for", "4.9.3")["starts"]
+    assert run_cli("repair", store, "--apply").status == 0
+    said = _said(store, "--for", "5.3.3")
+    assert (said["starts"], said["loses"]) == (True, 0)
+
+
+@pytest.mark.parametrize("bak", [False, True])
+def test_3401_and_6096_offsets_that_a_power_cut_left_as_garbage(store: Path, bak: bool) -> None:
+    offsets = store / "config" / "consumerOffset.json"
+    if bak:
+        shutil.copy(offsets, f"{offsets}.bak")
+    offsets.write_bytes(GARBAGE)
+    (store / "config" / "delayOffset.json").write_bytes(bytes(58))
+    said = _said(store)
+    assert (said["starts"], said["loses"]) == (True, 0)
+    assert any("how far the groups in its unreadable part had come" in sentence for sentence in said["unknown"])
+    assert ("the older offsets of its .bak" if bak else "no offsets at all") in " ".join(said["unknown"])
+
+
+def test_7729_offsets_whose_bak_is_garbage_too_keep_the_broker_from_starting(store: Path) -> None:
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (store / "config" / name).write_bytes(GARBAGE)
+    said = _said(store)
+    assert (said["starts"], said["loses"]) == (False, 0)
+    assert run_cli("repair", store, "--apply").status in (0, 1)
+    assert _said(store)["starts"]
+
+
+def test_7355_the_last_file_of_a_queue_is_gone(store: Path) -> None:
+    _last_file(store, 0).unlink()
+    for version in ("4.9.3", "5.3.3"):
+        said = _said(store, "--for", version)
+        assert (said["starts"], said["loses"]) == (True, 75)
+    assert run_cli("repair", store, "--apply").status == 0
+    assert _said(store)["loses"] == 0
+
+
+def test_2181_an_offset_one_after_the_end(store: Path) -> None:
+    offsets = store / "config" / "consumerOffset.json"
+    offsets.write_text(offsets.read_text().replace("0:300", "0:376"))
+    assert _said(store, "--for", "4.9.3")["redelivers"] == 375
+    assert _said(store, "--for", "5.3.3")["redelivers"] == 0
+
+
+def test_1609_blanks_after_the_paths_of_a_configuration(store: Path) -> None:
+    shutil.move(store / "commitlog", store.parent / "log")
+    (store.parent / "broker.conf").write_text(f"storePathRootDir={store}  \nstorePathCommitLog={store.parent}/log \t \n")
+    said = _said(store)
+    assert (said["starts"], said["loses"], said["unknown"]) == (True, 0, [])
+
+
+def test_7540_the_earliest_messages_of_a_compacted_topic(store: Path) -> None:
+    (store / "compaction" / "compactionLog" / "orders" / "0").mkdir(parents=True)
+    (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {"orders": _TOPIC}}))
+    said = _said(store)
+    assert said["loses"] == 0
+    assert any("what consumers get of topic 'orders'" in sentence for sentence in said["unknown"])
+
+
+def test_678_a_checkpoint_that_is_ahead_of_the_queues_after_a_crash(store: Path) -> None:
+    (store / "abort").touch()
+    checkpoint = store / "checkpoint"
+    raw = checkpoint.read_bytes()
+    checkpoint.write_bytes(struct.pack(">3q", *(time + 600_000 for time in struct.unpack_from(">3q", raw))) + raw[24:])
+    for number in range(4):
+        _keep(_last_file(store, number), 20)
+    said = _said(store)
+    assert (said["starts"], said["loses"]) == (True, 206)
+    assert run_cli("repair", store, "--apply").status == 0
+    assert _said(store)["loses"] == 0
+
+
+@pytest.mark.parametrize("name", ["broker.conf", "../broker.conf", "../conf/broker.conf"])
+@pytest.mark.parametrize("damage", ["directory", "text"])
+def test_a_configuration_that_cannot_be_read_may_say_where_the_log_is(name: str, damage: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (store / "../broker.conf").unlink()
+    configuration = store / name
+    configuration.parent.mkdir(exist_ok=True)
+    if damage == "directory":
+        configuration.mkdir()
+    else:
+        configuration.write_bytes(b"storePathCommitLog=/logs\nmappedFileSizeCommitLog=many\n")
+    answer = run_cli("diagnose", store, "-o", "json")
+    assert (answer.status, answer.document["loses"]) == (1, 0)
+    (unknown,) = answer.document["unknown"]
+    assert str(configuration.resolve()) in unknown
+    assert "cannot be told without the log at the place that the configuration names" in unknown

@@ -1,0 +1,389 @@
+"""The site of a store: each part with its place and state, and who says that it should be there."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import struct
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli, unchanged, unpack, unpack_site
+
+import mqstore
+from mqstore.rocketmq.config.broker_config import BrokerConfig
+
+
+def _site(store: Path, *options: object) -> dict[str, list[dict[str, str]]]:
+    """Return the parts by name."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for part in run_cli("inspect", store, "-o", "json", *options).document["site"]:
+        assert list(part) == ["part", "path", "state", "known_from"]
+        assert part["state"] in ("here", "partly", "absent", "elsewhere", "not-read")
+        found.setdefault(part["part"], []).append(part)
+    return found
+
+
+def _states(store: Path, *options: object) -> dict[str, str]:
+    return {name: "+".join(part["state"] for part in parts) for name, parts in _site(store, *options).items()}
+
+
+def test_a_log_on_another_disk_is_here_by_the_configuration_and_elsewhere_without_it(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (log,) = _site(store)["log"]
+    assert log["state"] == "here"
+    assert log["path"] == str(tmp_path / "logdisk" / "commitlog")
+    assert log["known_from"] == f"storePathCommitLog in {tmp_path}/broker.conf, line 5"
+    shutil.move(tmp_path / "logdisk", tmp_path / "away")
+    (log,) = _site(store)["log"]
+    assert (log["state"], log["path"]) == ("elsewhere", str(tmp_path / "logdisk" / "commitlog"))
+    assert "storePathCommitLog" in log["known_from"]
+    (tmp_path / "broker.conf").unlink()
+    (log,) = _site(store)["log"]
+    assert (log["state"], log["path"]) == ("absent", str(store / "commitlog"))
+    assert log["known_from"] == "queue files and consumerOffset.json and index files and checkpoint"
+
+
+def test_a_log_on_two_disks_has_a_part_for_each(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    first, second = tmp_path / "logdisk" / "commitlog", tmp_path / "disk2"
+    second.mkdir()
+    for file in sorted(first.iterdir())[1::2]:
+        file.rename(second / file.name)
+    lines = (tmp_path / "broker.conf").read_text().replace(f"={first}", f"={first}:{second}")
+    (tmp_path / "broker.conf").write_text(lines)
+    assert [(part["path"], part["state"]) for part in _site(store)["log"]] == [(str(first), "here"), (str(second), "here")]
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] == 0
+    shutil.rmtree(second)
+    assert [part["state"] for part in _site(store)["log"]] == ["partly", "elsewhere"]
+    (tmp_path / "broker.conf").unlink()
+    shutil.move(first, store / "commitlog")
+    (log,) = _site(store)["log"]
+    assert log["state"] == "partly"
+    assert "every second file" in log["known_from"]
+
+
+def test_of_a_lost_volume_the_log_is_absent_and_the_offsets_say_so(tmp_path: Path) -> None:
+    site = _site(unpack_site("config-only", tmp_path))
+    assert site["log"][0]["state"] == "absent"
+    assert site["log"][0]["known_from"] == "consumerOffset.json and checkpoint"
+    assert site["consume queues"][0]["known_from"] == "consumerOffset.json"
+    assert (site["checkpoint"][0]["state"], site["abort"][0]["state"], site["consumerOffset.json"][0]["state"]) == ("here",) * 3
+
+
+def test_a_log_file_under_a_wrong_name_and_a_bare_log(tmp_path: Path) -> None:
+    assert _states(unpack_site("log-file-renamed-bak", tmp_path / "a"))["log"] == "partly"
+    states = _states(unpack_site("bare-log-47", tmp_path / "b"))
+    assert (states["log"], states["consume queues"], states["index"]) == ("here", "absent", "absent")
+    log = next((tmp_path / "b" / "store" / "commitlog").iterdir())
+    assert _states(log) == {"log": "partly"}
+
+
+@pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=case_id)
+def test_every_part_that_is_here_exists(case: GoldenCase) -> None:
+    site = _site(opened(case))
+    assert {part["state"] for part in site.get("log", [])} <= {"here", "partly"}
+    for parts in site.values():
+        for part in parts:
+            assert Path(part["path"]).exists() == (part["state"] in ("here", "partly", "not-read")) or part["state"] == "partly"
+
+
+def test_settings_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    found = run_cli("inspect", store, "-o", "json").document
+    assert found["settings_not_used"] == ["brokerClusterName", "brokerName", "brokerId"]
+    with (tmp_path / "broker.conf").open("a") as lines:
+        lines.write("storePathIndex=/x\nenableLmq=true\ntieredStoreFilePath=/nowhere\n")
+    found = run_cli("inspect", store, "-o", "json").document
+    assert found["settings_not_used"][3:] == ["storePathIndex", "enableLmq"]  # of one found beside, only paths and sizes
+    assert "not used: brokerClusterName, " in run_cli("inspect", store).stdout
+    site = _site(store, "--config", tmp_path / "broker.conf")
+    assert site["tiered storage"][0]["state"] == "elsewhere"
+    assert site["offsets of light queues"][0]["known_from"].startswith("enableLmq in ")
+    found = run_cli("inspect", store, "-o", "json", "--config", tmp_path / "broker.conf").document
+    assert found["settings_not_used"][3:] == ["storePathIndex"]
+
+
+def test_every_setting_that_is_parsed_is_read_somewhere() -> None:
+    package = Path(mqstore.__file__).parent
+    read = {
+        node.attr
+        for path in package.rglob("*.py")
+        if path.name not in ("broker_config.py", "store_config.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute))
+        and (node.value.id if isinstance(node.value, ast.Name) else node.value.attr) in ("config", "paths_config")
+    }  # fmt: skip
+    assert {each.name for each in fields(BrokerConfig)} - {"lines"} <= read
+
+
+# what is said of a log that is not here
+
+
+def test_a_lost_volume_counts_what_the_offsets_show(tmp_path: Path) -> None:
+    store = unpack_site("config-only", tmp_path)
+    done = run_cli("diagnose", store, "-o", "json")
+    assert (done.status, done.document["loses"]) == (1, 3172)
+    (finding,) = (item for item in done.document["evidence"] if item["finding"] == "absent-part")
+    assert finding["detail"] == "there is no log; 3,172 messages were in it, as is known from consumerOffset.json and checkpoint"
+    assert "it loses 3,172 messages" in run_cli("diagnose", store).stdout
+    report = run_cli("verify", store, "-o", "json")
+    assert (report.status, report.document["ok"], report.document["messages"]) == (1, False, {"total": 3172, "affected": 3172})
+    assert [(item["kind"], item["messages"]) for item in report.document["damage"]] == [("absent-part", 3172)]
+    assert run_cli("inspect", store).status == 1
+    assert run_cli("rebuild", store, "--to", tmp_path / "new").status == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_offsets_that_cannot_be_right_are_named_and_not_counted_of_a_log_that_is_gone(tmp_path: Path) -> None:
+    store = unpack(case_named("4.9.3/f-broker-offsets"), tmp_path / "store")
+    shutil.rmtree(store / "commitlog")
+    shutil.rmtree(store / "consumequeue")
+    done = run_cli("diagnose", store, "-o", "json")
+    assert (done.status, done.document["loses"]) == (1, 443)
+    (finding,) = (item for item in done.document["evidence"] if item["finding"] == "absent-part")
+    assert "at least 443 messages were in it" in finding["detail"]
+    assert finding["detail"].endswith("5000000000 in queue 11 of topic 's62_audit-log', which cannot be right and is not counted")
+
+
+@pytest.mark.parametrize("wild", ["name", "entry"])
+def test_a_wild_place_in_a_queue_file_is_not_counted_as_messages_of_a_log_that_is_gone(tmp_path: Path, wild: str) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (tmp_path / "broker.conf").unlink()
+    queue = store / "consumequeue" / "orders" / "0"
+    if wild == "name":
+        shutil.copy(queue / f"{0:020d}", queue / f"{6000 * 10**13:020d}")
+    else:
+        with (queue / f"{6000:020d}").open("r+b") as file:
+            file.seek(6000 - 20)
+            file.write(struct.pack(">qiq", -5, 1 << 30, 1))
+    loses = run_cli("diagnose", store, "-o", "json").document["loses"]
+    assert loses in ((1500, 1800) if wild == "name" else (1500,))
+
+
+def test_the_queues_count_what_was_in_a_log_that_is_gone_and_the_configuration_says_that_it_is_elsewhere(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] == 0
+    shutil.move(tmp_path / "logdisk", tmp_path / "away")
+    done = run_cli("diagnose", store)
+    assert done.status == 1
+    assert f"what it keeps cannot be told without the log at {tmp_path}/logdisk/commitlog." in done.stdout
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["loses"], found["redelivers"]) == (0, 0)
+    assert not [item for item in found["evidence"] if item["messages"]]
+    report = run_cli("verify", store, "-o", "json").document
+    assert (report["damage"], report["coverage"]["complete"]) == ([], False)
+    assert "cannot be told without the log at" in run_cli("verify", store).stdout.splitlines()[0]
+    (tmp_path / "broker.conf").unlink()
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["starts"], found["loses"]) == (True, 1500)
+    assert run_cli("verify", store, "-o", "json").document["messages"] == {"total": 1500, "affected": 1500}
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_log_without_every_second_file_is_not_lost_and_what_is_here_is_still_checked(kept: int, tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    log = store / "commitlog"
+    (log / "00000000000000131072.bak").rename(log / "00000000000000131072")
+    for number, file in enumerate(sorted(log.iterdir())):
+        if number % 2 != kept and number:
+            file.unlink()
+    if kept:
+        (log / f"{0:020d}").unlink()
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["starts"], found["loses"]) == (True, 0)
+    assert any("one of" in item or "over 2 paths" in item for item in found["unknown"])
+    assert not [item for item in found["evidence"] if "lost" in item["detail"]]
+    assert run_cli("verify", store, "-o", "json").document["damage"] == []
+    file = log / f"{65536 * (2 + kept):020d}"
+    file.write_bytes(bytes(5000) + file.read_bytes()[5000:])
+    kinds = {item["kind"] for item in run_cli("verify", store, "-o", "json").document["damage"]}
+    assert {"zeroed", "bad-queue-entry"} <= kinds
+
+
+@pytest.mark.parametrize("where", ["beside", "given"])
+def test_no_second_log_is_begun_where_the_configuration_says_that_the_log_is_elsewhere(where: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    options: tuple[object, ...] = ()
+    if where == "given":
+        shutil.move(tmp_path / "broker.conf", tmp_path / "given.conf")
+        options = ("--config", tmp_path / "given.conf")
+    for moved in (False, True):
+        if moved:
+            shutil.move(tmp_path / "logdisk", tmp_path / "away")
+        with unchanged(store):
+            done = run_cli("put", store, "-t", "orders", "--body", "x", *options)
+        assert done.status == 2
+        assert f"the log of {store} is at {tmp_path}/logdisk/commitlog, and a second one is not begun" in done.stderr
+        assert not (store / "commitlog").exists()
+
+
+@pytest.mark.parametrize("state", ["missing", "twice", "file", "windows", "empty"])
+def test_odd_paths_in_a_configuration_are_a_sentence_or_a_finding(state: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    log = tmp_path / "logdisk" / "commitlog"
+    (tmp_path / "a-file").write_text("not a directory")
+    path = {"missing": "/no/such/log", "twice": f"{log},{log}:{log}", "file": tmp_path / "a-file", "windows": r"D:\\mq\\log", "empty": ""}[
+        state
+    ]
+    (tmp_path / "broker.conf").write_text(f"storePathCommitLog={path}\n")
+    for command in ("inspect", "verify", "diagnose", "messages", "topics", "groups", "repair"):
+        done = run_cli(command, store)
+        assert done.status in (0, 1, 2)
+        assert "Traceback" not in done.stderr
+    states = [part["state"] for part in _site(store)["log"]]
+    assert states == {"twice": ["here"], "empty": ["absent"]}.get(state, ["elsewhere"])
+    if state == "twice":
+        assert run_cli("verify", store).status == 0
+
+
+# a log and nothing else
+
+
+def test_a_bare_sound_log_is_not_damaged_and_may_be_of_4(tmp_path: Path) -> None:
+    store = unpack_site("bare-log-47", tmp_path)
+    found = run_cli("inspect", store, "-o", "json").document
+    assert (found["fits"], found["suggested_version"], found["shutdown"]) == ("4.0 to 4.8, or of 5.2 and later", "4.7.1", "unknown")
+    assert "do not open it with 4.x" not in run_cli("inspect", store).stdout
+    report = run_cli("verify", store)
+    assert (report.status, report.stdout.splitlines()[0][:57]) == (0, "Nothing is damaged, but there is only a log: 3 messages o")
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] == 0
+    log = next((store / "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    raw[raw.index(b"body 1")] ^= 1
+    log.write_bytes(raw)
+    damaged = run_cli("verify", store, "-o", "json").document
+    assert (damaged["ok"], damaged["messages"]) == (False, {"total": 3, "affected": 1})
+
+
+def test_a_bare_log_of_5_shows_what_5_adds(tmp_path: Path) -> None:
+    store = unpack_site("pop-unacked", tmp_path)
+    for entry in store.iterdir():
+        if entry.name != "commitlog":
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    found = run_cli("inspect", store, "-o", "json").document
+    assert (found["fits"], found["shutdown"]) == ("5.x", "unknown")
+
+
+# an empty answer from what is left of a log
+
+
+@pytest.mark.parametrize("state", ["whole", "begins", "hole", "elsewhere", "absent"])
+def test_an_empty_answer_says_first_what_of_the_log_is_not_here(state: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog" if state in ("elsewhere", "absent") else "log-file-renamed-bak", tmp_path)
+    log = store / "commitlog"
+    if state in ("elsewhere", "absent"):
+        shutil.move(tmp_path / "logdisk", tmp_path / "away")
+        if state == "absent":
+            (tmp_path / "broker.conf").unlink()
+    else:
+        (log / "00000000000000131072.bak").rename(log / "00000000000000131072")
+        if state != "whole":
+            (log / f"{0 if state == 'begins' else 131072:020d}").unlink()
+    said = {
+        "whole": None,
+        "begins": "the log begins at 65536: what was before that has expired, or is not here",
+        "hole": "65,536 bytes of the log are missing, the first from commitlog/00000000000000131072 on",
+        "elsewhere": f"what is in the rest of it cannot be told without the log at {tmp_path}/logdisk/commitlog",
+        "absent": f"what is in the rest of it cannot be told without the log at {log}",
+    }[state]
+    shown = run_cli("query", store, "-t", "orders", "-k", "no-such-key")
+    document = run_cli("query", store, "-t", "orders", "-k", "no-such-key", "-o", "json").document
+    found = run_cli("find", store, "no-such-key")
+    assert document["complete"] == (state in ("whole", "begins"))
+    if said is None:
+        assert "not here" not in shown.stdout + found.stdout + found.stderr
+        return
+    text = " ".join(shown.stdout.split())
+    assert said in text
+    assert "spelling" not in text or text.index("cannot be found") < text.index("spelling")
+    assert said in " ".join((found.stdout + found.stderr).split())
+
+
+# settings that nothing shows
+
+
+def test_a_queue_file_size_that_nothing_shows_is_asked_for(tmp_path: Path) -> None:
+    store = unpack_site("bare-log-47", tmp_path)
+    said = "mappedFileSizeConsumeQueue is assumed to be 6000000, the broker's default: no queue file shows it"
+    with unchanged(store):
+        for command in (("rebuild", store, "--to", tmp_path / "new"), ("repair", store, "--apply")):
+            done = run_cli(*command)
+            assert (done.status, len(done.stderr.splitlines())) == (2, 1)
+            assert said in done.stderr
+            assert done.stderr.endswith("with --config, or accept the default with --assume-defaults\n")
+        row = run_cli("repair", store, "-o", "json").document[0]
+        assert said in row["why"]
+        assert row["why"].endswith("--assume-defaults")
+        assert row["assumes"].startswith(said)
+        notes = [item["detail"] for item in run_cli("diagnose", store, "-o", "json").document["evidence"]]
+        assert any(note.startswith(said) and note.endswith("--assume-defaults") for note in notes)
+    done = run_cli("rebuild", store, "--to", tmp_path / "new", "--assume-defaults", "-o", "json")
+    assert done.status == 0
+    assert any(said in note for note in done.document["notes"])
+    (file,) = (tmp_path / "new" / "consumequeue" / "orders" / "0").iterdir()
+    assert file.stat().st_size == 6_000_000
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# sizes\nmappedFileSizeConsumeQueue=4000\nmaxHashSlotNum=100\n")
+    with unchanged(store):
+        line = f"new queue files have 4000 bytes: mappedFileSizeConsumeQueue in {conf}, line 2"
+        row = run_cli("repair", store, "-o", "json").document[0]
+        assert (row["why"].endswith(line), row["assumes"]) == (True, None)
+        notes = [item["detail"] for item in run_cli("diagnose", store, "-o", "json").document["evidence"]]
+        assert {line, f"new index files have 100 slots: maxHashSlotNum in {conf}, line 3"} <= set(notes)
+    assert run_cli("rebuild", store, "--to", tmp_path / "given", "--config", conf).status == 0
+    assert run_cli("rebuild", store, "--to", tmp_path / "beside").status == 0
+    for name in ("given", "beside"):
+        (file,) = (tmp_path / name / "consumequeue" / "orders" / "0").iterdir()
+        assert file.stat().st_size == 4000
+    conf.unlink()
+    assert run_cli("repair", store, "--apply", "--assume-defaults").status == 0
+    assert run_cli("verify", store, "-o", "json").document["messages"] == {"total": 3, "affected": 0}
+
+
+@pytest.mark.parametrize("state", ["elsewhere", "partly"])
+def test_verify_without_the_log_or_half_of_it_is_neither_intact_nor_damaged(tmp_path: Path, state: str) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    log = tmp_path / "logdisk" / "commitlog"
+    if state == "partly":
+        (tmp_path / "broker.conf").write_text((tmp_path / "broker.conf").read_text().replace(f"={log}", f"={log},{tmp_path}/disk2"))
+        for file in sorted(log.iterdir())[1::2]:
+            file.unlink()
+    else:
+        shutil.move(log, tmp_path / "away")
+    report = run_cli("verify", store, "-o", "json")
+    assert (report.status, report.document["ok"], report.document["damage"]) == (1, False, [])
+    assert not report.document["coverage"]["complete"]
+    place = f"{tmp_path}/disk2" if state == "partly" else log
+    assert f"Whether messages are damaged cannot be told without the log at {place}" in run_cli("verify", store).stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "places", "said"),
+    [
+        ("storePathCommitLog=/no/such/place", ["/no/such/place elsewhere"], "it is not here"),
+        ("storePathCommitLog={log},{log}/", ["{log} here"], ""),
+        ("storePathCommitLog={log}\nreadOnlyCommitLogStorePaths={link}", ["{log} here"], ""),
+        ("storePathCommitLog={file}", ["{file} elsewhere"], "a file has that place"),
+        ("storePathCommitLog={log},{file}", ["{log} here", "{file} elsewhere"], "a file has that place"),
+        ("storePathCommitLog=/a\\u0000b", ["/a\0b elsewhere"], "it is not here"),
+        (f"storePathCommitLog=/{'a' * 5000}", [f"/{'a' * 5000} elsewhere"], "it is not here"),
+    ],
+    ids=["nowhere", "twice", "twice-by-link", "file", "file-as-second", "nul", "long"],
+)
+def test_log_paths_that_do_not_exist_are_named_twice_or_are_files(tmp_path: Path, lines: str, places: list[str], said: str) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    names = {"log": f"{tmp_path}/logdisk/commitlog", "link": f"{tmp_path}/link", "file": f"{tmp_path}/file"}
+    Path(names["link"]).symlink_to(names["log"])
+    Path(names["file"]).write_text("x")
+    (tmp_path / "broker.conf").write_text(f"storePathRootDir={store}\n{lines.format(**names)}\n")
+    assert [f"{part['path']} {part['state']}" for part in _site(store)["log"]] == [place.format(**names) for place in places]
+    listed = run_cli("messages", store, "-o", "jsonl")
+    verified = run_cli("verify", store, "-o", "json").document
+    assert (listed.status, verified["ok"], bool(listed.rows)) == (int(bool(said)), not said, places[0] == "{log} here")
+    if said:
+        text = run_cli("messages", store, "--limit", "1")
+        assert said in " ".join((text.stdout + text.stderr).split())
+        assert run_cli("diagnose", store, "-o", "json").document["loses"] == 0
+        assert run_cli("repair", store).status == 2

@@ -77,4 +77,6 @@ def kernels() -> list[Extension]:
     return compiled
 
 
-setup(ext_modules=kernels(), cmdclass={"build_ext": BuildKernels})
+MANUAL = [("share/man/man1", ["mqstore.1"])] if Path("mqstore.1").exists() else []  # scripts/wheels writes it from the commands
+
+setup(ext_modules=kernels(), data_files=MANUAL, cmdclass={"build_ext": BuildKernels})

@@ -1,6 +1,7 @@
 """The documentation as a site: its Markdown pages, with references made from the commands and from the public docstrings.
 
-    python scripts/docs_site.py OUT     writes OUT/html; a link or anchor that leads nowhere is an error
+    python scripts/docs_site.py OUT              writes OUT/html; a link or anchor that leads nowhere is an error
+    python scripts/docs_site.py --manual FILE    writes only the manual page, which `scripts/wheels` puts into the packages
 
 Run by `scripts/docs`. Nothing is fetched: the pages need no other host either.
 """
@@ -17,7 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import typer
 import yaml
+
+from mqstore.cli.common.command import common_options
+from mqstore.cli.main import parser
+from mqstore.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src"
@@ -41,6 +47,7 @@ TASKS = (
     "salvage",
     "rabbitmq",
     "node",
+    "quorum",
     "find",
     "replay",
     "explain",
@@ -75,7 +82,10 @@ def main(out: Path) -> int:
         sys.stderr.write("".join(f"{each}: this link leads nowhere\n" for each in broken))
         return 1
     (pages / "reference").mkdir()
-    (pages / "reference" / "commands.md").write_text(commands(), encoding="utf-8")
+    (pages / "reference" / "commands").mkdir()
+    for name, text in commands().items():
+        place = "commands.md" if name == "index" else f"commands/{name}.md"
+        (pages / "reference" / place).write_text(text, encoding="utf-8")
     for package in PACKAGES:
         (pages / "reference" / f"{package}.md").write_text(api(package), encoding="utf-8")
     (out / "mkdocs.yml").write_text(yaml.safe_dump(settings(pages), sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -109,21 +119,60 @@ def linked(text: str, source: Path, places: dict[Path, Path]) -> tuple[str, list
     return _LINK.sub(one, text), lost
 
 
-def commands() -> str:
-    """Return the page of all commands and their options, from the commands themselves."""
-    import typer
+def commands() -> dict[str, str]:
+    """Return a page for each command, and `index`, the list of them; from the commands themselves."""
+    listed = ["# Commands and options", "", "[Commands](../guide/commands.md) shows each at work.", "", "| command | |", "|---|---|"]
+    pages = {}
+    for name, command in _shown():
+        own = [row for each in command.params if each not in common_options(command) for row in _parameter(command, each)]
+        table = ["| | |", "|---|---|", *(f"| {spelling} | {text} |" for spelling, text in own)]
+        end = "\n\n".join(part if part.startswith("Exit") else f"`{part}`" for part in (command.epilog or "").split("\n\n"))
+        pages[name] = "\n".join(
+            [f"# `{name}`", "", *_help(command.help), *table, "", end, "", "At work: [commands](../../guide/commands.md)", ""]
+        )
+        listed.append(f"| [`{name}`](commands/{name}.md) | {' '.join((command.help or '').split('.')[0].split())} |")
+    verify = dict(_shown())["verify"]
+    shared = [f"| {spelling} | {text} |" for each in common_options(verify) for spelling, text in _parameter(verify, each)]
+    listed += ["", "## Options of every command", "", "| | |", "|---|---|", *shared]
+    return {"index": "\n".join(listed) + "\n", **pages}
 
-    from mqstore.cli.main import app
 
-    group: Any = typer.main.get_command(app)
-    parts = ["# Commands and options", "", "What `mqstore COMMAND --help` prints. [Commands](../guide/commands.md) shows each at work.", ""]
-    for name, command in group.commands.items():
-        if command.hidden:
-            continue
-        parts += [f"## `{name}`", "", *_help(command.help), "| | |", "|---|---|"]
-        parts += [f"| {spelling} | {text} |" for spelling, text in _parameters(command)]
-        parts += ["", f"`{command.epilog}`" if command.epilog else "", ""]
-    return "\n".join(parts) + "\n"
+def manual() -> str:
+    """Return the manual page, section 1, from the commands themselves."""
+
+    def plain(text: str) -> str:
+        text = " ".join(text.split()).replace("\\|", "|").replace("\\", "\\e").replace("-", "\\-")
+        return f"\\&{text}" if text.startswith((".", "'")) else text
+
+    lines = [
+        f'.TH MQSTORE 1 "" "mqstore {__version__}"',
+        ".SH NAME",
+        "mqstore \\- read, prove and repair the files of RocketMQ and RabbitMQ",
+    ]
+    lines += [".SH SYNOPSIS", ".B mqstore", "[OPTIONS] COMMAND [ARGUMENTS]"]
+    verify = dict(_shown())["verify"]
+    lines += [".SH OPTIONS OF EVERY COMMAND"]
+    for each in common_options(verify):
+        for spelling, text in _parameter(verify, each):
+            lines += [".TP", f".B {plain(spelling.replace('`', ''))}", plain(text)]
+    lines += [".SH COMMANDS"]
+    for name, command in _shown():
+        lines += [f".SS {name}", *(part and f"{plain(part)}\n.PP" for part in (command.help or "").split("\n\n"))]
+        for each in command.params:
+            if each not in common_options(command):
+                for spelling, text in _parameter(command, each):
+                    lines += [".TP", f".B {plain(spelling.replace('`', ''))}", plain(text)]
+        lines += [".PP", *(f"{plain(part)}\n.PP" for part in (command.epilog or "").split("\n\n"))]
+    return "\n".join(lines) + "\n"
+
+
+def _shown() -> Iterator[tuple[str, Any]]:
+    """Yield the commands that the help lists."""
+    group: Any = parser()
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if not command.hidden:
+            yield name, command
 
 
 def _help(text: str | None) -> Iterator[str]:
@@ -132,19 +181,15 @@ def _help(text: str | None) -> Iterator[str]:
         yield ""
 
 
-def _parameters(command: Any) -> Iterator[tuple[str, str]]:
-    import typer
-
-    context = typer.Context(command)
-    for parameter in command.params:
-        if getattr(parameter, "hidden", False):
-            continue
-        text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
-        if parameter.param_type_name == "argument":
-            yield f"`{parameter.metavar or parameter.name.upper()}`", text
-            continue
-        value = "" if parameter.is_flag else f" {parameter.metavar or parameter.display_type(context).strip('<>')}"
-        yield ", ".join(f"`{each}{value}`" for each in parameter.opts).replace("|", "\\|"), text
+def _parameter(command: Any, parameter: Any) -> Iterator[tuple[str, str]]:
+    if getattr(parameter, "hidden", False):
+        return
+    text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
+    if parameter.param_type_name == "argument":
+        yield f"`{parameter.metavar or parameter.name.upper()}`", text
+        return
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.display_type(typer.Context(command)).strip('<>')}"
+    yield ", ".join(f"`{each}{value}`" for each in parameter.opts).replace("|", "\\|"), text
 
 
 def api(package: str) -> str:
@@ -239,6 +284,9 @@ def settings(pages: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--manual"] and len(sys.argv) == 3:
+        Path(sys.argv[2]).write_text(manual(), encoding="utf-8")
+        sys.exit()
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     sys.exit(main(Path(sys.argv[1]).resolve()))

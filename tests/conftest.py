@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -59,6 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests with real brokers, clusters and browsers and the long proofs, too")
     parser.addoption("--first-cases", action="store_true", help="run only the first case of each test")
     parser.addoption("--run-slow", action="store_true", help="with --all: run the tests marked slow, too")
+    parser.addoption("--until", type=int, default=None, help="a Unix time after which only tests of a run without --all are begun")
     parser.addoption("--scripts", type=int, default=20, help="random scripts that each version of the real store is compared on")
     parser.addoption("--first-script", type=int, default=0, help="the number of the first of them")
     parser.addoption("--rabbit-scripts", type=int, default=12, help="random lives of queues that a real RabbitMQ node is compared on")
@@ -100,10 +102,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _left_out(item, config) == LEFT_OUT["spark"] and not item.get_closest_marker("spark_in_all"):
             first_with_spark.setdefault(item.path, item)
-    beyond_sample = set() if config.option.all else _beyond_sample(items)
+    beyond_sample = config.stash[_BEYOND_SAMPLE] = _beyond_sample(items)
     for item in items:
         reason = None if first_with_spark.get(item.path) is item else _left_out(item, config)
-        if reason is None and item in beyond_sample:
+        if reason is None and item in beyond_sample and not config.option.all:
             reason = SAMPLED
         if reason is None:
             kept.append(item)
@@ -121,6 +123,7 @@ def _keep(items: list[pytest.Item], kept: list[pytest.Item], config: pytest.Conf
 
 
 _COUNTS = pytest.StashKey[Counter[str]]()
+_BEYOND_SAMPLE = pytest.StashKey[set[pytest.Item]]()
 
 
 def _place(item: pytest.Item) -> None:
@@ -189,6 +192,16 @@ def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
     if config.getoption("--all"):
         return None
     return next((why for name, why in LEFT_OUT.items() if item.get_closest_marker(name)), None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`.ci/run` may take a limited time, on machines of any speed: what it does not begin in time is skipped, and counted, at the end."""
+    until = item.config.getoption("--until")
+    if until is None or time.time() < until:
+        return
+    if item in item.config.stash.get(_BEYOND_SAMPLE, ()) or any(item.get_closest_marker(name) for name in LEFT_OUT):
+        pytest.skip("the time of this run is up: scripts/test --all without --until runs it")
 
 
 class _Module(pytest.Module):

@@ -27,9 +27,9 @@ MEANINGS = {
 }
 CARVED_MEANINGS = {
     Verdict.INTACT: "whole, every check passes",
-    Verdict.UNINDEXED: "whole; the queue is unknown, only its index knew it (RabbitMQ)",
+    Verdict.UNINDEXED: "whole; the queue is unknown, or whether it still had the message (RabbitMQ)",
     Verdict.DAMAGED: "whole, but some of their bytes are invalid",
-    Verdict.UNPROVED: "whole, but its properties may be another message's (RocketMQ)",
+    Verdict.UNPROVED: "whole, but no checksum covers it, or not its properties or its offset",
     Verdict.DUPLICATE: "further copies",
 }
 

@@ -29,6 +29,7 @@ from mqstore.files.state_file import fields_of, parse, read_state, rows, seal, w
 from mqstore.findings import Verdict
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq import salvage as rabbitmq
+from mqstore.rabbitmq.carved_logs import END, MESSAGES, START, FoundLogs, log_rows_of
 from mqstore.rocketmq import salvage as rocketmq
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, rabbitmq_schema, rocketmq_schema
 from mqstore.table.row_files import Complete, RowCounts, filter_by_verdict
@@ -322,6 +323,22 @@ class MessagePart:
 
 
 @dataclass(frozen=True, slots=True)
+class LogsTask:
+    """Units of logs of quorum queues and streams whose rows are written into one fragment."""
+
+    fragment: Fragment
+    path: str
+    name: str
+    units: Longs
+    uids: tuple[str, ...]
+    duplicate: NDArray[np.bool_]
+
+    @property
+    def records(self) -> int:
+        return int(self.units[MESSAGES].sum())
+
+
+@dataclass(frozen=True, slots=True)
 class MessagesTask:
     """Messages whose rows are written into one fragment. ends: after which of them a batch ends."""
 
@@ -343,15 +360,16 @@ def write_carved_rabbitmq_rows(
     stage: Path,
     *,
     keep: bool,
+    logs: Sequence[FoundLogs] = (),
     take: Callable[[FragmentCounts], None] | None = None,
     progress: Progress | None = None,
     complete: Complete | None = None,
 ) -> RowCounts:
     """Write the rows with these verdicts to a new file, `jsonl` or `parquet`. stage: directory for fragments.
 
-    keep: ids and fragments stay for another run. take: called with the counts of each fragment, which has the messages by exchange and
-    routing key. progress: called with (messages done, twice the number of messages): for their ids, and for their rows. complete: called
-    before the file is published. Raises TargetError, CannotOpenError.
+    logs: messages of quorum queues and streams, after the others. keep: ids and fragments stay for another run. take: called with the
+    counts of each fragment, which has the messages by exchange and routing key. progress: called with (messages done, of how many): for
+    their ids, and for their rows. complete: called before the file is published. Raises TargetError, CannotOpenError.
     """
     tasks = [
         MessagesTask(Fragment("messages", number, str(stage), format, verdicts, keep), parts, ends)
@@ -362,18 +380,22 @@ def write_carved_rabbitmq_rows(
 
     def done(finished: int) -> None:
         if progress is not None:
-            progress(records[finished], 2 * total)
+            progress(records[finished], 2 * total + sum(each.messages for each in logs))
 
     ids = np.concatenate([np.empty((0, 2), np.int64), *(_halves(raw) for raw in runner.each(tasks, read_ids, done))])
     copies = rabbitmq.duplicates(ids[:, 0], ids[:, 1], np.concatenate([np.empty(0, np.int64), *(each.lengths for each in found)]))
+    every: list[MessagesTask | LogsTask] = [
+        *(_with_ids(task, ids[low:], copies[low:]) for task, low in zip(tasks, records, strict=False)),
+        *_log_fragments(logs, len(tasks), str(stage), format, verdicts, keep),
+    ]
     return write_fragments(
-        [_with_ids(task, ids[low:], copies[low:]) for task, low in zip(tasks, records, strict=False)],
+        every,
         write_messages,
         to,
         rabbitmq_schema(RABBITMQ_COLUMNS),
         runner,
         take=take,
-        progress=None if progress is None else lambda written, _: progress(total + written, 2 * total),
+        progress=None if progress is None else lambda written, of: progress(total + written, total + of),
         complete=complete,
     )
 
@@ -430,11 +452,37 @@ def _with_ids(task: MessagesTask, ids: Longs, copies: NDArray[np.bool_]) -> Mess
     return MessagesTask(task.fragment, tuple(parts), task.ends)
 
 
-def write_messages(task: MessagesTask) -> FragmentCounts:
+def _log_fragments(
+    logs: Sequence[FoundLogs],
+    first: int,
+    stage: str,
+    format: str,  # noqa: A002
+    verdicts: frozenset[str],
+    keep: bool,
+) -> Iterator[LogsTask]:
+    """Group the units of each file into fragments, in order. first: number of the first fragment."""
+    number = first
+    for each in logs:
+        taken = np.cumsum(each.units[END] - each.units[START]) // FRAGMENT_BYTES + np.cumsum(each.units[MESSAGES]) // FRAGMENT_RECORDS
+        for chosen in np.split(np.arange(len(taken)), np.flatnonzero(np.diff(taken)) + 1):
+            part = each.take(chosen)
+            if part.messages:
+                yield LogsTask(
+                    Fragment("messages", number, stage, format, verdicts, keep), part.image.path, part.name, part.units, part.uids,
+                    part.duplicate,
+                )  # fmt: skip
+                number += 1
+
+
+def write_messages(task: MessagesTask | LogsTask) -> FragmentCounts:
     """Write the rows of a task into its fragment; its groups are the messages by exchange and routing key."""
     groups: Counter[tuple[str, str]] = Counter()
     columns = rabbitmq_columns_for("base64") if task.fragment.format == "jsonl" else RABBITMQ_COLUMNS
-    batches = _counted(rabbitmq.rows_of([part.found() for part in task.parts], columns, task.ends), groups)
+    if isinstance(task, LogsTask):
+        read = log_rows_of(FoundLogs(task.name, Image(task.path), task.units, task.uids, task.duplicate), columns)
+    else:
+        read = rabbitmq.rows_of([part.found() for part in task.parts], columns, task.ends)
+    batches = _counted(read, groups)
     if task.fragment.format == "jsonl":
         batches = map(rename_properties_json, batches)
     return write_fragment(task.fragment, batches, rabbitmq_schema(RABBITMQ_COLUMNS), groups=groups)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mqstore.wreck.search import SourceFile, Wreck
 
 MAX_GROUPS = 1000
+_ONLY_ROWS = "messages found in logs of quorum queues and streams are only written to a file (.jsonl, .parquet)"
 _SENT = ("sent", "confirmed", "returned", "refused", "skipped")
 
 
@@ -410,14 +411,15 @@ class _Carved:
             return self._to_rocketmq_store(self.to, request.version)
         if request.as_kind == "rabbitmq":
             if not wreck.found:
-                raise NotAStoreError(f"{self.path} holds no message of RabbitMQ; --as rocketmq writes a store of its RocketMQ records")
+                others = "--as rocketmq writes a store of its RocketMQ records" if wreck.placed else _ONLY_ROWS
+                raise NotAStoreError(f"{self.path} holds no message of a classic queue of RabbitMQ; {others}")
             return self._to_rabbitmq_store()
         if request.sent:
             return self._send()
         parts = []
         if wreck.placed:
             parts.append(self._rocketmq_rows(self._own("rocketmq")))
-        if wreck.found:
+        if wreck.messages:
             parts.append(self._rabbitmq_rows(self._own("rabbitmq")))
         verdicts: Counter[str] = Counter()
         for _, numbers in parts:
@@ -436,7 +438,7 @@ class _Carved:
 
     def _own(self, family: str) -> Path:
         """Return the file for the rows of a family: OUT, or, if both were found, a separate name beside it."""
-        if not (self.wreck.placed and self.wreck.found):
+        if not (self.wreck.placed and self.wreck.messages):
             return self.to
         to = self.to.with_name(f"{self.to.stem}.{family}{self.to.suffix}")
         _refuse_existing(to, self.stage if self.keep else None)
@@ -498,6 +500,7 @@ class _Carved:
                 self.runner,
                 self.stage,
                 keep=self.keep,
+                logs=self.wreck.logs_found,
                 take=take,
                 progress=progress,
                 complete=self._recording(to, groups),
@@ -519,12 +522,18 @@ class _Carved:
         with DurableDirectory(self.stage / "messages") as directory:
             return rabbitmq.write_carved(self.wreck.found, directory, damaged=False, transient=transient)
 
+    def _in_logs(self) -> dict[str, int]:
+        """Return the messages that only a file of rows can take, with the reason."""
+        number = sum(logs.messages for logs in self.wreck.logs_found)
+        return {_ONLY_ROWS: number} if number else {}
+
     def _to_rabbitmq_store(self) -> Part:
         store = self._message_files(transient=False)
         report = _write_queues(store.open(), self.request, self.observer, "writing")
         verdicts = {str(Verdict.UNINDEXED): report.messages + store.transient, str(Verdict.DAMAGED): store.damaged}
         verdicts[str(Verdict.DUPLICATE)] = store.count - report.messages
         left_out = {"not persistent: a broker drops them when it starts": store.transient} if store.transient else {}
+        left_out |= self._in_logs()
         document = {"to": self.request.to, "format": "rabbitmq", "messages": report.messages, "groups": [], "left_out": left_out}
         return document, verdicts
 
@@ -539,7 +548,8 @@ class _Carved:
             sent, verdicts = self._send_rabbitmq()
         else:
             if not self.wreck.placed:
-                raise NotAStoreError(f"{self.path} holds no record of RocketMQ; its RabbitMQ messages can be sent to an amqp:// address")
+                others = "its RabbitMQ messages can be sent to an amqp:// address" if self.wreck.found else _ONLY_ROWS
+                raise NotAStoreError(f"{self.path} holds no record of RocketMQ; {others}")
             sent, verdicts = self._send_rocketmq()
         return {"to": to, "format": "broker", "groups": [], **sent}, verdicts
 
@@ -556,7 +566,7 @@ class _Carved:
             outgoing_messages(store.open(), chosen, by_exchange=request.into is None, user=sender.user, into=request.into, skipped=left)
         )
         verdicts = {str(Verdict.UNINDEXED): sent.sent + sent.skipped, str(Verdict.DAMAGED): store.damaged}
-        return {"messages": sent.confirmed, **{name: getattr(sent, name) for name in _SENT}, "left_out": dict(left)}, verdicts
+        return {"messages": sent.confirmed, **{name: getattr(sent, name) for name in _SENT}, "left_out": left | self._in_logs()}, verdicts
 
     def _send_rocketmq(self) -> Part:
         from mqstore.replay.running import Journal, ReplayCounts, replay

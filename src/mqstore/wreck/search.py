@@ -19,17 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mqstore.errors import CannotOpenError, NotAStoreError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
 from mqstore.jobs.runner import Runner
-from mqstore.rabbitmq.salvage import FoundMessages
+from mqstore.rabbitmq.carved_logs import END, START, FoundLogs
+from mqstore.rabbitmq.salvage import FROM, FoundMessages
 from mqstore.rocketmq.format.log_file import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage import Piece, PlacedStretch, Stretch, assemble
 from mqstore.store import Progress
 from mqstore.wreck.carving import Found, Joined, carve_range
+from mqstore.wreck.log_search import Ranges, Units, joined_units, search_logs, settle, without
 
 LARGEST_FOUND = 1 << 30  # bytes of the findings of one task
 SPLIT = 128 << 20
@@ -63,7 +67,8 @@ class SourceFile:
 
 @dataclass(slots=True)
 class Wreck:
-    """What was found. placed: stretches of RocketMQ records, in order; found: RabbitMQ messages, by file.
+    """What was found. placed: stretches of RocketMQ records, in order; found: RabbitMQ messages, by file; logs_found: those of its quorum
+    queues and streams.
 
     gaps, unreadable: the first MAX_GAPS ranges; gap_count, gap_bytes, unreadable_count, unreadable_bytes: all of them.
     """
@@ -75,6 +80,7 @@ class Wreck:
     messages: int = 0
     placed: list[PlacedStretch] = field(default_factory=list)
     found: list[FoundMessages] = field(default_factory=list)
+    logs_found: list[FoundLogs] = field(default_factory=list)
     gaps: list[Unclaimed] = field(default_factory=list)
     gap_count: int = 0
     gap_bytes: int = 0
@@ -226,18 +232,27 @@ def carve(
     for each in files:
         if not each.readable:
             wreck.add_unreadable(each.name, 0, each.size)
+    finished: list[tuple[SourceFile, Found, Image]] = []
     joined: Joined | None = None
+
+    def finish(joined: Joined) -> None:
+        finished.append((by_path[joined.image.path], joined.finish(), joined.image))
+        joined.image.close()
+
     for task, (kept, outcome) in zip(tasks, runner.each(tasks, carve_task, done), strict=True):
         wreck.resumed += kept
         for (path, _, _), raw in zip(task.ranges, outcome, strict=True):
             if joined is None or joined.image.path != path:
                 if joined is not None:
-                    _take(wreck, by_path[joined.image.path], joined, stretches)
+                    finish(joined)
                 joined = Joined(Image(path))
             joined.add(Found.from_bytes(raw))
     if joined is not None:
-        _take(wreck, by_path[joined.image.path], joined, stretches)
-    if not stretches and not wreck.found:
+        finish(joined)
+    _search_logs(wreck, finished, runner, split)
+    for file, found, image in finished:
+        _take(wreck, file, found, image, stretches)
+    if not stretches and not wreck.messages:
         raise _nothing(files, total, wreck)
     wreck.stretches = len(stretches)
     wreck.placed = list(assemble(stretches))
@@ -261,16 +276,53 @@ def _tasks(files: Sequence[SourceFile], split: int, stage: Path | None) -> Itera
         yield CarveTask(number, tuple(together), kept)
 
 
-def _take(wreck: Wreck, file: SourceFile, joined: Joined, stretches: list[Stretch]) -> None:
+def _search_logs(wreck: Wreck, finished: Sequence[tuple[SourceFile, Found, Image]], runner: Runner, split: int) -> None:
+    """Find logs of quorum queues and streams in what is left of the files; what is in the bytes of an entry or a chunk is its own."""
+    tasks: list[list[Ranges]] = [[]]
+    size = 0
+    for file, found, _ in finished:
+        for gap in found.gaps:
+            for low in range(gap.low, gap.high, split) if gap.low >= 0 else ():
+                if size >= split or len(tasks[-1]) >= MAX_FILES:
+                    tasks.append([])
+                    size = 0
+                part = (gap.start, low, min(low + split, gap.high))
+                size += part[2] - low
+                if tasks[-1] and tasks[-1][-1][0] == file.path:
+                    tasks[-1][-1] = (file.path, (*tasks[-1][-1][1], part))
+                else:
+                    tasks[-1].append((file.path, (part,)))
+    by_path: dict[str, list[Units]] = {}
+    for task, outcome in zip(tasks, runner.each(tasks, search_logs), strict=True):
+        for (path, _), units in zip(task, outcome, strict=True):
+            by_path.setdefault(path, []).append(units)
+    every = []
+    for file, found, image in finished:
+        parts = by_path.get(file.path, ())
+        joined, uids = joined_units(parts, found.gaps)
+        if joined.shape[1]:
+            every.append((file.name, image, joined, uids))
+            found.gaps = without(image, found.gaps, joined)
+            starts = joined[START]
+            inside = [found.messages[FROM], np.array([run.start for run in found.runs], np.int64)]
+            messages, runs = (each < np.append(-1, joined[END])[np.searchsorted(starts, each, "right")] for each in inside)
+            found.messages = found.messages[:, ~messages]
+            found.runs = [run for run, within in zip(found.runs, runs.tolist(), strict=True) if not within]
+            image.close()
+        found.untried |= any(part.untried for part in parts)
+    places = [part.places for parts in by_path.values() for part in parts]
+    wreck.logs_found = [logs for logs in settle(every, places) if logs.messages]
+    wreck.messages += sum(logs.messages for logs in wreck.logs_found)
+
+
+def _take(wreck: Wreck, file: SourceFile, found: Found, image: Image, stretches: list[Stretch]) -> None:
     """Add the findings of a file."""
-    found = joined.finish()
-    joined.image.close()
-    piece = Piece(file.name, joined.image)
+    piece = Piece(file.name, image)
     for run in found.runs:
         stretches.append(Stretch(piece, run.base, run.positions, run.end, run.unproved))
         wreck.records += len(run.positions)
     if found.messages.shape[1]:
-        wreck.found.append(FoundMessages(file.name, joined.image, found.messages))
+        wreck.found.append(FoundMessages(file.name, image, found.messages))
         wreck.messages += found.messages.shape[1]
     for gap in found.gaps:
         if gap.low < 0:

@@ -1,9 +1,11 @@
-"""Salvage from parts of quorum queues and streams: every intact entry of a lone file comes out, as it is in the whole store."""
+"""Salvage from parts of quorum queues and streams: every intact entry of a lone file, or of an image, comes out, proved or not."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,18 @@ import pytest
 from support import quorum, streams
 
 import mqstore
+from mqstore.errors import NotAStoreError
+from mqstore.files.image import Image
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.quorum.commands import UserCommand, read_entry
 from mqstore.rabbitmq.quorum.segment import read_segment
 from mqstore.rabbitmq.quorum.wal import read_wal
+from mqstore.rabbitmq.streams.segment import chunk, entry
+from mqstore.wreck.log_search import search_logs
 
 Row = dict[str, Any]
+PIECE = 4096
+IDENTITY = ("payload_sha256", "exchange", "routing_keys")
 
 
 def salvaged(path: Path, place: Path) -> list[Row]:
@@ -49,6 +57,12 @@ def published(path: Path) -> set[tuple[str, int]]:
     return {key for key, is_message in last.items() if is_message}
 
 
+def all_of(path: Path) -> set[tuple[str, int]]:
+    """Return member and index of each record of a write-ahead log."""
+    found = read_wal(np.fromfile(path, np.uint8), path.name)
+    return {(found.uids[uid].decode(), index) for uid, index in found.records[["uid", "index"]].tolist()}
+
+
 def logs(case: str, ending: str) -> list[Path]:
     return [
         path for path in sorted((quorum.node(case) / "quorum").rglob(f"*.{ending}")) if path.stat().st_size > 5 and not path.is_symlink()
@@ -64,6 +78,7 @@ def test_every_message_of_a_lone_raft_log_comes_out_once_and_none_is_damaged(cas
             continue
         rows = salvaged(path, tmp_path)
         assert {row["verdict"] for row in rows} <= {"unindexed", "consumed"}, path
+        assert {row["recovered"] for row in rows} <= {None, False}
         assert Counter(row["raft_index"] for row in rows) == Counter(index for _, index in want), path
         if not number:  # a recovery program gave it another name
             shutil.copy(path, tmp_path / f"f0001.{ending}")
@@ -95,3 +110,119 @@ def test_logs_under_other_names_in_one_place_do_not_void_each_other(tmp_path: Pa
         want.update(index for _, index in published(path))
     assert want
     assert Counter(row["raft_index"] for row in salvaged(wreck, tmp_path)) == want
+
+
+# images
+
+
+def image_of(raw: bytes, place: Path) -> Path:
+    path = place / "disk.img"
+    path.write_bytes(raw)
+    return path
+
+
+def carved(raw: bytes, place: Path) -> list[Row]:
+    return salvaged(image_of(raw, place), place)
+
+
+def shuffled(raw: bytes, seed: int) -> bytes:
+    """Return bytes in pieces of 4 KiB in another order."""
+    pieces = [raw[at : at + PIECE].ljust(PIECE, b"\0") for at in range(0, len(raw), PIECE)]
+    random.Random(seed).shuffle(pieces)
+    return b"".join(pieces)
+
+
+def content(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in IDENTITY)
+
+
+@pytest.mark.parametrize("ending", ["wal", "segment"])
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_every_message_of_a_nameless_raft_log_is_found_with_its_index(case: str, ending: str, tmp_path: Path) -> None:
+    path = max((path for path in logs(case, ending) if published(path)), key=lambda path: path.stat().st_size, default=None)
+    if path is None:
+        pytest.skip("no message is in such a file")
+    rows = carved(bytes(5000) + path.read_bytes() + b"noise" * 100, tmp_path)
+    alone = salvaged(path, tmp_path)
+    assert Counter(map(content, rows)) >= Counter(map(content, alone))
+    assert {row["verdict"] for row in rows} <= {"unindexed", "duplicate"}
+    assert {row["recovered"] for row in rows} == {None}
+    want = published(path)
+    found = {(row["queue"], row["raft_index"]) for row in rows}
+    if ending == "segment":
+        assert {index for _, index in found} >= {index for _, index in want}
+    else:  # only a record whose head crosses a sector does not prove its member
+        assert {index for _, index in found} >= {index for _, index in want}
+        assert sum(queue is None for queue, _ in found) <= len(found) // 8
+        assert {each for each in found if each[0]} - all_of(path) == set()
+
+
+@pytest.mark.parametrize("case", streams.CASES)
+def test_the_messages_of_a_nameless_stream_segment_are_those_of_the_segment(case: str, tmp_path: Path) -> None:
+    path = max((streams.node(case) / "stream").rglob("*.segment"), key=lambda path: path.stat().st_size)
+    want = salvaged(path, tmp_path)
+    rows = carved(b"x" * 777 + path.read_bytes(), tmp_path)
+    assert [(row["stream_offset"], row["payload_sha256"]) for row in rows] == [
+        (row["stream_offset"], row["payload_sha256"]) for row in want
+    ]
+    assert {row["verdict"] for row in rows} == {"unindexed"}
+
+
+@pytest.mark.parametrize("ending", ["wal", "segment"])
+def test_shuffled_pieces_of_raft_logs_give_messages_of_the_log_only(ending: str, tmp_path: Path) -> None:
+    case = {"wal": "4.3.6/a-quorum-mix-kill9", "segment": "4.0.5/b-quorum-long-clean"}[ending]
+    path = max(logs(case, ending), key=lambda path: path.stat().st_size)
+    alone = {content(row): row["raft_index"] for row in salvaged(path, tmp_path)}
+    rows = carved(shuffled(path.read_bytes(), 3), tmp_path)
+    proved = [row for row in rows if row["verdict"] in ("unindexed", "duplicate")]
+    assert {content(row) for row in proved} <= alone.keys()
+    members = {queue for queue, _ in published(path)}
+    assert {row["queue"] for row in proved} <= {None, *members}
+    if ending == "wal":
+        assert len(proved) > len(alone) // 2
+        assert {(row["queue"], row["raft_index"]) for row in proved if row["queue"]} <= published(path)
+
+
+def test_a_changed_byte_makes_an_entry_unproved_or_not_found(tmp_path: Path) -> None:
+    path = max(logs("4.0.5/b-quorum-long-clean", "segment"), key=lambda path: path.stat().st_size)
+    raw = bytearray(path.read_bytes())
+    before = {content(row) for row in carved(bytes(raw), tmp_path)}
+    rng = random.Random(5)
+    for _ in range(40):
+        raw[rng.randrange(len(raw) // 2, len(raw))] ^= 1 << rng.randrange(8)
+    rows = carved(bytes(raw), tmp_path)
+    assert {content(row) for row in rows if row["verdict"] == "unindexed"} <= before
+    assert "unproved" in {row["verdict"] for row in rows}
+
+
+def hostile() -> dict[str, bytes]:
+    """Return images that claim more than they have."""
+    entry = b"\x83h\x04w\x04$usrt\xff\xff\xff\xff" + b"\x6c\xff\xff\xff\xff" * 20
+    record = b"\x40\0\0" + struct.pack(">IIQQ", 1, 0xFFFFFF0, 5, 1) + entry
+    place = struct.pack(">QQQII", 1, 1, 8, 200 << 20, 7)
+    chunk = b"\x50\0\xff\xff" + struct.pack(">IqQQIIIB3x", 0xFFFFFFFF, 1, 1, 1, 1, 200 << 20, 0xFFFFFFFF, 0) + bytes(40)
+    return {
+        "records": record * 2000,
+        "segment": b"RASG\0\x02\xff\xff" + place * 65535,
+        "marks": b"RAWA\1RASG\0\x02\xff\xffOSIL\0\0\0\1OSII\0\0\0\1" * 20_000,
+        "chunks": chunk * 2000 + b"P" * 100_000,
+        "lists": entry * 5000,
+        "tuples": b"\x83h\x04w\x04$usr" + b"h\xff" * 500_000,
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_hostile_lengths_end_soon_and_find_nothing(name: str, tmp_path: Path) -> None:
+    path = image_of(hostile()[name], tmp_path)
+    with Image(path) as image, pytest.raises(NotAStoreError):
+        [units] = search_logs([(str(path), ((0, 0, image.size),))])
+        assert not units.units[8].any()
+        salvaged(path, tmp_path)
+
+
+def test_a_chunk_whose_header_lies_in_another_piece_is_unproved_unless_its_neighbour_agrees(tmp_path: Path) -> None:
+    first, second = chunk(0, [entry(b"one")]), chunk(1, [entry(b"two")])
+    lone = bytes(512 - 30) + second
+    assert [(row["verdict"], row["stream_offset"]) for row in carved(lone, tmp_path)] == [("unproved", 1)]
+    both = bytes(512 - 30 - len(first)) + first + second
+    assert [row["verdict"] for row in carved(both, tmp_path)] == ["unindexed", "unindexed"]

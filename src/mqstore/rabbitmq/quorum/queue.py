@@ -281,13 +281,18 @@ class QuorumQueue:
 
     def stored(self, row: int) -> Term:
         """Return the stored message of an entry. Raises EtfError, also for an entry that has none."""
-        term, _ = decode(self.log.entry(row).entry)
-        command = term[2] if type(term) is tuple and len(term) >= 3 and term[0] == "$usr" else ()
-        places = {"enqueue": 3, "e": 2, "requeue": 5}
-        place = places.get(str(command[0])) if type(command) is tuple and command else None
-        if place is None or len(command) <= place:
-            raise EtfError(0, "the entry has no message")
-        return command[place]
+        return stored_message(self.log.entry(row).entry)
+
+
+def stored_message(entry: bytes) -> Term:
+    """Return the message in an entry of a log. Raises EtfError, also for an entry that has none."""
+    term, _ = decode(entry)
+    command = term[2] if type(term) is tuple and len(term) >= 3 and term[0] == "$usr" else ()
+    places = {"enqueue": 3, "e": 2, "requeue": 5}
+    place = places.get(str(command[0])) if type(command) is tuple and command else None
+    if place is None or len(command) <= place:
+        raise EtfError(0, "the entry has no message")
+    return command[place]
 
 
 class Replay:

@@ -185,13 +185,16 @@ def rows_of(queue: QuorumQueue, selection: QueueSelection, now: int | None, stat
     state: of the queue, if it was replayed.
     """
     state = queue.replay() if state is None else state
-    reached = delivered_indexes(queue, state)
-    messages = [message if message.index in reached else replace(message, pos=None) for message in state.messages]
+    scattered = queue.log.system.scattered
+    # parts do not say what a node delivers; and without the entries before, not even which message an acknowledgement is of
+    reached = frozenset[int]() if scattered else delivered_indexes(queue, state)
+    proved = not (scattered and queue.log.gaps)
+    messages = [message if message.index in reached else replace(message, pos=None) for message in state.messages if proved]
     if selection.recovered is not None:
         messages = [message for message in messages if message.recovered == selection.recovered]
     if selection.everything and selection.recovered is not True:
-        messages += departed(queue, state)
-        if queue.log.system.scattered:
+        messages += departed(queue, state) if proved else []
+        if scattered:
             messages += _unplaced(queue, state, {message.index for message in messages})
     for start in range(0, len(messages), BLOCK):
         yield QuorumRows(queue, messages[start : start + BLOCK], now, start)
@@ -222,7 +225,7 @@ def departed(queue: QuorumQueue, state: QueueState) -> list[QuorumMessage]:
 
 
 def _unplaced(queue: QuorumQueue, state: QueueState, listed: set[int]) -> Iterator[QuorumMessage]:
-    """Yield the messages of a log without its other parts that the machine passed over, such as those of an unknown consumer."""
+    """Yield the messages of a log without its other parts whose fate is not known."""
     for row in range(int(np.searchsorted(queue.log.index, queue.log.first_replayed)), len(queue.log)):
         index = int(queue.log.index[row])
         message = QuorumMessage(index, None, "not known", -1, None, None, None, False, None, None, row, False, None, state.version)
@@ -276,7 +279,9 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
             return [_verdict(queue, message, row) for message, row in zip(messages, rows or (), strict=True)]
         case "size":
             return [None if message.size < 0 else message.size for message in messages]
-        case "pos" | "recovered" | "delivery_count" | "acquired_count" | "state":
+        case "recovered":
+            return [None if log.system.scattered and not message.left else message.recovered for message in messages]
+        case "pos" | "delivery_count" | "acquired_count" | "state":
             return [getattr(message, name) for message in messages]
     return [None] * len(messages)
 

@@ -69,10 +69,11 @@ def _selected_chunks(selection: QueueSelection, data: Bytes, chunks: Chunks) -> 
 class StreamRows:
     """Some records of one segment of a stream. pos: -1 for those that a node does not keep. state, timestamp: of the chunk of each.
 
-    rules: of the version that delivers them.
+    rules: of the version that delivers them. vhost, queue: as of a `NamedStream`; the queue is empty if it is not known.
     """
 
-    named: NamedStream
+    vhost: str | None
+    queue: str
     rules: Rules
     file: str
     records: Records
@@ -121,7 +122,7 @@ class StreamRows:
             if properties is not None:
                 left = [header for header in properties.get("headers") or () if header[0] != b"x-stream-offset"]
                 properties = {**properties, "headers": left or None}
-            yield verdict, None if read is None else _term(read, self.named.queue), properties
+            yield verdict, None if read is None else _term(read, self.queue), properties
 
     def verdicts(self, decoded: Sequence[DecodedRecord | None]) -> list[str]:
         """Return the verdict of each."""
@@ -219,13 +220,13 @@ def walk_rows(
                 for part in _parts(records, selection):
                     row = part.chunk
                     pos = np.where(kept[row], pos_less_offset[wanted[row]] + part.offset, -1)
-                    rows = StreamRows(named, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
+                    rows = StreamRows(named.vhost, named.queue, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
                     if selection.recovered is not None:
                         rows = rows.take(np.flatnonzero((pos >= 0) == selection.recovered))
                     yield rows, found
                     found = []
         if found:
-            yield StreamRows(named, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), found
+            yield StreamRows(named.vhost, named.queue, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), found
 
 
 def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:
@@ -273,12 +274,12 @@ def _message(rows: StreamRows, row: int) -> DecodedRecord | None:
     octets = rows.records.content(row)
     if octets is None:
         return None
-    key = rows.named.queue.encode("utf-8", "surrogateescape")
+    key = rows.queue.encode("utf-8", "surrogateescape")
     try:
         read = read_entry(octets)
     except NotAMessageError:
         return MessageTerm(b"", None, b"", (key,), True, (octets,), None), {}
-    message = _term(read, rows.named.queue)
+    message = _term(read, rows.queue)
     try:
         return message, json_properties(read.delivered(rows.rules, int(rows.records.offset[row])))
     except PropertiesError:
@@ -294,9 +295,9 @@ def _values(rows: StreamRows, name: str, messages: list[DecodedRecord | None]) -
     count, records = len(rows), rows.records
     match name:
         case "vhost":
-            return [rows.named.vhost] * count
+            return [rows.vhost] * count
         case "queue":
-            return [rows.named.queue] * count
+            return [rows.queue] * count
         case "queue_type":
             return [STREAM] * count
         case "stream_offset":

@@ -1,0 +1,175 @@
+"""Rows of quorum queues and streams that were found in an image: entries of Raft logs and chunks, each without the file that it was in.
+
+What was found is an array, a column for each unit (`mqstore.wreck.log_search`):
+
+    START, END       of its bytes in the image; AT: where its entry begins, of a chunk where its data end
+    KIND             RECORD of a write-ahead log, ENTRY of a segment, CHUNK of a stream, or MARK, which has no message
+    INDEX, TERM      of the entry, -1 if they are not known; of a chunk its id and epoch
+    CRC              CRC-32 of the entry, or of the chunk's data
+    MESSAGES         number of messages in it
+    PROOF            NO_PROOF, CONTENT: a checksum covers the messages, but nothing the chunk's offset, or PROVED
+    UID, NUMBER      of the member: number in `uids`, -1 if not known, and in the file; of a chunk -1 and its records
+
+Nothing in an entry or a chunk says whether its messages were acknowledged or removed: they are `unindexed`, and `recovered` is empty. What
+no checksum covers is `unproved`. A queue is named by the UID of its member, where the log states it; a chunk does not name its stream.
+
+Format: docs/formats/rabbitmq-quorum.md, sections 2 and 3; docs/formats/rabbitmq-streams.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mqstore.files.image import Image
+from mqstore.findings import Verdict
+from mqstore.kernels.rabbitmq import stream_chunks
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.message.message_term import MessageTerm, message_from
+from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
+from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.quorum.queue import stored_message
+from mqstore.rabbitmq.quorum.raft_log import SEGMENT, WAL
+from mqstore.rabbitmq.quorum.rows import TERM_COLUMNS
+from mqstore.rabbitmq.streams.delivered_entry import RULES
+from mqstore.rabbitmq.streams.entries import Records, walk_records
+from mqstore.rabbitmq.streams.rows import StreamRows, build_batch
+from mqstore.rabbitmq.streams.segment import Chunks
+from mqstore.table.columns import QUORUM, rabbitmq_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Longs = NDArray[np.int64]
+
+START, END, AT, KIND, INDEX, TERM, CRC, MESSAGES, PROOF, UID, NUMBER, UNIT_ROWS = range(12)
+MARK, RECORD, ENTRY, CHUNK = range(4)
+NO_PROOF, CONTENT, PROVED = range(3)
+BATCH_ROWS = 2048
+BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLogs:
+    """What was found in a file. name: its path relative to the source; uids: those of members. duplicate: which are copies."""
+
+    name: str
+    image: Image
+    units: Longs
+    uids: tuple[str, ...]
+    duplicate: NDArray[np.bool_]
+
+    @property
+    def messages(self) -> int:
+        """Number of messages."""
+        return int(self.units[MESSAGES].sum())
+
+    def take(self, rows: NDArray[np.intp] | slice) -> FoundLogs:
+        """Return some of the units."""
+        return FoundLogs(self.name, self.image, self.units[:, rows], self.uids, self.duplicate[rows])
+
+
+def log_rows_of(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the message table in the order of positions. Memory is that of a batch."""
+    chosen = np.flatnonzero(found.units[MESSAGES] > 0)
+    chunk = found.units[KIND, chosen] == CHUNK
+    borders = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chosen)]
+    for low, high in pairwise(borders):
+        if low < high:
+            yield from (_chunks if chunk[low] else _entries)(found.take(chosen[low:high]), columns)
+
+
+def _verdict(proof: int, duplicate: bool, readable: bool) -> str:
+    if not readable:
+        return str(Verdict.DAMAGED)
+    return str(Verdict.UNPROVED if proof != PROVED else Verdict.DUPLICATE if duplicate else Verdict.UNINDEXED)
+
+
+def _entries(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of entries of Raft logs."""
+    first, ends = 0, np.cumsum(found.units[END] - found.units[AT])
+    while first < len(ends):
+        taken = int(ends[first - 1]) if first else 0
+        last = min(max(first + 1, int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))), first + BATCH_ROWS)
+        yield _entry_batch(found.take(slice(first, last)), columns)
+        first = last
+
+
+def _entry_batch(found: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    units = found.units
+    rows = [_decoded(found.image.read(at, end).tobytes()) for at, end in zip(units[AT].tolist(), units[END].tolist(), strict=True)]
+    terms = StoredTerms.decoded(rows)
+    values: dict[str, list[Any]] = {
+        "queue": [found.uids[uid] if uid >= 0 else None for uid in units[UID].tolist()],
+        "queue_type": [QUORUM] * len(rows),
+        "raft_index": [index if index >= 0 else None for index in units[INDEX].tolist()],
+        "location": [WAL if kind == RECORD else SEGMENT for kind in units[KIND].tolist()],
+        "store_file": [found.name] * len(rows),
+        "position": units[START].tolist(),
+        "persistent": [None if row is None else row[0].persistent for row in rows],
+        "size": [None if row is None else len(row[0].body) for row in rows],
+        "verdict": [
+            _verdict(proof, copy, row is not None and row[1] is not None)
+            for proof, copy, row in zip(units[PROOF].tolist(), found.duplicate.tolist(), rows, strict=True)
+        ],
+    }
+    schema = rabbitmq_schema(columns)
+    arrays = [
+        terms.column(name) if name in TERM_COLUMNS else pa.array(values.get(name, [None] * len(rows)), schema.field(name).type)
+        for name in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _decoded(entry: bytes) -> tuple[MessageTerm, dict[str, Any] | None] | None:
+    try:
+        message = message_from(stored_message(entry), with_id=False)
+    except EtfError:
+        return None
+    try:
+        return message, json_properties(message.delivered())
+    except PropertiesError:
+        return message, None
+
+
+def _chunks(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of chunks, of one after the other."""
+    out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
+    for row, unit in enumerate(found.units.T.tolist()):
+        data = found.image.read(unit[START], unit[AT])
+        count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
+        if not count:
+            continue  # the image has changed
+        chunks = Chunks(out.copy())
+        for records, _ in walk_records(data, chunks):
+            for first in range(0, len(records), BATCH_ROWS):
+                part = records.take(slice(first, first + BATCH_ROWS))
+                yield _chunk_batch(found, row, chunks, part, columns)
+
+
+def _chunk_batch(found: FoundLogs, row: int, chunks: Chunks, records: Records, columns: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    nowhere, chunk = np.full(len(records), -1, np.int64), records.chunk
+    rows = StreamRows(None, "", RULES["4.3"], found.name, records, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
+    batch = build_batch(rows, columns)
+    proof, copy = int(found.units[PROOF, row]), bool(found.duplicate[row])
+    values: list[Any]
+    for place, field in enumerate(batch.schema):
+        if field.name == "verdict":
+            values = [_verdict(proof, copy, word != Verdict.DAMAGED) for word in batch.column(place).to_pylist()]
+        elif field.name == "position":
+            values = (records.position + found.units[START, row]).tolist()
+        elif field.name in ("queue", "recovered", "redelivered"):
+            values = [None] * len(records)
+        else:
+            continue
+        batch = batch.set_column(place, field, pa.array(values, field.type))
+    return batch

@@ -21,7 +21,7 @@ from interop.realbroker import ORACLE, Job, java, run, why_not
 from support.broker import Wire, records
 from support.ports import free_port
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 TOPIC = "killed"
 SETTINGS = {"mappedFileSizeCommitLog": "1048576", "mappedFileSizeConsumeQueue": "60000", "maxHashSlotNum": "1000", "maxIndexNum": "4000"}

@@ -13,7 +13,7 @@ from support.golden import run_cli, unpack_site
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 VERSION = "4.9.3"
 Copies = Counter[tuple[str, str, int]]

@@ -16,7 +16,7 @@ from interop.realbroker import why_not
 from support.golden import CASES, case_named, opened, unpack, unpack_site
 from support.rocketmq_states import CONFIGURATION, STATES, made
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 BASES = {"4.9.3": ("4.9.3/f-broker-offsets", "4.9.3/m-damaged/0-clean"), "5.3.3": ("5.3.3/j-broker-offsets", "5.3.3/k-rolled")}
 AS_THEY_ARE = {

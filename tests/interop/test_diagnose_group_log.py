@@ -14,7 +14,7 @@ from mqstore.errors import UnsupportedError
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 VERSION = "5.5.0"
 SIZES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400"}

@@ -21,7 +21,7 @@ from fuzz.layout import Laid, write_tree
 from interop.diagnosing import Outcome, Place, describe, outcomes_of
 from interop.realbroker import why_not
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 BASES = {
     "4.9.3": ("small/4.9.3-plain", "small/4.9.3-multi", "4.9.3/f-broker-offsets", "4.9.3/m-damaged/0-clean", "4.9.3/b3-kill9-torn"),

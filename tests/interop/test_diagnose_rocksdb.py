@@ -8,7 +8,7 @@ from interop.realbroker import why_not
 from support.golden import case_named, opened
 from support.rocksdb_states import DATABASE_STATES, NEEDS_TABLES, OF_LOG, made
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 VERSION = "5.5.0"
 BASES = ("5.5.0/c-rocksdb-queues-clean", "5.5.0/i-rocksdb-kill9")

@@ -17,7 +17,7 @@ from mqstore.errors import TargetError
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.parametrize("version", VERSIONS)]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores"), pytest.mark.parametrize("version", VERSIONS)]
 
 OPTIONS = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400"}
 

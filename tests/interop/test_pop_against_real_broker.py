@@ -17,7 +17,7 @@ from support.golden import run_cli
 
 from mqstore.places import open_rocketmq
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 IN_HAND_MS, PATIENCE_S = 60_000, 300
 QUEUE = ("billing", "orders", 0)

@@ -9,7 +9,7 @@ from interop.laboratory import put_answers, run_scripts, same_files
 from interop.realbroker import VERSIONS, why_not
 from interop.scripts import SNAPSHOT, START, Operation, Script
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 LIMIT = 2000
 QUEUES = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%bb"

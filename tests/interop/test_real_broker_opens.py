@@ -20,7 +20,7 @@ from support.golden import FURTHER, PLAIN, GoldenCase, boot, case_id, case_named
 
 from mqstore.jobs.rebuild import rebuild
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 # rebuild writes queues without the extension, whose entries hold the tags code itself; so does a broker that has it switched off
 PLAIN_QUEUES = {"enableConsumeQueueExt": "false"}

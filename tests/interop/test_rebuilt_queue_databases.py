@@ -26,7 +26,7 @@ from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.verify.verification import verify
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 VERSION = "5.5.0"
 KINDS = ("files", "rocksdb")

@@ -14,7 +14,7 @@ from support.stores import Store, message
 from mqstore.jobs.rebuild import rebuild
 from mqstore.places import open_rocketmq
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 VERSION = "5.5.0"
 SIZE = 4096

@@ -15,7 +15,7 @@ from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 
 @pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])

@@ -17,7 +17,7 @@ from interop.scripts import random_script
 
 SHARE_OF_FURTHER = 15  # scripts of each further version, for a hundred of the others
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 
 def each(lab: Laboratory, check: Check) -> None:

@@ -12,7 +12,7 @@ from interop.realbroker import why_not
 from proofs.rocketmq_diagnosis import State, check_seeds, check_states, version_of
 from support.golden import case_named, opened, unpack
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 
 @pytest.mark.parametrize("seeds", [range(20, 27), range(40, 48), range(80, 86), range(203, 204)], ids=str)

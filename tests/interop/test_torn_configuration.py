@@ -25,7 +25,7 @@ from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.message import Message
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 BASES = {"4.9.3": "4.9.3/f-broker-offsets", "5.3.3": "5.3.3/j-broker-offsets"}
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")

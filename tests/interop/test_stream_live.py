@@ -34,7 +34,12 @@ from mqstore.pipeline.tail.sinks import STATE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.xdist_group("interop-stores"), pytest.mark.parametrize("version", VERSIONS)]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.spark,
+    pytest.mark.xdist_group("interop-stores"),
+    pytest.mark.parametrize("version", VERSIONS),
+]
 
 OPTIONS = {"mappedFileSizeCommitLog": "262144", "mappedFileSizeConsumeQueue": "20000", "maxHashSlotNum": "500", "maxIndexNum": "100000"}
 COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import operator
+import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from support import quorum, streams
 from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, opened, unpack
 
 import mqstore
 from mqstore.errors import UsageError
 from mqstore.jobs.export import export_queues as export
-from mqstore.pipeline.source.rabbitmq import RabbitMQOptions
+from mqstore.pipeline.queries.narrowing import relations_of, sql
+from mqstore.pipeline.source.pushdown import filters_as_text
+from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource, RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.source_api import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from mqstore.rabbitmq.store.task_groups import cut, plan_files, plan_queues, read_group, record_batches
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 
@@ -73,6 +82,88 @@ def test_runs_are_of_about_equal_size() -> None:
     assert list(cut([], 3)) == []
 
 
+def test_a_store_of_some_hundred_mib_is_read_by_several_tasks() -> None:
+    files = [16 << 20] * 12
+    assert [len(part) for part in cut(files, None)] == [1] * 12
+    assert {len(part) for part in cut(files * 16, None)} == {4}
+    assert len(list(cut([1 << 20] * 8, None))) == 1
+
+
+def test_message_files_count_where_tasks_are_of_equal_size() -> None:
+    store = mqstore.open(opened(MERGED))
+    files = sum(group.bytes for group in plan_files(store))
+    indexes = sum(entry.size for queue in store.queues for _, entry in store.directory.walk(queue.place.place))
+    assert files > indexes
+    assert indexes + files - len(store.queues) <= sum(group.bytes for group in plan_queues(store, 3)) <= indexes + files
+
+
+# conditions of queries
+
+CONDITIONED = {
+    "classic": lambda: opened(MIXED),
+    "merged": lambda: opened(case_named("3.10.8/e2-gc-interrupted")),
+    "quorum": lambda: quorum.node("4.3.6/a-quorum-mix-kill9"),
+    "streams": lambda: streams.node("4.3.6-killed"),
+}
+HOLDS: dict[Any, Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq, In: lambda found, values: found in values, GreaterThan: operator.gt, GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt, LessThanOrEqual: operator.le,
+}  # fmt: skip
+NARROWED = ("vhost", "queue", "queue_type", "seq_id", "stream_offset", "recovered")
+
+
+def random_condition(rng: random.Random, rows: list[dict[str, Any]]) -> Any:
+    """Return a comparison of one of the columns that are narrowed with values of rows, or near them."""
+    column = rng.choice(NARROWED)
+    kind = rng.choice(list(HOLDS) if column in ("seq_id", "stream_offset") else [EqualTo, In])
+
+    def value() -> Any:
+        found = rng.choice(rows)[column]
+        if column in ("seq_id", "stream_offset"):
+            return (0 if found is None else found) + rng.randrange(-2, 3)
+        return rng.choice((found if found is not None else "none", "\\none")) if column != "recovered" else found
+
+    return kind((column,), tuple(value() for _ in range(rng.randrange(1, 4))) if kind is In else value())
+
+
+def holds(condition: Any, row: dict[str, Any]) -> bool:
+    found = row[condition.attribute[0]]
+    return found is not None and HOLDS[type(condition)](found, condition.value)
+
+
+@pytest.mark.parametrize("name", CONDITIONED)
+def test_random_conditions_exclude_rows_before_their_messages_are_read_and_no_others(name: str) -> None:
+    rng = random.Random(name)
+    given = {"path": str(CONDITIONED[name]()), "all": "true", "columns": ",".join((*NARROWED, "pos", "store_file", "position"))}
+    every = rows_read(given)
+    narrower = 0
+    for _ in range(10):
+        conditions = [random_condition(rng, every) for _ in range(rng.randrange(1, 3))]
+        narrowed = rows_read({**given, "filters": filters_as_text(conditions), "splits": str(rng.randrange(1, 5))})
+        wanted = [row for row in every if all(holds(condition, row) for condition in conditions)]
+        assert [row for row in narrowed if all(holds(condition, row) for condition in conditions)] == wanted, conditions
+        narrower += len(narrowed) == len(wanted) < len(every)
+    assert narrower >= 4
+
+
+def rows_read(given: dict[str, str]) -> list[dict[str, Any]]:
+    reader = RabbitMQDataSource(given).reader_of(given["columns"].split(","))
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_condition_on_the_vhost_finds_a_queue_whose_directory_was_moved_to_another(tmp_path: Path) -> None:
+    root = unpack(MIXED, tmp_path / "store")
+    vhosts = sorted((root / "msg_stores" / "vhosts").iterdir())
+    names = {(vhost / ".vhost").read_text().strip(): vhost for vhost in vhosts}
+    moved = next(path.parent for path in sorted(names["/"].rglob(".queue_name")))
+    other = next(vhost for name, vhost in names.items() if name != "/")
+    shutil.move(moved, other / "queues" / moved.name)
+    given = {"path": str(root), "columns": "vhost,queue,seq_id"}
+    wanted = [row for row in rows_read(given) if row["vhost"] == "/"]
+    found = rows_read({**given, "filters": filters_as_text([EqualTo(("vhost",), "/")])})
+    assert [row for row in found if row["vhost"] == "/"] == wanted
+
+
 # on Spark
 
 
@@ -94,6 +185,17 @@ def test_only_named_columns_are_read_and_filters_are_options(spark: SparkSession
     assert kept.count() == 106
     schema = "queue string, seq_id bigint"
     assert spark.read.format("rabbitmq").schema(schema).load(str(opened(MIXED))).columns == ["queue", "seq_id"]
+
+
+def test_conditions_of_a_read_and_of_sql_narrow_what_is_read(spark: SparkSession) -> None:
+    condition = "queue = 'lazy.mixed' and seq_id >= 3 and vhost = '/'"
+    wanted = [row for row in mqstore.open(opened(MIXED)).to_arrow().to_pylist() if (row["queue"], row["vhost"]) == ("lazy.mixed", "/")]
+    wanted = [row for row in wanted if row["seq_id"] >= 3]
+    frame = read(spark, opened(MIXED), format="rabbitmq", where=condition)
+    assert ordered(frame.toArrow()) == ordered(pa.Table.from_pylist(wanted, frame.toArrow().schema))
+    narrow = sql(spark, f"select seq_id from messages where {condition}", opened(MIXED), format="rabbitmq")
+    assert sorted(row["seq_id"] for row in narrow.collect()) == sorted(row["seq_id"] for row in wanted)
+    assert '["EqualTo", ["queue"], "lazy.mixed"]' in str(relations_of(spark, narrow._jdf.queryExecution().analyzed())[0].options)
 
 
 def test_several_stores_are_distinguished_by_the_column_store(spark: SparkSession) -> None:

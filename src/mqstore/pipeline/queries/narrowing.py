@@ -135,7 +135,7 @@ def _read_relation(spark: SparkSession, relation: Relation, need: Need) -> Any:
     schema = relation.schema
     read = [field.name for field in schema.fields if field.name in need.columns] or [_cheapest(schema.names)]
     options = dict(relation.options)
-    if FORMATS[relation.format] and need.filters != "[]":
+    if need.filters != "[]":
         options["filters"] = json.dumps([*json.loads(options.get("filters", "[]")), *json.loads(need.filters)])
     reader = spark.read.format(relation.format).options(**options)
     frame = reader.schema(StructType([schema[name] for name in read])).load()
@@ -163,16 +163,15 @@ def _cheapest(names: Sequence[str]) -> str:
 
 # plans of queries
 
-# formats: whether they have the option `filters`
-FORMATS = {
-    "rocketmq": True,
-    "rocketmq-queue": True,
-    "rocketmq-index": True,
-    "rocketmq-offsets": True,
-    "rocketmq-timer": True,
-    "rocketmq-findings": True,
-    "rabbitmq": False,
-}
+FORMATS = (
+    "rocketmq",
+    "rocketmq-queue",
+    "rocketmq-index",
+    "rocketmq-offsets",
+    "rocketmq-timer",
+    "rocketmq-findings",
+    "rabbitmq",
+)
 _RELATION = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation"
 _SCAN = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation"
 _PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"

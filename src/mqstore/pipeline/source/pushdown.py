@@ -4,7 +4,7 @@ Spark offers the filters of a query to a Python source. But up to 4.2 (and where
 it keeps the source's response for the whole DataFrame: the next query of the same DataFrame or view reads the rows that
 were left for the previous query, and two reads in one query share the filters of the last one. On such a Spark our readers
 accept no filters from queries. `pipeline.read(..., where=...)` attaches a condition to one DataFrame permanently: Spark
-translates the condition for a table without rows, and the result is passed as the option `filters`.
+translates the condition for a table without rows, and the result is passed as the option `filters`. So it is for `rabbitmq`.
 
     >>> filters_from(filters_as_text([EqualTo(("topic",), "orders"), In(("queue_id",), (1, 2))]))
     (EqualTo(attribute=('topic',), value='orders'), In(attribute=('queue_id',), value=(1, 2)))
@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import UsageError
 from mqstore.pipeline.spark.session import failures
@@ -44,7 +44,7 @@ from mqstore.pipeline.spark.source_api import (
     LessThan,
     LessThanOrEqual,
 )
-from mqstore.table.columns import Selection
+from mqstore.table.columns import QUEUE_TYPES, QueueSelection, Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,6 +186,8 @@ _RANGES = {
     "queue_offset": ("from_queue_offset", "to_queue_offset"),
     "store_timestamp": ("since", "until"),
 }
+_QUEUE_RANGES = {"seq_id": ("from_seq", "to_seq"), "stream_offset": ("from_offset", "to_offset")}
+S = TypeVar("S", Selection, QueueSelection)
 
 
 def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
@@ -197,6 +199,36 @@ def apply_filters(selection: Selection, filters: Iterable[Filter]) -> Selection:
         elif column in _RANGES:
             selection = _with_range(selection, *_RANGES[column], condition)
     return selection
+
+
+def apply_queue_filters(selection: QueueSelection, filters: Sequence[Filter]) -> QueueSelection:
+    """Return the selection of a RabbitMQ store narrowed by the filters, except for those on the vhost.
+
+    A queue in the directory of another vhost has its own vhost in its rows, so those need the store.
+    """
+    queues = names_of("queue", filters)
+    if queues is not None and None not in queues:
+        selection = replace(selection, queues=queues if selection.queues is None else queues & selection.queues)
+    types = values_of("queue_type", filters)
+    if types is not None:
+        known = frozenset(QUEUE_TYPES) & types
+        selection = replace(selection, queue_types=known if selection.queue_types is None else known & selection.queue_types)
+    recovered = (values_of("recovered", filters) or frozenset()) - {None}
+    if len(recovered) == 1 and selection.recovered is None:
+        selection = replace(selection, recovered=next(iter(recovered)))
+    for condition in filters:
+        if _column(condition) in _QUEUE_RANGES:
+            selection = _with_range(selection, *_QUEUE_RANGES[_column(condition) or ""], condition)
+    return selection
+
+
+def names_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
+    """Return the names to which equality conditions restrict a column; None if there are none.
+
+    A name with a backslash may be shown for one whose bytes are not UTF-8, so it restricts nothing.
+    """
+    names = values_of(column, filters)
+    return None if names is None or any("\\" in name for name in names if name is not None) else names
 
 
 def values_of(column: str, filters: Iterable[Filter]) -> frozenset[Any] | None:
@@ -236,7 +268,7 @@ def _with_values(selection: Selection, field: str, condition: Filter) -> Selecti
     return replace(selection, **change)
 
 
-def _with_range(selection: Selection, low: str, high: str, condition: Filter) -> Selection:
+def _with_range(selection: S, low: str, high: str, condition: Filter) -> S:
     begin, end = _bounds(condition)
     known_begin, known_end = getattr(selection, low), getattr(selection, high)
     begin = known_begin if begin is None else begin if known_begin is None else max(begin, known_begin)

@@ -19,13 +19,14 @@
     all               true: also messages in no queue (view messages)
     at                milliseconds since the epoch or an ISO time, for the column `expired` (`now` is its older name)
     names             a file of queue names, for directories without a valid `.queue_name`
-    splits            maximum number of tasks per store; by default one for each 64 MiB of index files
+    splits            maximum number of tasks per store; by default 16 or more, of 16 to 64 MiB of indexes and message files
     mode              if one of several paths cannot be opened as a store, PERMISSIVE (the default) skips and reports it, FAILFAST fails the
                       read
 
 A task reads whole queues, segments of streams, or whole message files. The rows are those of the command `messages`, in its order within
 a task. Each Python worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places
-on Spark instead. Spark does not push filters down to this source: select vhosts and queues by options.
+on Spark instead. Comparisons of vhost, queue, queue_type, seq_id, stream_offset, recovered and store are applied before messages are read
+if they are given as `pipeline.read(..., where=...)` or to `pipeline.sql`; those of other queries as for `rocketmq`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.findings import Verdict
 from mqstore.pipeline.source.options import RABBITMQ, checked
+from mqstore.pipeline.source.pushdown import apply_queue_filters, filters_from, names_of, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
     StoreReader,
@@ -51,7 +53,7 @@ from mqstore.pipeline.source.stores import (
     store_paths,
     with_store,
 )
-from mqstore.pipeline.spark.source_api import InputPartition
+from mqstore.pipeline.spark.source_api import Filter, InputPartition
 from mqstore.places import find_store
 from mqstore.rabbitmq.definitions.document import read_queue_names
 from mqstore.rabbitmq.store import task_groups
@@ -84,6 +86,7 @@ class RabbitMQOptions:
     names: tuple[tuple[str, str], ...] = ()
     fail_fast: bool = False
     reported: int = 0
+    filters: tuple[Filter, ...] = ()
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
@@ -106,7 +109,8 @@ class RabbitMQOptions:
         names = options.get("names")
         known = () if names is None else read_queue_names(Path(names))
         now = None if at is None else parse_time(at, "at") * 1000
-        return cls(paths, view, columns, _selection(options), now, splits, known, fails_fast(options), reported(options))
+        filters = filters_from(options.get("filters"))
+        return cls(paths, view, columns, _selection(options), now, splits, known, fails_fast(options), reported(options), filters)
 
 
 def _columns(view: str) -> tuple[str, ...]:
@@ -198,6 +202,8 @@ class StorePartition(InputPartition):
 class RabbitMQDataSource(TableFormat):
     """The data source. Its options are its only state."""
 
+    reads_with: type[RabbitMQReader]
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -221,7 +227,7 @@ class RabbitMQDataSource(TableFormat):
 
     def reader_of(self, names: Sequence[str]) -> RabbitMQReader:
         options = RabbitMQOptions.of(self.options)
-        return RabbitMQReader(options, _spelt(options.view, names), tuple(names))
+        return self.reads_with(options, _spelt(options.view, names), tuple(names))
 
 
 class RabbitMQReader(StoreReader):
@@ -230,6 +236,18 @@ class RabbitMQReader(StoreReader):
     def __init__(self, options: RabbitMQOptions, columns: tuple[str, ...], names: tuple[str, ...] | None = None) -> None:
         super().__init__(options.paths, columns, names, fail_fast=options.fail_fast, reported=options.reported)
         self.options = options
+        self.selection = options.selection
+        self.vhosts: frozenset[Any] | None = None
+        self.confine(options.filters)
+
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Narrow the selection by the filters, as far as it can express them."""
+        self.selection = apply_queue_filters(self.selection, filters)
+        vhosts, stores = names_of("vhost", filters), values_of(STORE, filters)
+        if vhosts is not None:
+            self.vhosts = vhosts if self.vhosts is None else vhosts & self.vhosts
+        if stores is not None:
+            self.paths = tuple(path for path in self.paths if path in stores)
 
     def partitions(self) -> Sequence[InputPartition]:
         # Spark needs a partition even if there is nothing to read
@@ -239,22 +257,29 @@ class RabbitMQReader(StoreReader):
         store = open_rabbitmq(path, self.options.names)
         token = task_groups.files_token(store)
         planned: Sequence[QueueGroup | FileGroup]
+        selection = self._selection_of(store)
         if self.options.view == "store":
-            planned = task_groups.plan_files(store, self.options.splits, self.options.selection)
+            planned = task_groups.plan_files(store, self.options.splits, selection)
         else:
-            planned = task_groups.plan_queues(store, self.options.splits, self.options.selection)
-        # whichever task reads the first queues also scans the message files
-        files = sum(file.size for vhost in store.vhosts for each in (vhost.persistent, vhost.transient) for file in each.files)
+            planned = task_groups.plan_queues(store, self.options.splits, selection)
         for group in planned:
-            scanned = files if self.options.view == "messages" and not group.number else 0
-            yield StorePartition(path, str(store.directory.root), token, group), group.bytes + scanned
+            yield StorePartition(path, str(store.directory.root), token, group), group.bytes
+
+    def _selection_of(self, store: RabbitMQStore) -> QueueSelection:
+        """Return the selection with the vhosts whose rows may have one of the names in the filters."""
+        wanted, given = self.vhosts, self.selection.vhosts
+        if wanted is None:
+            return self.selection
+        held = {vhost.name for vhost in store.vhosts if vhost.name in wanted or any(queue.vhost in wanted for queue in vhost.queues)}
+        names: frozenset[Any] = wanted | held
+        return replace(self.selection, vhosts=names if given is None else names & given)
 
     def read_part(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StorePartition)
         if not partition.path:
             return iter(())
         store = task_groups.open_cached(partition.root, partition.token, self.options.now, self.options.names)
-        selection = replace(self.options.selection, limit=None)
+        selection = replace(self.selection, limit=None)
         batches: Iterator[pa.RecordBatch]
         if isinstance(partition.group, FileGroup):
             batches = task_groups.record_batches(store, partition.group)
@@ -265,3 +290,21 @@ class RabbitMQReader(StoreReader):
         else:
             batches = task_groups.read_group(store, partition.group, self.own_columns("seq_id"), selection)
         return with_store(batches, self.columns, partition.path, self.names)
+
+
+class PushingRabbitMQReader(RabbitMQReader):
+    """A reader that receives the filters of the query it belongs to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Use what a selection can express; return all filters, so that Spark checks them again."""
+        self.confine(filters)
+        return filters
+
+
+class PushingRabbitMQDataSource(RabbitMQDataSource):
+    """The format on a Spark that keeps the filters of queries apart."""
+
+    reads_with = PushingRabbitMQReader
+
+
+RabbitMQDataSource.reads_with = RabbitMQReader

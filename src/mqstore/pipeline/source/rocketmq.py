@@ -122,22 +122,23 @@ def session(
 def register(spark: SparkSession) -> None:
     """Register the formats with a session, and let it pass filters to Python sources."""
     spark.conf.set(PUSHDOWN, "true")
-    source: type[TableFormat] = PushingDataSource if keeps_filters_apart(spark) else RocketMQDataSource
-    for each in (source, *_other_sources()):
+    for each in _sources(pushing=keeps_filters_apart(spark)):
         spark.dataSource.register(each)
 
 
-def _other_sources() -> tuple[type[TableFormat], ...]:
+def _sources(*, pushing: bool = False) -> tuple[type[TableFormat], ...]:
+    """Return the formats; pushing: those of messages receive the filters of queries."""
     from mqstore.pipeline.source.derived import SOURCES
-    from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
+    from mqstore.pipeline.source.rabbitmq import PushingRabbitMQDataSource, RabbitMQDataSource
 
-    return (*SOURCES, RabbitMQDataSource)
+    if pushing:
+        return (PushingDataSource, *SOURCES, PushingRabbitMQDataSource)
+    return (RocketMQDataSource, *SOURCES, RabbitMQDataSource)
 
 
 def _format_named(name: str) -> type[TableFormat] | None:
     """Return the class of one of our formats; None for any other format."""
-    ours: tuple[type[TableFormat], ...] = (RocketMQDataSource, *_other_sources())
-    return next((each for each in ours if each.name() == name.lower()), None)
+    return next((each for each in _sources() if each.name() == name.lower()), None)
 
 
 def read(

@@ -190,12 +190,12 @@ def rows_of(queue: QuorumQueue, selection: QueueSelection, now: int | None, stat
     reached = frozenset[int]() if scattered else delivered_indexes(queue, state)
     proved = not (scattered and queue.log.gaps)
     messages = [message if message.index in reached else replace(message, pos=None) for message in state.messages if proved]
-    if selection.recovered is not None:
-        messages = [message for message in messages if message.recovered == selection.recovered]
     if selection.everything and selection.recovered is not True:
         messages += departed(queue, state) if proved else []
         if scattered:
             messages += _unplaced(queue, state, {message.index for message in messages})
+    if selection.recovered is not None:
+        messages = [message for message in messages if message.recovered == selection.recovered]
     for start in range(0, len(messages), BLOCK):
         yield QuorumRows(queue, messages[start : start + BLOCK], now, start)
 

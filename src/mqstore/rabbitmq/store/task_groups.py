@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.vhost import Vhost
 
 GROUP_BYTES = 64 << 20
+LEAST_BYTES = 16 << 20
+TASKS = 16  # minimum number of groups, unless they fall below LEAST_BYTES: the planner cannot find out the number of cores
 ROWS = 1 << 14
 
 
@@ -71,8 +73,9 @@ class FileGroup:
 
 
 def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
-    """Yield at most `count` runs of indexes of about equal size; without count, runs of GROUP_BYTES."""
-    target = max(1, GROUP_BYTES if count is None else -(-sum(sizes) // max(1, count)))
+    """Yield at most `count` runs of indexes of about equal size; without count, TASKS runs of LEAST_BYTES to GROUP_BYTES, or more."""
+    total = sum(sizes)
+    target = min(GROUP_BYTES, max(LEAST_BYTES, total // TASKS)) if count is None else max(1, -(-total // max(1, count)))
     start = held = made = 0
     for k, size in enumerate(sizes):
         last = count is not None and made == count - 1
@@ -86,20 +89,27 @@ def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
 
 
 def plan_queues(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[QueueGroup]:
-    """Return the groups of the selected queues. count: maximum number of groups."""
+    """Return the groups of the selected queues. count: maximum number of groups.
+
+    Which messages of the message files are whose is not known before they are read: they are counted by the sizes of the indexes.
+    """
     units: list[tuple[str, str | int | None]] = []
     sizes: list[int] = []
     for vhost in _selected_vhosts(store, selection):
         seen: dict[str, int] = {}
+        every = 0
         for queue in vhost.queues:
+            size = sum(entry.size for _, entry in store.directory.walk(queue.place.place))
+            every += size
             if selection.queues is None or queue.name in selection.queues:
-                size = sum(entry.size for _, entry in store.directory.walk(queue.place.place))
                 seen[queue.name] = seen.get(queue.name, 0) + size
+        files = sum(file.size for each in (vhost.persistent, vhost.transient) for file in each.files)
         units += [(vhost.directory, name) for name in seen]
-        sizes += seen.values()
         if selection.everything and selection.queues is None and selection.recovered is not True:
             units.append((vhost.directory, None))
-            sizes.append(sum(file.size for each in (vhost.persistent, vhost.transient) for file in each.files))
+            sizes += [*seen.values(), files]
+        else:
+            sizes += [size + files * size // max(1, every) for size in seen.values()]
     for member in store.selected_quorum_queues(selection):
         units.append((member.log.place, member.name[1]))
         sizes.append(member.log.size)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.archive import UnpackedArchive, added_by_mac, packed_file
+from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, packed_file
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
@@ -147,6 +147,8 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
         held = f"{inner[0]}{f' and {len(inner) - 1:,} more' if len(inner) > 1 else ''}"
         sentence = f"{path} contains an archive, {held}, and archives in archives are not opened"
         return NotAStoreError(f"{sentence}: unpack it, and give the inner one")
+    if packed := sorted(name for name in names if is_archive(Path(name))):
+        return NotAStoreError(f"{path} is not a message store, but contains an archive: give its path, {path / packed[0]}")
     return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; give the directory that does")
 
 

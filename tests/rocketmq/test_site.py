@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 import struct
 from dataclasses import fields
@@ -62,6 +63,77 @@ def test_a_log_on_two_disks_has_a_part_for_each(tmp_path: Path) -> None:
     (log,) = _site(store)["log"]
     assert log["state"] == "partly"
     assert "every second file" in log["known_from"]
+
+
+def test_tasks_of_find_export_and_lookup_read_the_log_where_a_configuration_beside_the_store_has_it(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (found,) = run_cli("find", store, "o-7", "--whole-key", "-o", "jsonl").rows
+    assert (found["keys"], found["physical_offset"]) == ("o-7", 1834)
+    assert run_cli("export", store, "--to", tmp_path / "out", "--format", "jsonl").status == 0
+    assert sum(len(part.read_bytes().splitlines()) for part in (tmp_path / "out").glob("*.jsonl")) == 1500
+    (tmp_path / "keys").write_text("orders\to-7\n")
+    assert run_cli("lookup", store, "--keys", tmp_path / "keys", "--to", tmp_path / "out.jsonl").status == 0
+    assert [json.loads(line)["physical_offset"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [1834]
+
+
+def test_salvage_into_a_new_store_carves_the_log_on_another_disk(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    done = run_cli("salvage", store, "--to", tmp_path / "new", "--as", "rocketmq", "-o", "json")
+    assert (done.document["messages"], done.document["verdicts"]["intact"]) == (1500, 1500)
+    shutil.move(tmp_path / "logdisk", tmp_path / "away")
+    done = run_cli("salvage", store, "--to", tmp_path / "rows.jsonl")
+    assert done.status == 2
+    assert f"cannot be told without the log at {tmp_path}/logdisk/commitlog" in done.stderr
+
+
+@pytest.mark.parametrize("state", ["empty", "root", "link", "directory"])
+def test_a_place_without_a_log_that_a_configuration_names_is_no_loss_and_no_endless_walk(state: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    conf = tmp_path / "broker.conf"
+    shutil.rmtree(tmp_path / "logdisk")
+    (tmp_path / "logdisk" / "commitlog").mkdir(parents=True)  # a disk that is not mounted
+    place = str(tmp_path / "logdisk" / "commitlog")
+    if state == "root":
+        conf.write_text("storePathCommitLog=/\n")
+        place = "/"
+    elif state != "empty":
+        conf.unlink()
+        conf.mkdir() if state == "directory" else conf.symlink_to(tmp_path / "nowhere")
+        place = "the place that the configuration names"
+    said = f"cannot be told without the log at {place}: "
+    if state in ("empty", "root"):
+        (log,) = _site(store)["log"]
+        assert (log["path"], log["state"]) == (place, "elsewhere")
+    for command in ("topics", "timers", "usage", "find o-7", "verify", "groups", "diagnose"):
+        name, *rest = command.split()
+        done = run_cli(name, store, *rest)
+        assert said in " ".join((done.stdout + done.stderr).split()), command
+        assert done.status == (0 if name == "groups" else 2 if (name, state) == ("diagnose", "root") else 1), command
+        assert "the whole log was searched" not in done.stdout
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["loses"], [item for item in found["evidence"] if item["messages"]]) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["compaction", "timerlog", "kvStore", "rocksdbstore", "consumequeue_rocksdb"])
+def test_a_file_in_the_place_of_a_directory_is_a_finding(name: str, tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    (store / "commitlog" / "00000000000000131072.bak").rename(store / "commitlog" / f"{131072:020d}")
+    (store / name).write_text("not a directory")
+    (item,) = run_cli("verify", store, "-o", "json").document["damage"]
+    assert (item["file"], item["kind"], item["messages"]) == (name, "unreadable", 0)
+    assert run_cli("inspect", store).status == 1
+    assert any(name in sentence for sentence in run_cli("diagnose", store, "-o", "json").document["unknown"])
+
+
+def test_a_directory_in_the_place_of_the_lock_stops_a_broker_and_is_moved_by_hand(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    (store / "commitlog" / "00000000000000131072.bak").rename(store / "commitlog" / f"{131072:020d}")
+    (store / "lock").unlink(missing_ok=True)
+    (store / "lock").mkdir()
+    found = run_cli("diagnose", store, "-o", "json")  # as 4.9.3 and 5.3.3: FileNotFoundException, "Is a directory"
+    assert (found.status, found.document["starts"]) == (2, False)
+    (step,) = run_cli("repair", store, "-o", "json").document
+    assert (step["file"], "move it away" in step["why"]) == ("lock", True)
 
 
 def test_of_a_lost_volume_the_log_is_absent_and_the_offsets_say_so(tmp_path: Path) -> None:

@@ -264,3 +264,11 @@ class MountedDirectory(ReadOnlyDirectory):
             return listed
         away = [DirectoryEntry(name, 0, True, False, 0, 0) for name in self.mounts if all(entry.name != name for entry in listed)]
         return sorted([*listed, *away], key=lambda entry: entry.name)
+
+    def walk(self, relative: str = "") -> Iterator[tuple[str, DirectoryEntry]]:
+        if relative not in self.mounts:
+            yield from super().walk(relative)
+            return
+        for entry in self.entries(relative):  # what is below is another's: a mount may be any directory, even the root of the machine
+            if not entry.is_directory:
+                yield f"{relative}/{entry.name}", entry

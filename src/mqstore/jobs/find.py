@@ -26,7 +26,7 @@ from mqstore.rocketmq.get import message_rows
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
-from mqstore.rocketmq.store.log_site import lacks_of_log
+from mqstore.rocketmq.store.log_site import lacks_of_log, log_elsewhere
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.needle import Needle
@@ -70,7 +70,8 @@ def _run(
 ) -> FindReport:
     started = time.monotonic()
     pieces = every = plan(store.log, tasks=4 * runner.width)
-    how = f"the whole {'file' if store.log_only else 'log'} was searched"
+    what = "what is here of the log" if log_elsewhere(store) else f"the whole {'file' if store.log_only else 'log'}"
+    how = f"{what} was searched"
     points: tuple[int, ...] = ()
     if whole_key:
         pruned = prune(store, Selection(keys=frozenset({needle.text})))
@@ -164,7 +165,6 @@ def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
     if store.unread_queues is not None and rows:
         sentence = "`verdict` and `state` do not say whether a message is in its queue"
         found.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
-    lacks = "" if rows else lacks_of_log(store)
-    if lacks:
+    if lacks := lacks_of_log(store, expired=not rows):
         found.append(f"only what is left of the log was searched: {lacks}")
     return found

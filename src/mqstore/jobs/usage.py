@@ -6,6 +6,7 @@ pipeline.usage("/backup/broker-a/store", threads=4).rows("topic")
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
+from mqstore.rocketmq.store.log_site import lacks_of_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.usage import Group, LogFileUsage, Tally, UsageReport, UsageTask, add, usage_of_split
 
@@ -102,8 +104,15 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         },
         prefix,
         tuple(merge_adjacent(damage)),
-        (f"{unreported} further findings are not listed individually",) if unreported else (),
+        tuple(_notes(store, unreported)),
     )
+
+
+def _notes(store: RocketMQStore, unreported: int) -> Iterator[str]:
+    if unreported:
+        yield f"{unreported} further findings are not listed individually"
+    if lacks := lacks_of_log(store, expired=False):
+        yield f"only what is left of the log is counted: {lacks}"
 
 
 def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
@@ -117,7 +126,6 @@ def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
 def _tree_size(store: RocketMQStore, place: str) -> int:
     """Return the size of all files below a directory."""
     try:
-        entries = store.directory.entries(place) if store.directory.is_directory(place) else []
+        return sum(entry.size for _, entry in store.directory.walk(place)) if store.directory.is_directory(place) else 0
     except MqstoreError:
         return 0
-    return sum(_tree_size(store, f"{place}/{entry.name}") if entry.is_directory else entry.size for entry in entries)

@@ -267,8 +267,8 @@ class UsageReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the whole log is intact."""
-        return not self.damage
+        """Whether the whole log was read, and is intact."""
+        return not (self.damage or self.notes)
 
     @property
     def record_bytes(self) -> int:

@@ -16,12 +16,12 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import NotAStoreError, TargetError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.durable import DurableDirectory, remove_left_behind
 from mqstore.files.location import Location, check_parent, local_target, refuse_address, without_password
@@ -34,6 +34,7 @@ from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq import salvage as rocketmq
 from mqstore.rocketmq.format.profile import profile
+from mqstore.rocketmq.store.log_site import log_elsewhere, mounted_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.store import NOBODY, Observer
 from mqstore.table.formatting import count
@@ -198,9 +199,12 @@ def salvage(
     if wreck is not None:
         return _salvage_rabbitmq(path, wreck, request, observer)
     in_place = request.as_kind is None and not request.sent
-    store = _log_in_place(path, opened if isinstance(opened, RocketMQStore) else None) if in_place else None
-    if store is None:
-        return carve(path, request, observer)
+    store = opened if isinstance(opened, RocketMQStore) else _rocketmq(path) if in_place or path.is_dir() else None
+    elsewhere = None if store is None else log_elsewhere(store)
+    if elsewhere is not None:
+        observer.note(f"which messages are in the rest of the log {elsewhere.sentence}")
+    if store is None or not in_place or not _is_log_in_place(store):
+        return carve(path, request, observer, () if store is None else mounted_log(store.directory))
     if request.master or request.threads or request.resume:
         raise UsageError(f"{path} has its log in place: --master, --threads and --resume apply to images and nameless pieces")
     with observer.progress("salvaging", "messages") as progress:
@@ -218,17 +222,18 @@ def _wreck_of_rabbitmq(path: Path, names: Iterable[tuple[str, str]]) -> RabbitMQ
         raise
 
 
-def _log_in_place(path: Path, store: RocketMQStore | None) -> RocketMQStore | None:
-    """Return a RocketMQ store whose log is where a broker expects it, so that its queues say what became of a message; or None."""
-    if store is None:
-        if not path.is_dir() and not (path.is_file() and is_archive(path)):
-            return None
-        try:
-            store = open_rocketmq(path)
-        except (NotAStoreError, UnsupportedError):
-            return None
-    strays = any(item.kind is Kind.STRAY_FILE for item in store.findings)
-    return store if store.log.files and not strays else None
+def _rocketmq(path: Path) -> RocketMQStore | None:
+    """Return the RocketMQ store at a path; None if there is none, or only one file of its log."""
+    if not path.is_dir() and not (path.is_file() and is_archive(path)):
+        return None
+    with contextlib.suppress(NotAStoreError if path.is_file() else CannotOpenError, UnsupportedError):
+        return open_rocketmq(path)
+    return None
+
+
+def _is_log_in_place(store: RocketMQStore) -> bool:
+    """Return whether a log is where a broker expects it, so that its queues say what became of a message."""
+    return bool(store.log.files) and not any(item.kind is Kind.STRAY_FILE for item in store.findings)
 
 
 # what has files of RabbitMQ under their names
@@ -318,14 +323,20 @@ def _send_wreck(wreck: RabbitMQStore, request: SalvageRequest) -> SentReport:
 # anything else
 
 
-def carve(path: Path, request: SalvageRequest, observer: Observer = NOBODY) -> CarveReport:
-    """Search a source for messages of either broker, and write what was found; errors as for `salvage`."""
+def carve(path: Path, request: SalvageRequest, observer: Observer = NOBODY, further: Sequence[Path] = ()) -> CarveReport:
+    """Search a source for messages of either broker, and write what was found; errors as for `salvage`.
+
+    further: directories elsewhere that have a part of it.
+    """
     _check(path, request)
     started = time.monotonic()
     keep = UnpackedArchive(path) if is_archive(path) and path.is_file() else None
     if keep is not None and request.master:
         raise UsageError(f"{path} is an archive: unpack it first, tasks cannot share an unpacked copy")
-    files = search.source_files(path if keep is None else keep.store_root())
+    files = search.source_files(path if keep is None else keep.store_root(), is_store=bool(further))
+    for directory in further:
+        if not directory.is_relative_to(path):
+            files += [replace(file, name=f"{directory}/{file.name}") for file in search.source_files(directory)]
     choice = choose_runner(path, lambda: sum(file.size for file in files), threads=request.threads, master=request.master)
     with _stage(request, files) as (stage, resumable), choice.runner() as runner:
         with observer.progress("carving") as progress:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from mqstore.errors import CannotOpenError, NotAStoreError
+from mqstore.files.archive import is_archive
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.files.readonly import walk_tree
@@ -32,6 +33,7 @@ from mqstore.rabbitmq.salvage import FROM, FoundMessages
 from mqstore.rocketmq.format.log_file import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage import Piece, PlacedStretch, Stretch, assemble
 from mqstore.store import Progress
+from mqstore.table.formatting import count
 from mqstore.wreck.carving import Found, Joined, carve_range
 from mqstore.wreck.log_search import Ranges, Units, joined_units, search_logs, settle, without
 
@@ -177,13 +179,16 @@ def _unpack(raw: bytes) -> list[bytes]:
     return found
 
 
-def source_files(source: Path) -> list[SourceFile]:
-    """Return the files to search at or below a path, without the derived files of stores and of tiered storage. Raises CannotOpenError."""
+def source_files(source: Path, *, is_store: bool = False) -> list[SourceFile]:
+    """Return the files to search at or below a path, without the derived files of stores and of tiered storage. Raises CannotOpenError.
+
+    is_store: it is one, even without `commitlog`.
+    """
     if not source.is_dir():
         with Image(source) as image:
             return [SourceFile(str(source.absolute()), source.name, image.size, os.stat(source).st_mtime_ns)]
     found = []
-    is_store = (source / "commitlog").is_dir()
+    is_store = is_store or (source / "commitlog").is_dir()
     for parent, below, names in walk_tree(source):
         place = Path(parent)
         below[:] = sorted(each for each in below if not (is_store and place == source and each in DERIVED))
@@ -340,5 +345,10 @@ def _take(wreck: Wreck, file: SourceFile, found: Found, image: Image, stretches:
 def _nothing(files: Sequence[SourceFile], total: int, wreck: Wreck) -> CannotOpenError:
     where = os.path.commonpath([each.path for each in files]) if files else "it"
     unread = f"; {wreck.unreadable_bytes} bytes cannot be read" if wreck.unreadable_bytes else ""
-    searched = f"{len(files)} files, {total} bytes were searched{unread}"
+    searched = f"{count(len(files), 'file')}, {total} bytes were searched{unread}"
+    packed = next((each.name for each in files if is_archive(Path(each.path))), None)
+    if packed is not None:
+        return NotAStoreError(
+            f"no message was found, but {packed} is an archive, which is not unpacked: unpack it, or give its path ({searched})"
+        )
     return NotAStoreError(f"{where} holds no whole record of a RocketMQ log and no message of RabbitMQ ({searched})")

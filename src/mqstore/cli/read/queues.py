@@ -49,10 +49,12 @@ def _topics(out: Output, opened: RocketMQ, options: TopicsOptions) -> int:
 
     view = open_view(out, opened, options.view, options.as_version)
     view.require_queues()
+    if view.log_elsewhere is not None:
+        out.note(f"how many messages the queues have {view.log_elsewhere.sentence}")
     rows = topic_rows(view, options.topic)
     if not out.is_text:
         out.records(TOPIC_NAMES, rows)
-        return _note_damage(out, unread_files(opened, options.topic), with_offset=False)
+        return _note_damage(out, unread_files(opened, options.topic), with_offset=False) or int(view.log_elsewhere is not None)
     shown = list(rows)
     out.show((topics_table(opened.family, shown),))
     names = {row["topic"] for row in shown}
@@ -66,7 +68,7 @@ def _topics(out: Output, opened: RocketMQ, options: TopicsOptions) -> int:
         out.line(f"configured, without a consume queue: {', '.join(named)}{more}")
     elif not shown:
         out.line(no_topics_sentence(opened, view, options.topic))
-    return _note_damage(out, unread_files(opened, options.topic), with_offset=False)
+    return _note_damage(out, unread_files(opened, options.topic), with_offset=False) or int(view.log_elsewhere is not None)
 
 
 def _queues(out: Output, opened: RabbitMQ, options: TopicsOptions) -> int:
@@ -358,7 +360,7 @@ def timers(
         out.records(TIMER_NAMES, rows)
     for note in found.notes():
         out.note(note)
-    return 1 if found.unread or found.file_findings else 0
+    return 1 if found.unread or found.file_findings or found.unread_places or found.log_elsewhere else 0
 
 
 def _delayed(out: Output, place: StorePlace, state: str | None) -> int:

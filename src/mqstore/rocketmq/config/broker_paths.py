@@ -115,6 +115,8 @@ def log_paths(config: BrokerConfig, root: Path) -> tuple[ConfiguredPath, ...]:
 
 def refuse_second_log(config: BrokerConfig, root: Path) -> None:
     """Raise TargetError if a configuration says that the log of the store at a root is elsewhere: it would be written twice."""
+    if is_another_store(config, root) and not (root / "consumequeue").exists():
+        return  # a new store beside the one of the configuration
     own = os.path.realpath(root / LOG)
     for each in log_paths(config, root):
         if each.path is None or os.path.realpath(each.path) != own:
@@ -140,7 +142,7 @@ def unread_beside(root: Path) -> str | None:
         path = Path(os.path.normpath(root / name))
         if path.is_dir():
             return f"{path} is a directory"
-        if path.exists():
+        if os.path.lexists(path):
             try:
                 load(path)
             except (CannotOpenError, UsageError) as error:

@@ -294,6 +294,8 @@ class _Work:
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
+        if store.directory.is_directory("lock"):
+            self.obstacles.append(Evidence("stray-file", "lock", "it is a directory, and a broker opens it as a file: it does not start"))
         if self.database is not None and self.database.obstacle is not None:
             self.obstacles.append(self.database.obstacle)
             return None

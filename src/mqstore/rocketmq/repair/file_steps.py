@@ -22,7 +22,7 @@ _REFUSES = "it does not start"
 
 
 def file_steps(store: RocketMQStore) -> Iterator[Step]:
-    """Yield the steps for the files of the log and of all queues, and for a checkpoint that is not a file."""
+    """Yield the steps for the files of the log and of all queues, and for a checkpoint or lock that is not a file."""
     yield from _of_queue(store.directory, store.log.queue)
     sizes = {"consumequeue": store.config.consume_queue_file_size, "batchconsumequeue": store.config.batch_queue_file_size}
     for path, configured in sizes.items():
@@ -31,6 +31,8 @@ def file_steps(store: RocketMQStore) -> Iterator[Step]:
             yield from _of_queue(store.directory, mapped_file_queue.load(store.directory, f"{path}/{topic}/{queue_id}", size=size))
     if store.directory.is_directory("checkpoint"):
         yield _take_out(store.directory, "checkpoint", "a directory is in the place of the file", _REFUSES)
+    if store.directory.is_directory("lock"):  # which is locked while steps are applied
+        yield Step("take-out", "lock", 0, 0, "a directory is in the place of the file: move it away first", _REFUSES, "", ())
 
 
 def _of_queue(directory: ReadOnlyDirectory, queue: FileQueue) -> Iterator[Step]:

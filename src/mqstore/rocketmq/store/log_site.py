@@ -48,6 +48,7 @@ _LINK = "give a store that has its log in commitlog/, or a configuration whose s
 _COPY = "give that store, or for a copy of it a configuration without storePathRootDir"
 _CONFIG = "correct that file, or give the broker's configuration with --config"
 _RESTORE = "put the log there first"
+_MOUNT = "mount the disk that has the log there, or correct that line"
 _TOGETHER = "put the files of all paths into one directory first, or give a configuration that names this one path (storePathCommitLog)"
 
 
@@ -129,6 +130,12 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         left = tuple(_left_of_log(store))
         if not left:
             return None
+        own = os.path.realpath(store.directory.root / LOG) if named else ""
+        empty = [each for each in named if os.path.realpath(each.path or "") != own]
+        if empty:  # a disk that is not mounted leaves a directory without files
+            settings = " and ".join(dict.fromkeys(each.setting for each in empty))
+            why = f"{settings} names {'it' if len(empty) == 1 else 'these paths'}, where no file of the log is"
+            return LogElsewhere(", ".join(each.configured for each in empty), "elsewhere", why, _MOUNT)
         beside = not store.configured and type(store.directory) is ReadOnlyDirectory
         if beside and (unread := unread_beside(store.directory.root)) is not None:
             return LogElsewhere("the place that the configuration names", "elsewhere", f"{unread}; it may say where the log is", _CONFIG)
@@ -185,8 +192,13 @@ def _read_paths(store: StoreFiles) -> str:
     return " and ".join(map(str, log_directories(store)))
 
 
+def mounted_log(directory: ReadOnlyDirectory) -> Sequence[Path]:
+    """Return the directories elsewhere that have the log; empty if it is in the store."""
+    return directory.mounts.get(LOG, ()) if isinstance(directory, MountedDirectory) else ()
+
+
 def log_directories(store: StoreFiles) -> Sequence[Path]:
-    mounts = store.directory.mounts.get(LOG, ()) if isinstance(store.directory, MountedDirectory) else ()
+    mounts = mounted_log(store.directory)
     own = store.directory.path(store.log.queue.relative)
     return mounts or ([own] if own.is_dir() else [])
 

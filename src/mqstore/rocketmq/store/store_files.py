@@ -72,7 +72,7 @@ class StoreFiles:
         self.path = as_location(path)
         self.config = config if config is not None else BrokerConfig()
         self.configured = config is not None
-        directory = open_place(self.path)
+        directory = open_place(path)  # with the mounts of a MountedPath
         self.log_only = isinstance(directory, SingleFile)
         beside = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
         self.paths_config = beside or self.config

@@ -24,6 +24,7 @@ from mqstore.rocketmq.format.rocksdb_store import ROLL_LABEL, Timeline
 from mqstore.rocketmq.format.system_topics import REVIVE_PREFIX, TIMER_TOPIC
 from mqstore.rocketmq.format.timer_wheel import RECALLS, ROLLED, UNIT_SIZE, TimerLog, read_check
 from mqstore.rocketmq.store.databases import INDEX_PLACE
+from mqstore.rocketmq.store.log_site import LogElsewhere
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.formatting import count
 
@@ -62,10 +63,23 @@ class Timers:
         """Findings about names and sizes of the files of the timer log."""
         return self.log.queue.findings
 
+    @property
+    def unread_places(self) -> tuple[Damage, ...]:
+        """Findings about directories of timers that are not directories."""
+        return tuple(item for item in self._store.unread_directories if item.file in ("timerlog", INDEX_PLACE))
+
+    @property
+    def log_elsewhere(self) -> LogElsewhere | None:
+        """What is known of a log that is not, or not all, in the directory."""
+        return self._store.view().log_elsewhere
+
     def notes(self) -> Iterator[str]:
         """Yield what limits the answer, once the rows have been read."""
         for item in self.file_findings:
             yield f"{item.file}: {item.detail}"
+        yield from (f"{item.file}: {item.detail}" for item in self.unread_places)
+        if self.log_elsewhere is not None:
+            yield f"which messages wait in the rest of the log {self.log_elsewhere.sentence}"
         if self.unread:
             units = "pairs of the timeline" if self._store.timeline is not None else "units of the timer log"
             yield (

@@ -26,7 +26,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
-from mqstore.rocketmq.store.databases import KV_PLACE, POP_FAMILY, QUEUE_PLACES, Databases
+from mqstore.rocketmq.store.databases import INDEX_PLACE, KV_PLACE, POP_FAMILY, QUEUE_PLACES, Databases
 
 _TIERED = "config/tieredStoreMetadata.json"
 _MAPPING = "config/topicQueueMapping.json"
@@ -46,7 +46,8 @@ _DATABASES = (
 REQUIRED = ("", "commitlog")
 _QUEUES = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 _PLACES = (*_QUEUES, "index", "config")
-NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; put the directory back, or rebuild it from the log"
+_NOT_DERIVED = ("timerlog", "compaction", KV_PLACE, INDEX_PLACE, "consumequeue_rocksdb")
+_NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; put the directory back"
 _ADVICE = "it is skipped: replace it with the directory that belongs there"
 
 
@@ -56,13 +57,12 @@ def compacted_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
     for topic in directory.entries(_COMPACTED):
         if topic.is_directory and topic.name not in _WORKING:
             queues[topic.name] = sum(entry.is_directory for entry in directory.entries(f"{_COMPACTED}/{topic.name}"))
-    raw = directory.read(_POSITIONS, _LIMIT)
-    state = None
-    if raw is not None:
-        with contextlib.suppress(ValueError, RecursionError):
-            state = json.loads(raw)
+    state: object = None
+    with contextlib.suppress(CannotOpenError, ValueError, RecursionError):
+        raw = directory.read(_POSITIONS, _LIMIT)
+        state = {} if raw is None else json.loads(raw)
     positions = state.get("queueOffsetMap") if isinstance(state, dict) else None
-    if raw is not None and not isinstance(state, dict):
+    if not isinstance(state, dict):
         yield f"compaction topics: which queues were compacted is not known, {_POSITIONS} cannot be read"
     for name in positions if isinstance(positions, dict) else ():
         queues.setdefault(str(name).rpartition("_")[0], 0)
@@ -189,9 +189,10 @@ def unread_parts(directory: ReadOnlyDirectory, databases: Databases) -> list[str
 
 def unread_directories(directory: ReadOnlyDirectory) -> Iterator[Damage]:
     """Yield a finding for each place of a directory that is not read. The queues' own directories must have been listed before."""
-    for directory_path in _PLACES:
+    for directory_path in (*_PLACES, *_NOT_DERIVED):
         if directory.has_entry(directory_path) and not directory.is_directory(directory_path) and directory_path not in directory.unlisted:
-            yield Damage(directory_path, 0, 0, Kind.UNREADABLE, NOT_A_DIRECTORY)
+            advice = "" if directory_path in _NOT_DERIVED else ", or rebuild it from the log"
+            yield Damage(directory_path, 0, 0, Kind.UNREADABLE, f"{_NOT_A_DIRECTORY}{advice}")
     for directory_path in _QUEUES:
         for topic in directory.entries(directory_path):
             own = f"{directory_path}/{topic.name}"

@@ -9,12 +9,13 @@ Run by `scripts/docs`. Nothing is fetched: the pages need no other host either.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ TASKS = (
     "embed",
     "embed-queues",
 )
-FACTS = ("commands", "message-table", "findings", "versions", "limits")
+FACTS = ("message-table", "findings", "versions", "limits")
+GUIDE = Path("docs/guide/commands.md")  # a page of the site for each of its commands
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```+)([\w-]+)[^\n]*$", re.MULTILINE)
 
@@ -73,19 +75,26 @@ def main(out: Path) -> int:
     shutil.copytree(ROOT / "docs", pages)
     places = {Path("docs") / page.relative_to(pages): page.relative_to(pages) for page in pages.rglob("*.md")}
     places |= {Path(name): Path(place) for name, place in TOP.items()}
+    shown = commands()
+    at_work = by_command((ROOT / GUIDE).read_text(encoding="utf-8"), shown)
+    places |= {Path(f"{GUIDE}#{name}"): Path("commands", f"{name}.md") for name in shown}
+    (pages / "commands").mkdir()
+    (pages / "reference").mkdir()
     broken = []
     for source, place in places.items():
-        text, lost = linked((ROOT / source).read_text(encoding="utf-8"), source, places)
+        name = place.stem if "#" in source.name else ""
+        if name:
+            text = f"# `{name}`\n\n{at_work[name]}\n{shown[name]}"
+        elif source == GUIDE:
+            text = f"{at_work['']}\n{overview()}"
+        else:
+            text = (ROOT / source).read_text(encoding="utf-8")
+        text, lost = linked(text, GUIDE if name else source, places, place)
         (pages / place).write_text(_FENCE.sub(r"\1\2", text), encoding="utf-8")
         broken += [f"{source}: {target}" for target in lost]
     if broken:
         sys.stderr.write("".join(f"{each}: this link leads nowhere\n" for each in broken))
         return 1
-    (pages / "reference").mkdir()
-    (pages / "reference" / "commands").mkdir()
-    for name, text in commands().items():
-        place = "commands.md" if name == "index" else f"commands/{name}.md"
-        (pages / "reference" / place).write_text(text, encoding="utf-8")
     for package in PACKAGES:
         (pages / "reference" / f"{package}.md").write_text(api(package), encoding="utf-8")
     (out / "mkdocs.yml").write_text(yaml.safe_dump(settings(pages), sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -93,48 +102,89 @@ def main(out: Path) -> int:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(done.stderr)
-    return done.returncode
+        return done.returncode
+    found = out / "html" / "search" / "search_index.json"
+    index = search_index(json.loads(found.read_text(encoding="utf-8"))["docs"])
+    found.with_name("index.js").write_text(f"window.searchIndex = {json.dumps(index)};\n", encoding="utf-8")
+    found.unlink()
+    return 0
 
 
-def linked(text: str, source: Path, places: dict[Path, Path]) -> tuple[str, list[str]]:
-    """Return a page with its links as they are in the site, and those that lead nowhere. A link to a source file becomes its name."""
+def search_index(sections: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Return the sections of the site as its search wants them: each with its page's title, and with a rank. Tasks come first."""
+    tasks = {f"guide/{name}.html" for name in TASKS}
+    found: list[dict[str, Any]] = []
+    title = ""
+    for each in sections:
+        place = each["location"].partition("#")[0]
+        rank = 4 if place in tasks else 1.5 if place.startswith(("commands/", "guide/", "index.")) else 1
+        if place == each["location"]:
+            title = each["title"]  # of the page, with the text of all its sections; the first of them is its beginning
+        else:
+            begins = not found or found[-1]["place"] != place
+            found.append(each | {"location": place if begins else each["location"], "place": place, "page": title, "rank": rank})
+    return found
+
+
+def by_command(text: str, names: Collection[str]) -> dict[str, str]:
+    """Return what a page has on each name, by its headings of the second level, and under "" what is left of it."""
+    parts = re.split(r"^(## .*)\n", text, flags=re.MULTILINE)
+    found = {"": parts[0]}
+    for heading, body in zip(parts[1::2], parts[2::2], strict=True):
+        shown = [name for name in re.findall(r"`(\w+)`", heading) if name in names]
+        found |= dict.fromkeys(shown, body.strip() + "\n")
+        if not shown:
+            found[""] += f"{heading}\n{body}"
+    return found
+
+
+def linked(text: str, source: Path, places: dict[Path, Path], place: Path) -> tuple[str, list[str]]:
+    """Return a page with its links as they are at a place in the site, and those that lead nowhere.
+
+    A link to a source file becomes its name.
+    """
     lost: list[str] = []
 
     def one(link: re.Match[str]) -> str:
         image, label, target, anchor = link[1], link[2], link[3], link[4] or ""
-        if not target or re.match(r"[a-z]+:", target):
+        if re.match(r"[a-z]+:", target):
             return link[0]
-        found = Path(os.path.normpath(source.parent / target))
+        found = Path(os.path.normpath(source.parent / target)) if target else source
         if (ROOT / found / "README.md").is_file():
             found = found / "README.md"
+        if (own := Path(f"{found}{anchor}")) in places:
+            found, anchor = own, anchor if own == found else ""
+        elif not target:
+            return link[0]
         if found in places:
-            there = os.path.relpath(places[found], places[source].parent)
-            return f"{image}[{label}]({there}{anchor})"
+            return f"{image}[{label}]({os.path.relpath(places[found], place.parent)}{anchor})"
         if not (ROOT / found).exists():
             lost.append(target)
         elif found.parts[0] == "docs":
-            return f"{image}[{label}]({os.path.relpath(found.relative_to('docs'), places[source].parent)}{anchor})"
+            return f"{image}[{label}]({os.path.relpath(found.relative_to('docs'), place.parent)}{anchor})"
         return label if label.startswith("`") else f"{label} (`{found}`)"
 
     return _LINK.sub(one, text), lost
 
 
 def commands() -> dict[str, str]:
-    """Return a page for each command, and `index`, the list of them; from the commands themselves."""
-    listed = ["# Commands and options", "", "[Commands](../guide/commands.md) shows each at work.", "", "| command | |", "|---|---|"]
+    """Return the options and exit statuses of each command, from the commands themselves."""
     pages = {}
     for name, command in _shown():
         own = [row for each in command.params if each not in common_options(command) for row in _parameter(command, each)]
         table = ["| | |", "|---|---|", *(f"| {spelling} | {text} |" for spelling, text in own)]
         end = "\n\n".join(part if part.startswith("Exit") else f"`{part}`" for part in (command.epilog or "").split("\n\n"))
-        pages[name] = "\n".join(
-            [f"# `{name}`", "", *_help(command.help), *table, "", end, "", "At work: [commands](../../guide/commands.md)", ""]
-        )
-        listed.append(f"| [`{name}`](commands/{name}.md) | {' '.join((command.help or '').split('.')[0].split())} |")
+        pages[name] = "\n".join(["## Options", "", *table, "", end, "", "[All commands](commands.md)", ""])
+    return pages
+
+
+def overview() -> str:
+    """Return the list of the commands, and the options that all have."""
+    listed = [f"| [`{name}`](#{name}) | {' '.join((command.help or '').split('.')[0].split())} |" for name, command in _shown()]
     verify = dict(_shown())["verify"]
     shared = [f"| {spelling} | {text} |" for each in common_options(verify) for spelling, text in _parameter(verify, each)]
-    listed += ["", "## Options of every command", "", "| | |", "|---|---|", *shared]
-    return {"index": "\n".join(listed) + "\n", **pages}
+    head = ["", "| | |", "|---|---|"]
+    return "\n".join(["## Every command", *head, *listed, "", "## Options of every command", *head, *shared]) + "\n"
 
 
 def manual() -> str:
@@ -173,12 +223,6 @@ def _shown() -> Iterator[tuple[str, Any]]:
         command = group.get_command(None, name)
         if not command.hidden:
             yield name, command
-
-
-def _help(text: str | None) -> Iterator[str]:
-    for paragraph in (text or "").split("\n\n"):
-        yield " ".join(paragraph.split())
-        yield ""
 
 
 def _parameter(command: Any, parameter: Any) -> Iterator[tuple[str, str]]:
@@ -221,7 +265,7 @@ def settings(pages: Path) -> dict[str, Any]:
         first = (pages / page).read_text(encoding="utf-8").partition("\n")[0]
         return {first.removeprefix("# ").replace("`", ""): page}
 
-    left = {page.stem for page in (pages / "guide").glob("*.md")} - {*TASKS, *FACTS}
+    left = {page.stem for page in (pages / "guide").glob("*.md")} - {*TASKS, *FACTS, GUIDE.stem}
     if left:
         raise SystemExit(f"scripts/docs_site.py: give these pages of the guide a place: {', '.join(sorted(left))}")
     rooms = ("formats", "internals", "decisions")
@@ -232,7 +276,16 @@ def settings(pages: Path) -> dict[str, Any]:
         "site_name": "mqstore",
         "docs_dir": str(pages),
         "use_directory_urls": False,
-        "theme": {"name": "mkdocs", "highlightjs": False, "navigation_depth": 2, "color_mode": "auto", "user_color_mode_toggle": True},
+        "theme": {
+            "name": "mkdocs",
+            "custom_dir": str(ROOT / "scripts" / "site"),
+            "highlightjs": False,
+            "color_mode": "auto",
+            "user_color_mode_toggle": True,
+            "search_index_only": True,
+        },
+        "extra_css": ["site.css"],
+        "extra_javascript": [{"path": "site.js", "defer": True}],
         "plugins": [
             "search",
             {
@@ -269,16 +322,18 @@ def settings(pages: Path) -> dict[str, Any]:
         "nav": [
             {"mqstore": "index.md"},
             {"Tasks": [title(f"guide/{name}.md") for name in TASKS]},
+            {"Commands": [{"All commands": "guide/commands.md"}, *(title(f"commands/{name}.md") for name in commands())]},
+            {"Reference": [*(title(f"guide/{name}.md") for name in FACTS), *({name: f"reference/{name}.md"} for name in PACKAGES)]},
+            {"Formats": listed["formats"]},
             {
-                "Reference": [
-                    *(title(f"guide/{name}.md") for name in FACTS),
-                    {"Commands and options": "reference/commands.md"},
-                    *({package: f"reference/{package}.md"} for package in PACKAGES),
+                "Project": [
+                    *project,
+                    *listed["internals"],
+                    {"Changelog": "changelog.md"},
+                    {"Security": "security.md"},
+                    {"Decisions": listed["decisions"]},
                 ]
             },
-            {"Formats": listed["formats"]},
-            {"Project": [*project, *listed["internals"], {"Changelog": "changelog.md"}, {"Security": "security.md"}]},
-            {"Decisions": listed["decisions"]},
         ],
     }
 

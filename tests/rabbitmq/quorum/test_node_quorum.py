@@ -14,6 +14,7 @@ import mqstore
 from mqstore.findings import Kind
 from mqstore.stores.rabbitmq import RabbitMQ
 
+PUBLISH = b"\x68\x04\x77\x01e\x61"  # a tuple {e, Number, …} with a number below 256, as it is stored
 MIX, OLD, SNAPSHOTS = "4.3.6/a-quorum-mix-kill9", "3.10.8/a-quorum-mix-kill9", "4.3.6/c-quorum-snapshots-kill9"
 
 
@@ -66,6 +67,23 @@ def test_a_wrong_bit_in_the_middle_of_the_log_keeps_the_node_from_starting(tmp_p
     assert (document["starts"], document["loses"]) == (False, 0)
     assert "does not start" in evidence["wal-damaged"]["detail"]
     assert Kind.BAD_WAL in {item.kind for item in opened(node).verify().damage}
+
+
+def test_a_damaged_publish_does_not_hide_the_later_ones_of_its_publisher(tmp_path: Path) -> None:
+    """The number that it gave itself was believed: later ones were lower, and taken for repeats of what the queue had seen."""
+    node = quorum.unpack("4.0.5/b-quorum-long-clean", tmp_path)
+    (path,) = shared(node).glob("2F_SNAE6A*/00000001.segment")
+    raw = bytearray(path.read_bytes())
+    at = raw.index(PUBLISH)
+
+    def reported() -> int:
+        (member,) = (each for each in opened(node).quorum_queues if each.log.uid == path.parent.name)
+        return len(member.replay().messages) + len(member.departures)
+
+    before = reported()
+    raw[at + len(PUBLISH)] = 0xFE
+    path.write_bytes(raw)
+    assert reported() == before > 100
 
 
 def test_a_log_of_0_bytes_keeps_the_node_from_starting(tmp_path: Path) -> None:

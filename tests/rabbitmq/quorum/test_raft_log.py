@@ -131,6 +131,49 @@ def test_a_place_with_an_index_that_is_not_higher_voids_what_is_above_it(tmp_pat
     assert indexes(system(tmp_path).member("U")) == [(4, 1), (5, 2)]
 
 
+@pytest.mark.parametrize("stated", [0, 3, 9, 900])
+@pytest.mark.parametrize("row", range(6))
+def test_a_damaged_index_voids_no_entry_and_is_put_right_or_left_out(row: int, stated: int) -> None:
+    """Places have no checksum: one changed bit of an index voided all entries above it, or between, without a finding."""
+    raw = bytearray(segment(*((index, 4, b"\x83a%c" % index) for index in range(20, 26))))
+    raw[8 + 32 * row : 16 + 32 * row] = stated.to_bytes(8, "big")
+    found = read_segment(np.frombuffer(raw, np.uint8), "1.segment")
+    states = dict(zip(found.entries["index"].tolist(), found.entries["position"].tolist(), strict=True))
+    own = [8 + 32 * 16 + 3 * place for place in range(6)]
+    assert {index: states.get(index) for index in range(20, 26) if index != 20 + row} == {
+        index: own[index - 20] for index in range(20, 26) if index != 20 + row
+    }
+    if (row, stated) in ((0, 0), (0, 3), (0, 9), (5, 900)):  # as after a compaction of 4.3: entries before or after may be gone
+        return
+    assert [(item.kind, item.offset) for item in found.damage] == [(Kind.BAD_RAFT_SEGMENT, 8 + 32 * row)]
+    assert states.get(20 + row) == (own[row] if row < 5 else None)
+
+
+def test_entries_written_again_replace_what_is_above_them_without_a_finding() -> None:
+    for again in ([22, 23, 24], [24], [20, 21]):
+        rows = [(index, 4, b"\x83a%c" % index) for index in (20, 21, 22, 23, 24, *again)]
+        assert not read_segment(np.frombuffer(segment(*rows), np.uint8), "1.segment").damage
+    rows = [*((index, 4, b"\x83j") for index in (20, 21, 22)), (21, 5, b"\x83j")]
+    assert not read_segment(np.frombuffer(segment(*rows), np.uint8), "1.segment").damage
+
+
+def test_places_after_zeros_are_read_and_the_zeros_are_reported() -> None:
+    raw = bytearray(segment(*((index, 4, b"\x83a%c" % index) for index in range(20, 26))))
+    raw[8 + 64 : 8 + 128] = bytes(64)
+    found = read_segment(np.frombuffer(raw, np.uint8), "1.segment")
+    assert found.entries["index"].tolist() == [20, 21, 24, 25]
+    assert [item.detail for item in found.damage] == ["2 places of the segment between others are zeros."]
+
+
+def test_a_record_with_the_number_of_another_member_is_left_out_and_reported() -> None:
+    """Checksums do not cover the number: a changed bit of it made an entry of one queue that of another, in place of its own."""
+    first = [record(1, uid=b"A"), record(1, uid=b"B", number=1), record(2), record(2, number=1), record(2, entry=b"\x83a\x07", number=1)]
+    found = wal(*first, record(9, number=1), record(3, number=1), record(3))
+    both = [(found.uids[uid], index) for uid, index in zip(found.records["uid"].tolist(), found.records["index"].tolist(), strict=True)]
+    assert both == [(b"A", 1), (b"B", 1), (b"A", 2), (b"B", 2), (b"B", 2), (b"B", 3), (b"A", 3)]
+    assert [item.kind for item in found.damage] == [Kind.BAD_WAL]
+
+
 def test_an_entry_with_a_wrong_checksum_is_there_and_not_valid() -> None:
     data = bytearray(segment((4, 1, b"\x83j"), (5, 1, encode(b"text"))))
     data[-1] ^= 1

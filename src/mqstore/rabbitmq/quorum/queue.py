@@ -32,7 +32,7 @@ from mqstore.kernels.rabbitmq import raft_commands
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term
 from mqstore.rabbitmq.quorum import machine_state
-from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, MessageFacts, Noop, UserCommand, key_of, read_entry
+from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, MessageFacts, Noop, key_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Message
 from mqstore.rabbitmq.quorum.machine import LIMIT, PURGED, Machine
@@ -384,7 +384,7 @@ class Replay:
         except EtfError as error:
             self._broken(machine, entry, error.what)
             return
-        if not entry.valid and not (isinstance(command, UserCommand) and command.name in ("e", "enqueue")):
+        if not entry.valid:  # its time, its number of the publisher or its size may be wrong, and would drop other messages
             self._broken(machine, entry, "its checksum is wrong")
             return
         if command is None:

@@ -5,8 +5,9 @@ r"""Segments of Ra: older entries of one member, `quorum/<node>/<UID>/<number>.s
                    version 1: the same with a u32 offset
         the entries; the first one is directly after the places
 
-The first place whose index, term and offset are 0 ends the list: entry 0 of a log has an offset. An index that is not higher than the one
-before it replaces that entry and everything above it.
+The first place whose index, term and offset are 0 ends the list: entry 0 of a log has an offset. Places of zeros between others are damage.
+An index that is not higher than the one before it replaces that entry and everything above it. A single index that does not lie between
+its neighbours, which follow each other, is damaged: places have no checksum, and it would replace entries that are intact.
 
     >>> entry = b"\x83j"
     >>> place = struct.pack(">QQQII", 7, 1, 72, len(entry), zlib.crc32(entry))
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
+from mqstore.table.formatting import count as count_of
 
 MAGIC = b"RASG"
 HEADER = struct.Struct(">4sHH")
@@ -51,6 +53,7 @@ ENTRY = np.dtype(
     ]
 )
 MAX_FINDINGS = 100
+Longs = NDArray[np.int64]
 _MAX_SIGNED = (1 << 63) - 1
 
 
@@ -78,16 +81,26 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
     if complete < count and len(data) > HEADER.size:  # a segment that was just made has its header alone
         damage.append(Damage(file, len(data), 0, Kind.BAD_RAFT_SEGMENT, f"The file ends within its list of {count} places."))
     places = np.frombuffer(data[HEADER.size : HEADER.size + complete * shape.itemsize].tobytes(), shape)
-    unused = np.flatnonzero((places["index"] == 0) & (places["term"] == 0) & (places["offset"] == 0))
-    places = places[: int(unused[0])] if len(unused) else places
+    used = (places["index"] != 0) | (places["term"] != 0) | (places["offset"] != 0)
+    written = np.flatnonzero(used)
+    places = places[: int(written[-1]) + 1] if len(written) else places[:0]
     beyond = (places["index"] > _MAX_SIGNED) | (places["term"] > _MAX_SIGNED) | (places["offset"] > _MAX_SIGNED)
     far = np.flatnonzero(beyond).tolist()[:MAX_FINDINGS]
     damage += [_bad_place(file, shape, row, "A place of the segment has a number beyond 2^63.") for row in far]
-    rows = np.flatnonzero(~beyond)
+    blank = np.flatnonzero(~used[: len(places)]).tolist()
+    if blank:
+        detail = f"{count_of(len(blank), 'place')} of the segment between others {'is' if len(blank) == 1 else 'are'} zeros."
+        damage.append(_bad_place(file, shape, blank[0], detail))
+    rows = np.flatnonzero(~beyond & used[: len(places)])
     places = places[rows]
+    index, kept = places["index"].astype(np.int64), np.ones(len(rows), np.bool_)
+    for row, right in _wrong_indexes(index, places):
+        instead = f"by its neighbours it is {right}" if right >= 0 else "no other place confirms it"
+        damage.append(_bad_place(file, shape, int(rows[row]), f"A place of the segment states the index {int(index[row])}; {instead}."))
+        index[row], kept[row] = right, right >= 0
+    rows, places = rows[kept], places[kept]
     found = np.zeros(len(places), ENTRY)
-    for name in ("index", "term", "length"):
-        found[name] = places[name]
+    found["index"], found["term"], found["length"] = index[kept], places["term"], places["length"]
     found["position"] = places["offset"]
     found["start"] = HEADER.size + rows * shape.itemsize
     found["truncates"][1:] = found["index"][1:] <= np.maximum.accumulate(found["index"])[:-1] if len(found) > 1 else 0
@@ -103,6 +116,32 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
             why = "is damaged" if here else "is not in the file"
             damage.append(_bad_place(file, shape, int(rows[row]), f"Entry {found['index'][row]} of the log {why}."))
     return SegmentEntries(found, tuple(damage))
+
+
+def _wrong_indexes(stated: Longs, places: NDArray[np.void]) -> list[tuple[int, int]]:
+    """Return the rows whose index is damaged, each with the right index, or -1 where nothing shows it.
+
+    Entries that are written again begin with one that is the same as before, or one of another term.
+    """
+    index, last = stated.copy(), len(stated) - 1
+    found = []
+    for row in (np.flatnonzero(np.diff(stated) != 1) + 1).tolist():
+        if row < last and index[row + 1] == index[row - 1] + 2:
+            found.append((row, int(index[row - 1]) + 1))
+        elif row == 1 < last and index[2] == index[1] + 1 and index[0] >= index[1] and _is_foreign(0, 1, index, places):
+            found.append((0, int(index[1]) - 1))
+        elif row == last and index[row] <= index[row - 1] and _is_foreign(row, row - 1, index, places):
+            found.append((row, -1))
+        else:
+            continue
+        index[found[-1][0]] = found[-1][1]
+    return [(row, right) for row, right in found if right != stated[row]][:MAX_FINDINGS]
+
+
+def _is_foreign(row: int, neighbour: int, index: Longs, places: NDArray[np.void]) -> bool:
+    """Return whether a row has the term of its neighbour, and no other row has its index and its entry."""
+    same = (index == index[row]) & (places["crc"] == places["crc"][row])
+    return bool(places["term"][row] == places["term"][neighbour] and np.count_nonzero(same) == 1)
 
 
 def _bad_place(file: str, shape: np.dtype[np.void], row: int, detail: str) -> Damage:

@@ -17,6 +17,7 @@ r"""Write-ahead log of Ra, shared by all queues of a node: `quorum/<node>/<numbe
 
 Entries are returned by position; their bytes stay in the file. An incomplete or damaged last record is what a kill leaves: it is dropped,
 as the node does, and reported. After damage in the middle reading goes on at the next record of a known member whose checksum fits.
+Checksums do not cover the number of the member: a record that does not follow the others of its member, which do, is left out and reported.
 
 Format: docs/formats/rabbitmq-quorum.md, section 2.
 """
@@ -119,6 +120,10 @@ class _Walk:
                 break  # space that was reserved and never written
             at = self._after_damage(at)
         records = np.frombuffer(self.rows, RECORD) if len(self.rows) else np.zeros(0, RECORD)
+        for row in (strangers := _strangers(records))[:MAX_FINDINGS]:
+            detail = f"A record with index {records['index'][row]} is between two of its member that follow each other: it is another's."
+            self.damage.append(_damage(self.file, int(records["start"][row]), 3, Kind.BAD_WAL, detail))
+        records = np.delete(records, strangers)
         return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at)
 
     def _record(self, at: int) -> int:
@@ -244,6 +249,21 @@ class _Walk:
             return False
         self.patience -= length + 16
         return bool(zlib.adler32(view[body + 8 : end]) == checksum)
+
+
+def _strangers(records: NDArray[np.void]) -> list[int]:
+    """Return the rows that are of another member than they state: checksums do not cover the number of the member.
+
+    The records of a member before and after such a one have indexes that follow each other.
+    """
+    found: list[int] = []
+    for uid in np.unique(records["uid"]).tolist():
+        rows = np.flatnonzero(records["uid"] == uid)
+        index = records["index"][rows]
+        before, own, after = index[:-2], index[1:-1], index[2:]
+        strange = (after == before + 1) & (own != before) & (own != after) & (records["truncates"][rows[1:-1]] == 0)
+        found += rows[1:-1][strange].tolist()
+    return sorted(found)
 
 
 def _candidates(data: Bytes, low: int, high: int, highest: int) -> list[int]:

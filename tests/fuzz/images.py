@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fuzz import rabbitmq_oracle, rocketmq_oracle
+from fuzz import quorum_oracle, rabbitmq_oracle, rocketmq_oracle
 from fuzz.commands import (
     check_sentence,
     emptied,
     open_rabbitmq_engine,
     open_rocketmq_engine,
+    quorum_command,
     rabbitmq_command,
     rocketmq_command,
     run_command,
@@ -26,7 +27,14 @@ from fuzz.layout import Laid, write_tree
 
 from mqstore.errors import MqstoreError, NotAStoreError
 
-FAMILIES = ("rocketmq", "rabbitmq")
+FAMILIES = ("rocketmq", "rabbitmq", "quorum")
+ORACLES = {"rocketmq": rocketmq_oracle, "rabbitmq": rabbitmq_oracle, "quorum": quorum_oracle}
+Golden = rocketmq_oracle.Golden | rabbitmq_oracle.Golden | quorum_oracle.Golden
+
+
+def _parts(name: str, count: int, weight: int) -> dict[str, int]:
+    return {f"{name}/{number}:{count}": weight for number in range(count)}
+
 
 # golden stores and how often each is taken: the small ones, which have most features, cost a tenth of the large ones
 STORES = {
@@ -66,6 +74,25 @@ STORES = {
         "3.10.8/g1-v2-small-clean": 40,
         "3.10.8/g2-v2-large-dirty": 1,
     },
+    # the members of a case, or its streams, in as many parts: a number is part of the name
+    "quorum": {
+        **_parts("quorum/3.8.9/a-quorum-mix-kill9", 5, 4),
+        **_parts("quorum/3.10.8/a-quorum-mix-kill9", 6, 4),
+        **_parts("quorum/3.10.8/b-quorum-long-kill9", 5, 1),
+        **_parts("quorum/3.10.8/c-quorum-cursors-kill9", 5, 1),
+        **_parts("quorum/4.0.5/a-quorum-mix-kill9", 6, 4),
+        **_parts("quorum/4.0.5/b-quorum-long-clean", 5, 3),
+        **_parts("quorum/4.3.6/a-quorum-mix-kill9", 6, 4),
+        **_parts("quorum/4.3.6/b-quorum-mix-clean", 6, 4),
+        **_parts("quorum/4.3.6/c-quorum-snapshots-kill9", 5, 4),
+        **_parts("quorum/4.3.6/e-names-clean", 2, 8),
+        **_parts("quorum/4.3.6/f-quorum-snapshots-clean", 5, 2),
+        **_parts("quorum/4.3.6/g-quorum-rare-kill9", 4, 6),
+        **_parts("streams/3.10.8-clean", 7, 3),
+        **_parts("streams/4.0.5-killed", 7, 3),
+        **_parts("streams/4.3.6-killed", 7, 3),
+        **_parts("streams/4.3.6-names", 2, 3),
+    },
 }
 SWEPT = 4  # every fourth image has one change to the bytes of one file, anywhere in the store, and nothing else
 COMMAND = 3  # every third image on the average is given to a command,
@@ -95,7 +122,7 @@ class Images:
         self.family = family
         self.place = place
         self.laid: dict[str, Laid] = {}
-        self._golden: dict[str, rocketmq_oracle.Golden | rabbitmq_oracle.Golden] = {}
+        self._golden: dict[str, Golden] = {}
         (place / "out").mkdir(parents=True)
         (place / "outside").write_bytes(b"not of this store\n" * 100)
 
@@ -104,11 +131,10 @@ class Images:
             self.laid[name] = Laid(name, self.place)
         return self.laid[name]
 
-    def golden(self, name: str) -> rocketmq_oracle.Golden | rabbitmq_oracle.Golden:
+    def golden(self, name: str) -> Golden:
         if name not in self._golden:
             laid = self.store(name)
-            kind = rocketmq_oracle.Golden if self.family == "rocketmq" else rabbitmq_oracle.Golden
-            self._golden[name] = kind.of(laid.root, laid.golden)
+            self._golden[name] = ORACLES[self.family].Golden.of(laid.root, laid.golden)
         return self._golden[name]
 
     @cached_property
@@ -133,10 +159,7 @@ class Images:
         golden = self.golden(image.store)
         laid.lay(image.tree)
         try:
-            if isinstance(golden, rocketmq_oracle.Golden):
-                rocketmq_oracle.judge(golden, image.tree, laid.root)
-            else:
-                rabbitmq_oracle.judge(golden, image.tree, laid.root)
+            ORACLES[self.family].judge(golden, image.tree, laid.root)
             self._use(image, laid, golden)
         except BaseException as error:
             error.add_note(str(image))
@@ -144,14 +167,16 @@ class Images:
         finally:
             laid.lay(laid.golden)
 
-    def _use(self, image: Image, laid: Laid, golden: rocketmq_oracle.Golden | rabbitmq_oracle.Golden) -> None:
+    def _use(self, image: Image, laid: Laid, golden: Golden) -> None:
         chance, out = image.chance, self.place / "out"
         if chance.randrange(COMMAND) == 0:
             if isinstance(golden, rocketmq_oracle.Golden):
                 run_command(rocketmq_command(golden, chance, laid.root, emptied(out)))
-            else:
+            elif isinstance(golden, rabbitmq_oracle.Golden):
                 run_command(rabbitmq_command(golden, chance, laid.root, emptied(out)))
-        if chance.randrange(ENGINE) == 0:
+            else:
+                run_command(quorum_command(golden, chance, laid.root, emptied(out)))
+        if not isinstance(golden, quorum_oracle.Golden) and chance.randrange(ENGINE) == 0:
             copy = emptied(out) / "copy"
             write_tree(copy, image.tree)
             if isinstance(golden, rocketmq_oracle.Golden):
@@ -181,7 +206,7 @@ class Images:
             node = swept({"archive": File(archive.read_bytes(), 0, None)}, chance)[0]["archive"]
             assert isinstance(node, File)
             archive.write_bytes(node.data)
-        read = rocketmq_oracle.read if self.family == "rocketmq" else rabbitmq_oracle.read
+        read = ORACLES[self.family].read
         try:
             found = read(archive)[0]
         except MqstoreError as error:

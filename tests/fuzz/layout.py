@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 from pathlib import Path
 
 from fuzz.damage import File, Folder, Link, Node, Pipe, Tree, folders
-from support.golden import case_named, properties, unpack
+from support.golden import GOLDEN, case_named, properties, unpack
 
 SMALL = Path(__file__).parent / "stores"  # made by `make_stores`
 
@@ -39,6 +40,9 @@ class Laid:
             self.options = properties(SMALL / archive.name.replace("tar.xz", "properties"))
             with tarfile.open(archive) as packed:
                 packed.extractall(self.root, filter="tar")
+        elif name.startswith(("quorum/", "streams/")):
+            self.version, self.options = "", {}
+            unpack_part(name, self.root)
         else:
             case = case_named(name)
             self.version, self.options = case.version, case.properties
@@ -70,6 +74,24 @@ class Laid:
         shutil.rmtree(self.root)
         write_tree(self.root, self.golden)
         self._now = self.golden
+
+
+def unpack_part(name: str, root: Path) -> None:
+    """Unpack some members of the quorum queues of a golden case, with the files that all share, or some of its streams.
+
+    name: such as `quorum/4.3.6/e-names-clean/0:2`: every second one, from the first on.
+    """
+    kind, _, rest = name.partition("/")
+    case, _, part = rest.rpartition("/")
+    number, count = map(int, part.split(":"))
+    with tarfile.open(GOLDEN / f"rabbitmq-{kind}" / case / "data.tar.xz") as packed:
+        below = {"quorum": r"node/(quorum/[^/]+/[^/]+)(/.*)?", "streams": r"node/(stream/[^/]+)(/.*)?"}[kind]
+        found = [(match[1], member) for member in packed if (match := re.fullmatch(below, member.name))]
+        mine = sorted({place for place, member in found if member.isdir() and member.name == f"node/{place}"})
+        chosen = {*mine[number::count], *(place for place, member in found if place not in mine)}
+        for place, member in found:
+            if place in chosen:
+                packed.extract(member.replace(name=member.name.removeprefix("node/")), root, filter="tar")
 
 
 def write_tree(root: Path, tree: Tree) -> None:

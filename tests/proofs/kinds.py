@@ -254,6 +254,7 @@ KINDS: dict[str, Kind] = {
     for kind in (
         Damaged("rocketmq"),
         Damaged("rabbitmq"),
+        Damaged("quorum"),
         Crashes("rocketmq"),
         Crashes("rabbitmq"),
         RocketMQScripts(),

@@ -82,6 +82,7 @@ def test_runs_are_of_about_equal_size() -> None:
     assert list(cut([], 3)) == []
 
 
+@pytest.mark.real_sizes
 def test_a_store_of_some_hundred_mib_is_read_by_several_tasks() -> None:
     files = [16 << 20] * 12
     assert [len(part) for part in cut(files, None)] == [1] * 12

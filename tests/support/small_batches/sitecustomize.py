@@ -70,7 +70,7 @@ LOWERED = {
     "rabbitmq.store.message_store": {"ROWS_AT_ONCE": 3, "_BLOCK": 3, "_WINDOW": 101},
     "rabbitmq.store.message_table": {"_BLOCK": 3},
     "rabbitmq.store.store": {"BATCH_ROWS": 3, "BATCH_BYTES": 2003},
-    "rabbitmq.store.task_groups": {"GROUP_BYTES": 2003, "ROWS": 3},
+    "rabbitmq.store.task_groups": {"GROUP_BYTES": 2003, "LEAST_BYTES": 1009, "ROWS": 3},
     "repair.journal": {"PIECE": 1009},
     "replay.rocketmq_target": {"CHUNK": 61},
     "replay.queue_rows": {"ROWS": 3, "BYTES": 1009},

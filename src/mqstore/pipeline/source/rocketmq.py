@@ -75,7 +75,7 @@ from mqstore.pipeline.spark.source_api import (
     require_stream_sink,
     require_streams,
 )
-from mqstore.rocketmq.lookup.pruning import PointTask, prune, read_points, seen_at
+from mqstore.rocketmq.lookup.pruning import FileTask, PointTask, prune, read_files, read_points, seen_at
 from mqstore.rocketmq.scan.planned_files import files_seen, missing_file, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
@@ -223,7 +223,8 @@ class LogPart(InputPartition):
         """Return what `explain_read` sums up."""
         task = self.task
         size = {"bytes": task.split.stop - task.split.start} if isinstance(task, ReadTask) else {"records": _record_count(task)}
-        return {"store": self.path, "how": self.how, "why": self.why, "partition": "scan" if "bytes" in size else self.how, **size}
+        partition = "scan" if type(task) is ReadTask else self.how
+        return {"store": self.path, "how": self.how, "why": self.why, "partition": partition, **size}
 
     def __str__(self) -> str:
         return json.dumps(self.as_dict())
@@ -326,12 +327,15 @@ class RocketMQReader(StoreReader):
         splits = overlapping(self._plan(store), self.selection)
         pruned = prune(store, self.selection) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if pruned is None else (pruned.how, pruned.why)
-        if pruned is not None and pruned.how != "scan":
+        task_of: type[ReadTask] = ReadTask
+        if pruned is not None and pruned.unproved:
+            task_of, splits = FileTask, overlapping(self._whole_files(pruned.unproved), self.selection)
+        elif pruned is not None and pruned.how != "scan":
             splits = splits_in_files(splits, pruned.files)
         selection, strict = self._read_selection, self.options.fail_on_data_loss
         for split in splits:
             seen = files_seen(store.log, split.start, split.stop) if strict else None
-            yield LogPart(path, ReadTask(location, store.config, token, split, columns, selection, seen), how, why)
+            yield LogPart(path, task_of(location, store.config, token, split, columns, selection, seen), how, why)
             why = ""
         for points in () if pruned is None else _point_chunks(pruned):
             seen = seen_at(store, points) if strict else None
@@ -342,6 +346,12 @@ class RocketMQReader(StoreReader):
         splits = plan(store.log, tasks=TASKS, most=MAX_TASKS // len(self.paths))
         count = -(-self.options.pieces // len(self.paths))
         return splits if len(splits) >= count else plan(store.log, count=count)
+
+    def _whole_files(self, files: Sequence[QueueFile]) -> list[Split]:
+        """Return splits of one log file, or of several that follow each other, so that there are not too many."""
+        step = -(-len(files) * len(self.paths) // MAX_TASKS)
+        parts = [files[k : k + step] for k in range(0, len(files), step)]
+        return [Split(number, part[0].start, part[-1].start + part[-1].size) for number, part in enumerate(parts)]
 
     def _check_loss(self, store: RocketMQStore) -> None:
         asked = self.options.selection.from_offset
@@ -385,7 +395,11 @@ class RocketMQReader(StoreReader):
         self._check_files(partition)
         task = partition.task
         report = _raise_on_damage(partition.path) if self.options.fail_fast else None
-        batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
+        batches: Iterator[pa.RecordBatch]
+        if isinstance(task, FileTask):
+            batches = read_files(task, report=report)
+        else:
+            batches = read_split(task, report=report) if isinstance(task, ReadTask) else read_points(task, report=report)
         if self.options.fail_fast:
             batches = _raise_on_damaged_rows(batches, partition.path)
         if not self.options.fail_on_data_loss:

@@ -3,14 +3,15 @@
 A derived file may lack what the log holds: a message of a topic that was deleted and created again, a damaged entry, keys that recovery
 did not index again. So derived files are used only as far as they are proved, log file by log file:
 
-*fully indexed*: the entries of all queues ascend, and the sizes of those that point into the log file add up to all of it, up to its
-end-of-file record (or the unwritten rest of the last file). Then every record of the file has a queue entry.
+*fully indexed*: the entries of all queues ascend, and those that point into the log file follow each other without a gap, from its
+start up to its end-of-file record (or the unwritten rest of the last file). Then every record of the file has a queue entry.
 
 *keys known*: the chains of an index file are intact, its offsets ascend and are all offsets of records with queue entries. Between its
 first and last record, such a record that it mentions is found by its hashes.
 
 Fully indexed files are read record by record; a record whose keys no index file knows is read, too; all other files are
-scanned. The proof reads 20 bytes a message and 20 a key, a few hundredths of the log.
+scanned. The proof reads 20 bytes a message and 20 a key, a few hundredths of the log. For a range of a queue in a large store the
+tasks prove it, each for its own log files (`FileTask`): planning does not read the entries.
 
 Format: docs/formats/rocketmq.md, sections 4 and 5.
 """
@@ -39,8 +40,9 @@ from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.scan.planned_files import FilesSeen, files_seen, require_seen
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import MAX_BATCH_BYTES, batch_of, select
-from mqstore.rocketmq.store.split_reader import opened_view
+from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, read_split
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.verify.index_proof import check_chains
 from mqstore.table.arrow_spans import distinct, distinct_of_sorted
 from mqstore.table.columns import Selection
@@ -51,8 +53,11 @@ if TYPE_CHECKING:
 Longs = NDArray[np.int64]
 
 BLOCK = 1 << 20  # entries read at once
-MAX_ENTRIES = 32_000_000  # queue entries that a key search holds in memory: 256 MB
+MAX_ENTRIES = 8_000_000  # queue entries that planning reads for keys: some six seconds, 160 MB
 MAX_POINTS = 1_000_000  # offsets that are passed to tasks one by one
+MAX_PLANNED = 4_000_000  # queue entries that planning reads for a range of a queue: some two seconds
+SEARCH = 500  # entries that could be read while a queue is searched for those of one log file
+SEARCH_COST = 256 << 10  # bytes of a log that could be scanned meanwhile
 MAX_SHARE = 4  # at most one record in this many is read separately; beyond that a scan is faster
 
 
@@ -75,7 +80,7 @@ class QueueRange:
 class PrunedScan:
     """What has to be read. files: log files that must be scanned. how: `scan`, `queue` or `index`; why: a sentence for a person.
 
-    ranges, points: records of the other files, by queue or by physical offset (ascending).
+    ranges, points: records of the other files, by queue or by physical offset (ascending). unproved: files that tasks are to prove.
     """
 
     how: str
@@ -83,6 +88,7 @@ class PrunedScan:
     files: tuple[QueueFile, ...]
     ranges: tuple[QueueRange, ...] = ()
     points: tuple[int, ...] = ()
+    unproved: tuple[QueueFile, ...] = ()
 
     @property
     def records(self) -> int:
@@ -97,7 +103,17 @@ def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
     )
     if not by_queue and not selection.keys:
         return _scan(store, "no condition on a queue's offsets or on keys")
-    sure = fully_indexed(store)
+    requested = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
+    if by_queue and requested & {(queue.topic, queue.queue_id) for queue in store.batch_queues()}:
+        return _scan(store, "the offsets of a batch queue are not those of its messages")
+    entries = sum(queue.max_offset - queue.min_offset for queue in store.consume_queues())
+    if by_queue and entries + SEARCH * len(requested) * len(store.log.files) > MAX_PLANNED:
+        return _by_tasks(store, entries)
+    if not by_queue and not store.index_files():
+        return _scan(store, "there is no index file")
+    if not by_queue and entries > MAX_ENTRIES:
+        return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
+    sure = fully_indexed(store, _written_files(store.log))
     if not sure:
         return _scan(store, "the consume queues do not account for all records of any log file")
     return _by_queue(store, selection, sure) if by_queue else _by_index(store, selection, sure)
@@ -114,43 +130,52 @@ def _written_files(log: CommitLog) -> tuple[QueueFile, ...]:
 # what is proved
 
 
-def fully_indexed(store: RocketMQStore) -> tuple[QueueFile, ...]:
-    """Return the log files all of whose records have queue entries; none if the entries of a queue do not ascend."""
-    log = store.log
-    files = _written_files(log)
-    starts = np.array([file.start for file in files], np.int64)
-    listed = np.zeros(len(files), np.float64)
-    ends = starts.copy()
+def fully_indexed(store: StoreFiles, files: Sequence[QueueFile]) -> tuple[QueueFile, ...]:
+    """Return the log files all of whose records have queue entries; none if the entries of a queue do not ascend.
+
+    files: all of the log, or some that follow each other; of these, only the entries that point to them are read.
+    """
     if not files:
         return ()
-    for physical, sizes in _entry_blocks(store):
-        if len(physical) and (np.diff(physical) <= 0).any():
+    offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    for physical, sizes in _entry_blocks(store, files):
+        if (np.diff(physical) <= 0).any():
             return ()
-        number = np.searchsorted(starts, physical, "right") - 1
-        listed += np.bincount(number, weights=sizes, minlength=len(files))
-        last = np.flatnonzero(np.diff(np.r_[number, -1]))
-        ends[number[last]] = np.maximum(ends[number[last]], (physical + sizes)[last])
-    return tuple(
-        file
-        for k, file in enumerate(files)
-        if int(listed[k]) == int(ends[k]) - file.start and _ends_at(log, file, int(ends[k]) - file.start, last=k == len(files) - 1)
-    )
+        offsets.append(physical)
+        lengths.append(sizes.astype(np.int32))
+    physical = np.concatenate(offsets)
+    order = np.argsort(physical, kind="stable")
+    physical, ends = physical[order], (physical + np.concatenate(lengths))[order]
+    borders = np.searchsorted(physical, [*(file.start for file in files), np.iinfo(np.int64).max]).tolist()
+    log, final = store.log, _written_files(store.log)[-1]
+
+    def is_covered(file: QueueFile, low: int, high: int) -> bool:
+        joined = np.array_equal(physical[low:high], np.r_[file.start, ends[low : high - 1]]) if low < high else True
+        return joined and _ends_at(log, file, int(ends[high - 1]) - file.start if low < high else 0, last=file == final)
+
+    return tuple(file for file, low, high in zip(files, borders, borders[1:], strict=False) if is_covered(file, low, high))
 
 
-def _entry_blocks(store: RocketMQStore) -> Iterator[tuple[Longs, Longs]]:
-    """Yield (physical offsets, sizes) of all entries that point into the log, block by block and queue by queue.
+def _entry_blocks(store: StoreFiles, files: Sequence[QueueFile]) -> Iterator[tuple[Longs, Longs]]:
+    """Yield (physical offsets, sizes) of all entries that point into these files, block by block and queue by queue.
 
     A descent between two blocks of a queue is yielded as a block of two descending offsets.
     """
-    low = store.log.start
+    every = _written_files(store.log)
+    low = files[0].start
+    high = files[-1].start + files[-1].size if files[-1] != every[-1] else np.iinfo(np.int64).max
     for queue in store.all_queues():
         if queue.topic.startswith(LMQ_PREFIX):
             continue  # its records have an entry in another queue as well
+        first, end = queue.min_offset, queue.max_offset
+        if len(files) < len(every) and isinstance(queue, ConsumeQueueReader):
+            first = _first_at(queue, first, low)
+            end = _first_at(queue, first, high)
         previous = -1
-        for start in range(queue.min_offset, queue.max_offset, BLOCK):
-            entries = queue.entries(start, min(start + BLOCK, queue.max_offset))
+        for start in range(first, end, BLOCK):
+            entries = queue.entries(start, min(start + BLOCK, end))
             sizes, physical = entries["size"].astype(np.int64), entries["physical_offset"].astype(np.int64)
-            valid = (sizes > 0) & (sizes != BLANK_SIZE) & (physical >= low)
+            valid = (sizes > 0) & (sizes != BLANK_SIZE) & (physical >= low) & (physical < high)
             physical, sizes = physical[valid], sizes[valid]
             if len(physical) and physical[0] <= previous:
                 yield np.array([previous, int(physical[0])], np.int64), np.zeros(2, np.int64)
@@ -175,38 +200,45 @@ def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
 
 
 def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> PrunedScan:
-    batch = {(queue.topic, queue.queue_id) for queue in store.batch_queues()}
-    trusted = set(sure)
-    ranges: list[tuple[QueueFile, QueueRange]] = []
-    for queue in store.consume_queues():
-        if not (queue.topic in (selection.topics or ()) and queue.queue_id in (selection.queue_ids or ())):
-            continue
-        for file, low, high in _by_file(store.log, queue):
-            if file not in trusted:
-                continue
-            if not all(_points_back(store.log, queue, number) for number in (low, high - 1)):
-                trusted.discard(file)
-                continue
-            low, high = max(low, selection.from_queue_offset or 0), min(high, selection.to_queue_offset or high)
-            ranges.append((file, QueueRange(queue.topic, queue.queue_id, low, max(low, high))))
-    requested = {(topic, queue_id) for topic in selection.topics or () for queue_id in selection.queue_ids or ()}
-    if requested & batch:
-        return _scan(store, "the offsets of a batch queue are not those of its messages")
-    rest = tuple(file for file in _written_files(store.log) if file not in trusted)
-    selected = tuple(each for file, each in ranges if file in trusted and each.low < each.high)
-    scan = PrunedScan("queue", "", rest, selected)
+    found = {file: _ranges_in(store, file, selection) for file in sure}
+    rest = tuple(file for file in _written_files(store.log) if found.get(file) is None)
+    scan = PrunedScan("queue", "", rest, tuple(each for ranges in found.values() for each in ranges or ()))
     return _with_reason(store, scan, f"{scan.records} records by their entries in the consume queue")
 
 
-def _by_file(log: CommitLog, queue: ConsumeQueueReader) -> Iterator[tuple[QueueFile, int, int]]:
-    """Yield (log file, low, high): entries low..high-1 point into the file. Correct only if entries ascend."""
-    low = queue.min_offset
-    for file in log.files:
-        low = _first_at(queue, low, file.start)
+def _by_tasks(store: RocketMQStore, entries: int) -> PrunedScan:
+    """Return the reading of a range of a queue of which the tasks prove what it may leave out."""
+    queues, files = len(store.consume_queues()), _written_files(store.log)
+    if queues * SEARCH_COST > store.log.file_size:
+        return _scan(store, f"that is faster than to search {queues} queues for the entries of each log file")
+    why = f"at most: each task proves its log files by the consume queues, which planning does not read ({entries} entries), or scans them"
+    return PrunedScan("queue", why, (), unproved=files)
+
+
+def proved_ranges(store: StoreFiles, file: QueueFile, selection: Selection) -> tuple[QueueRange, ...] | None:
+    """Return the entries of the selected queues that lead to all selected records of a log file; None if it has to be scanned."""
+    return _ranges_in(store, file, selection) if fully_indexed(store, (file,)) else None
+
+
+def _ranges_in(store: StoreFiles, file: QueueFile, selection: Selection) -> tuple[QueueRange, ...] | None:
+    """Return the selected entries that point into a fully indexed log file; None if an entry leads to another message than its own."""
+    ranges = []
+    for queue in store.consume_queues():
+        if not (queue.topic in (selection.topics or ()) and queue.queue_id in (selection.queue_ids or ())):
+            continue
+        low = _first_at(queue, queue.min_offset, file.start)
         high = _first_at(queue, low, file.start + file.size)
+        if low == high:
+            continue
+        if not all(_points_back(store.log, queue, number) for number in (low, high - 1)):
+            return None
+        low, high = (
+            max(low, selection.from_queue_offset or 0),
+            high if selection.to_queue_offset is None else min(high, selection.to_queue_offset),
+        )
         if low < high:
-            yield file, low, high
-        low = high
+            ranges.append(QueueRange(queue.topic, queue.queue_id, low, high))
+    return tuple(ranges)
 
 
 def _first_at(queue: ConsumeQueueReader, low: int, physical_offset: int) -> int:
@@ -232,11 +264,8 @@ def _points_back(log: CommitLog, queue: ConsumeQueueReader, number: int) -> bool
 
 def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> PrunedScan:
     files = store.index_files()
-    if not files:
-        return _scan(store, "there is no index file")
-    if sum(queue.max_offset - queue.min_offset for queue in store.consume_queues()) > MAX_ENTRIES:
-        return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
-    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in _entry_blocks(store)]), kind="stable")
+    blocks = _entry_blocks(store, _written_files(store.log))
+    listed = np.sort(np.concatenate([_inside(physical, sure) for physical, _ in blocks]), kind="stable")
     if not len(listed):
         return _scan(store, "no record has a queue entry")
     topics = selection.topics or {queue.topic for queue in store.all_queues()}
@@ -312,6 +341,29 @@ class PointTask:
     columns: tuple[str, ...]
     selection: Selection
     seen: FilesSeen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileTask(ReadTask):
+    """Log files of which the task proves, one by one, that the entries of the selected queues lead to all selected records."""
+
+
+def read_files(task: FileTask, *, report: Callable[[Damage], None] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the selected records: of each log file those of the proved entries, or those that a scan finds. report: as for these."""
+    view = opened_view(task.store, task.config, task.token)
+    require_seen(view.log, task.seen)
+    for file in view.log.files:
+        start, stop = max(file.start, task.split.start), min(file.start + file.size, task.split.stop)
+        if start >= stop:
+            continue
+        ranges = proved_ranges(view.files, file, task.selection)
+        if ranges is None:
+            split = replace(task.split, start=start, stop=stop)
+            scan = ReadTask(task.store, task.config, task.token, split, task.columns, task.selection, task.seen)
+            yield from read_split(scan, report=report)
+        for each in ranges or ():
+            points = PointTask(task.store, task.config, task.token, each, task.columns, task.selection, task.seen)
+            yield from read_points(points, report=report)
 
 
 def seen_at(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> FilesSeen | None:

@@ -155,6 +155,11 @@ class DiskView(BaseView):
     name = "disk"
 
     @property
+    def files(self) -> StoreFiles:
+        """The files of the store."""
+        return self._files
+
+    @property
     def _all_queues(self) -> Sequence[QueueView]:
         return self._files.all_queues()
 

@@ -109,7 +109,7 @@ class DamageMap:
         """The map as a sentence."""
         if not self.extents:
             return f"{self.size:,} bytes, {self.written:,} of them written, no findings"
-        return f"{self.size:,} bytes, {self.written:,} of them written, {len(self.extents):,} findings over {self.damaged:,} bytes"
+        return f"{self.size:,} bytes, {self.written:,} of them written, {count(len(self.extents), 'finding')} over {self.damaged:,} bytes"
 
 
 def map_of(name: str, size: int, written: int, damage: Iterable[Damage]) -> DamageMap:
@@ -295,10 +295,10 @@ def columns_of(timeline: Timeline) -> ColumnsChart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar with its label. share: of the longest; note: what its label says besides, or nothing."""
+    """A bar with its label. amount: None if it is not known; share: of the longest; note: what its label says besides, or nothing."""
 
     name: str
-    amount: int
+    amount: int | None
     share: float
     messages: int = 0
     note: str = ""

@@ -25,7 +25,7 @@ from mqstore.table.formatting import zone_named, zone_names
 class Health:
     """A store's summary in a line. shutdown: empty if it is not known. messages: None if that is not known, as a part is not read.
 
-    warnings: sentences. unlisted: messages at the end of the log that no queue lists yet.
+    warnings: sentences. unlisted: messages at the end of the log that no queue lists yet. queues: whether there are any that could.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Health:
     warnings: tuple[str, ...]
     summary: RocketMQSummary | RabbitMQSummary
     unlisted: int = 0
+    queues: bool = True
 
 
 def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> Health:
@@ -64,7 +65,9 @@ def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> 
     if summary.unclean:
         warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")
     shutdown, kind = "unclean" if summary.unclean else "clean", f"RocketMQ {version_rules(summary.version).series}"
-    return Health(kind, shutdown, summary.listed, size, tuple(warnings), summary, summary.end.unqueued if summary.end.walked else 0)
+    unlisted = summary.end.unqueued if summary.end.walked else 0
+    queues = bool(summary.queues or summary.queues_unread or (summary.end.walked and not unlisted))
+    return Health(kind, shutdown, summary.listed, size, tuple(warnings), summary, unlisted, queues)
 
 
 @dataclass(frozen=True, slots=True)

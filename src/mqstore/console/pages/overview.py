@@ -117,9 +117,9 @@ def _disk(rows: list[tuple[str, int, int]], *, known: bool) -> dict[str, Any]:
 
 def _lags(groups: Sequence[ConsumerGroup]) -> list[Bar]:
     """Return bars of groups, each with the sum over its queues as on the page of groups."""
-    longest = max([1, *(group.lag for group in groups)])
+    longest = max([1, *(group.lag or 0 for group in groups)])
     notes = [f"{count(group.odd, 'offset')} outside the queues" if group.odd else "" for group in groups]
-    return [Bar(group.name, group.lag, max(0, group.lag) / longest, note=note) for group, note in zip(groups, notes, strict=True)]
+    return [Bar(group.name, group.lag, (group.lag or 0) / longest, note=note) for group, note in zip(groups, notes, strict=True)]
 
 
 ROUTES = (PageRoute("/stores/{number:int}", overview),)

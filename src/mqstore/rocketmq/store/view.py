@@ -236,14 +236,16 @@ def messages_of(view: View, queues: Sequence[QueueView]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A consumer group with its offsets. lag, in_hand, waiting, expired_unread: of its queues; odd: how many offsets are outside queues."""
+    """A consumer group with its offsets. in_hand, waiting, expired_unread: of its queues; odd: how many offsets are outside queues."""
 
     name: str
     offsets: tuple[ConsumerOffset, ...]
 
     @property
-    def lag(self) -> int:
-        return sum(each.lag or 0 for each in self.offsets)
+    def lag(self) -> int | None:
+        """The messages left in its queues, but for queues that end before its offset or are not there; None if none is left."""
+        known = [each.lag for each in self.offsets if each.lag is not None and each.lag >= 0]
+        return sum(known) if known else None
 
     @property
     def expired_unread(self) -> int:
@@ -268,4 +270,4 @@ def groups_of(offsets: Iterable[ConsumerOffset]) -> list[ConsumerGroup]:
     for each in offsets:
         by_group.setdefault(each.group, []).append(each)
     groups = [ConsumerGroup(name, tuple(mine)) for name, mine in by_group.items()]
-    return sorted(groups, key=lambda group: (-group.lag, group.name))
+    return sorted(groups, key=lambda group: (group.lag is None, -(group.lag or 0), group.name))

@@ -14,6 +14,7 @@ from mqstore.findings import Damage
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner
 from mqstore.rabbitmq.find import FOUND_COLUMNS, FoundInQueues, find, find_delayed
+from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.task_groups import QueueGroup
@@ -34,7 +35,7 @@ FINDINGS_NAMED = 20
 class FindInQueuesReport:
     """Outcome of a search. rows: hits as JSON values, up to the limit; counts: of all; runs_on, why: where it ran, and why.
 
-    damage: the store's findings, because of which messages may be missing.
+    damage: the store's findings, because of which messages may be missing; absent: sentences on parts that are not here.
     """
 
     family: ClassVar[str] = "rabbitmq"
@@ -47,11 +48,12 @@ class FindInQueuesReport:
     runs_on: str
     damage: tuple[Damage, ...]
     why: str = ""
+    absent: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether a message with the text cannot have been missed."""
-        return not self.damage and not self.counts.unreadable
+        return not self.damage and not self.counts.unreadable and not self.absent
 
     @property
     def hits(self) -> int:
@@ -72,6 +74,7 @@ class FindInQueuesReport:
         if self.counts.unreadable:
             unread = count(self.counts.unreadable, "message")
             limits.append(f"{unread} could not be searched, because their bytes are damaged or lost")
+        limits += self.absent
         if not self.hits and self.complete:
             limits.append("not found: no message in these files has it")
         elif not self.hits:
@@ -144,7 +147,8 @@ def find_in_queues(
     root, token = os.path.abspath(store.directory.root), task_groups.files_token(store) if choice.threads is None else ""
     task = _Task(root, token, store.now, store.names, QueueGroup(0, (), (), 0), Needle(text).text, body, limit or DEFAULT_LIMIT)
     with choice.runner(spark) as runner:
-        return replace(_run(store, runner, task, progress), why=choice.why)
+        report = _run(store, runner, task, progress)
+    return replace(report, why=choice.why, absent=tuple(each.sentence for each in absent_queues(store) if each.sure))
 
 
 def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress | None) -> FindInQueuesReport:

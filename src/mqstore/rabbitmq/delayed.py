@@ -11,7 +11,7 @@ of another name neither reads nor delivers what is in it.
 
 The tables are replayed as those of definitions are (`definitions.metadata`): on a node that was killed, all may be in LATEST.LOG.
 
-Format: docs/formats/rabbitmq.md, section 11.
+Format: docs/formats/rabbitmq.md, section 11.4.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from mqstore.rabbitmq.definitions.metadata import replay, table_files
 from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.format.layout import node_name
 from mqstore.rabbitmq.message.message_term import MessageTerm, message_from
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
 from mqstore.table.formatting import count
@@ -173,7 +174,7 @@ def delayed_of(store: RabbitMQStore) -> list[DelayedTable]:
 
 def delayed_sentences(store: RabbitMQStore) -> Iterator[str]:
     """Yield what a diagnosis says of them."""
-    own = store.directory.root.name.removesuffix("-mnesia")
+    own = node_name(store.directory.root)
     for table in delayed_of(store):
         if table.messages:
             yield (

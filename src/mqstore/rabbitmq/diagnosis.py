@@ -24,10 +24,10 @@ from typing import Any
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
 from mqstore.findings import Kind, Report
-from mqstore.rabbitmq.convert.broker_version import BrokerVersion, node_version
+from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
 from mqstore.rabbitmq.delayed import delayed_sentences
-from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes
+from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.examination import ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
@@ -296,7 +296,7 @@ class _Work:
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""
-        name = self.store.directory.root.name.removesuffix("-mnesia")  # the default on Windows
+        name = node_name(self.store.directory.root)
         if NODE_NAME.fullmatch(name) is None:
             return None
         known = set(cluster_nodes(self.store.directory))
@@ -446,7 +446,7 @@ class _Work:
             return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
         if old or new or other:
             directory = self.store.directory
-            if directory.root == Path(store) and directory.is_directory("msg_stores") and not self._without_metadata():
+            if directory.root == Path(store) and not self._without_metadata():
                 target = self.version.name
                 return (
                     command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
@@ -473,9 +473,10 @@ class _Work:
 
     @cached_property
     def _missing(self) -> Way | None:
-        """How to get the parts that the lists of a clean stop name, and that are not there; None if all are there."""
+        """How to get the parts that are named, by the lists of a clean stop for example, and not there; None if all are there."""
         missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_files]
         missing += [part.path for vhost in self.store.vhosts for part in vhost.missing_queues]
+        missing += [absent.path for absent in absent_queues(self.store) if absent.is_damage and absent.path is not None]
         if not missing:
             return None
         named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"

@@ -68,7 +68,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.findings import Damage, SalvageReport, Verdict
 from mqstore.kernels.rabbitmq import message_store, message_terms
-from mqstore.rabbitmq.convert.broker_version import target_version
+from mqstore.rabbitmq.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ENTRY

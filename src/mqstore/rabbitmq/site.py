@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.definitions.feature_flags import plugins_file
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
-from mqstore.rabbitmq.definitions.node_directory import MNESIA, name_of_node, node_directory
+from mqstore.rabbitmq.definitions.node_directory import name_of_node, node_directory
 from mqstore.rabbitmq.delayed import delayed_tables
-from mqstore.rabbitmq.format.layout import cluster_nodes
+from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.version import flags_of
 from mqstore.site import Part, Site, State
+from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
+from mqstore.table.columns import QUORUM as QUORUM_TYPE
+from mqstore.table.columns import STREAM as STREAM_TYPE
 from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
@@ -32,32 +36,49 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.vhost import Vhost
 
 QUORUM = "rabbit_quorum_queue"
+DELAYED = "delayed messages"
 _GIVEN = "given"
+_EVERY_NODE_HAS = {"msg_stores": "the classic queues", "quorum": "the quorum queues"}
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentQueue:
     """A vhost or queue that the definitions name, and whose files are not here. path: where they should be, relative to the store.
 
-    nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none.
+    nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none. vhost, queue:
+    None for all.
     """
 
     title: str
     path: str | None
     nodes: tuple[str, ...]
     sure: bool
+    vhost: str | None = None
+    queue: str | None = None
 
     @property
     def named_by(self) -> str:
         return "the definitions name" if self.stated else "every node has"
 
     @property
+    def queue_type(self) -> str:
+        """The type of the queues: classic, quorum or stream."""
+        return {"quorum": QUORUM_TYPE, "stream": STREAM_TYPE}.get((self.path or "").partition("/")[0], CLASSIC_TYPE)
+
+    @property
     def stated(self) -> bool:
         """Whether the node's own lists say that there were queues; without metadata nothing does."""
-        return self.path != "msg_stores"
+        return self.path not in _EVERY_NODE_HAS
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether something that was here is not here any more, or was left behind."""
+        return self.sure and self.stated and not self.nodes
 
     @property
     def known_from(self) -> str:
+        if not self.stated:
+            return "every node has one"
         return f"definitions: on {', '.join(self.nodes)}" if self.nodes else "definitions"
 
     @property
@@ -75,30 +96,34 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
     if node is None or node.root != store.directory.root:
         return []
     own = name_of_node(node)
-    vhosts = {vhost.directory: vhost for vhost in store.vhosts}
+    vhosts = {vhost_directory(vhost.name or ""): vhost for vhost in store.vhosts} | {vhost.directory: vhost for vhost in store.vhosts}
     members = {queue.name for queue in store.quorum_queues}
     absent = []
-    if not store.definitions.vhosts and not vhosts and not store.directory.is_directory("msg_stores"):
-        absent.append(AbsentQueue("the classic queues", "msg_stores", (), sure=True))
+    if not store.definitions.vhosts and not vhosts:
+        for place, title in _EVERY_NODE_HAS.items():
+            if not store.directory.is_directory(place) and (place == "msg_stores" or has_metadata(store.directory)):
+                absent.append(AbsentQueue(title, place, (), sure=True))
     for vhost in store.definitions.vhosts:
         if vhost_directory(vhost) not in vhosts:
             number = sum(queue.vhost == vhost and queue.type == CLASSIC and queue.durable for queue in store.definitions.queues)
             if not number:
                 continue  # the node makes its directory, and no message was in it
             title = f"vhost {_text(vhost)!r} ({count(number, 'classic queue')})"
-            absent.append(AbsentQueue(title, f"msg_stores/vhosts/{vhost_directory(vhost)}", (), sure=True))
+            place = f"msg_stores/vhosts/{vhost_directory(vhost)}"
+            absent.append(AbsentQueue(title, place, (), sure=True, vhost=_text(vhost)))
     for queue in store.definitions.queues:
         away = queue.nodes if own is not None and queue.nodes and own not in queue.nodes else ()
-        title = f"queue {_text(queue.name)!r} of vhost {_text(queue.vhost)!r}"
+        names = _text(queue.vhost), _text(queue.name)
+        title = f"queue {names[1]!r} of vhost {names[0]!r}"
         if not queue.durable or queue.exclusive:
             continue
         if queue.type == QUORUM:
-            if (_text(queue.vhost), _text(queue.name)) not in members:
-                absent.append(AbsentQueue(f"quorum {title}", f"quorum/{own or 'NODE'}", away, sure=True))
+            if names not in members:
+                absent.append(AbsentQueue(f"quorum {title}", f"quorum/{own or 'NODE'}", away, True, *names))
         elif queue.stream_directory is not None:
             place = f"stream/{queue.stream_directory}"
             if not store.directory.is_directory(place):
-                absent.append(AbsentQueue(f"stream {title.removeprefix('queue ')}", place, away, sure=True))
+                absent.append(AbsentQueue(f"stream {title.removeprefix('queue ')}", place, away, True, *names))
         elif (holder := vhosts.get(vhost_directory(queue.vhost))) is not None:
             absent += _without_directory(store, holder, queue, title, away)
     return absent
@@ -111,7 +136,8 @@ def _without_directory(
     if missing:
         # the messages of a store without any queue were in some
         of_version_2 = all(each.version == 2 for each in vhost.queues) if vhost.queues else len(vhost.persistent) > 0
-        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure=bool(away) or queue.version == 2 or of_version_2)
+        sure = bool(away) or queue.version == 2 or of_version_2
+        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure, _text(queue.vhost), _text(queue.name))
 
 
 def _place(vhost: Vhost, directory: str) -> str:
@@ -133,12 +159,12 @@ def _vhost_parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
         return str(store.directory.path(path))
 
     def state(path: str, missing: bool) -> State:
-        return "partly" if missing else "here" if store.directory.is_directory(path) else "absent"
+        return "absent" if not store.directory.is_directory(path) else "partly" if missing else "here"
 
     files, queues = vhost.missing_files, vhost.missing_queues
     stores, below = vhost.persistent.place, vhost.place.below("queues")
     yield Part("message store", absolute(stores), state(stores, bool(files)), _GIVEN, wanted=bool(files))
-    for file in files:
+    for file in files if store.directory.is_directory(stores) else ():
         yield Part("message file", absolute(file.path), "absent" if file.there is None else "partly", file.known_from)
     yield Part("queues", absolute(below), state(below, bool(queues)), _GIVEN, wanted=bool(queues))
     for queue in queues:
@@ -151,12 +177,17 @@ def _node_parts(store: RabbitMQStore, node: ReadOnlyDirectory | None) -> Iterato
         return
     held = "Mnesia" if any(node.has_entry(name) for name in MNESIA) else "Khepri" if store.definitions.vhosts else ""
     place = node.path("coordination") if held == "Khepri" else node.root
-    yield Part("definitions", str(place), "here" if held else "absent", held or "no Mnesia and no Khepri is in it", wanted=False)
+    if held and not store.definitions.vhosts:
+        yield Part("definitions", str(place), "partly", f"{held}, in which no vhost can be read")
+    else:
+        yield Part("definitions", str(place), "here" if held else "absent", held or "no Mnesia and no Khepri is in it", wanted=False)
     flags = flags_of(store)
     if flags is None:
         yield Part("feature flags", f"{node.root}-feature_flags", "absent", "a node writes them beside its directory", wanted=False)
     else:
         yield Part("feature flags", os.path.normpath(str(node.path(flags.path))), "here", "found")
+    if (plugins := plugins_file(node)) is not None:
+        yield Part("enabled plug-ins", os.path.normpath(str(node.path(plugins.path))), "here", "found")
     for name in ("quorum", "stream"):
         if node.is_directory(name):
             yield Part(f"{name} queues" if name == "quorum" else "streams", str(node.path(name)), "here", "found")
@@ -169,4 +200,4 @@ def _node_parts(store: RabbitMQStore, node: ReadOnlyDirectory | None) -> Iterato
         yield Part(absent.title, path, "elsewhere" if absent.nodes else "absent", absent.known_from, wanted=absent.sure)
     for table in delayed_tables(node):
         read = f"found: {count(len(table.messages), 'message')} that wait"
-        yield Part("delayed messages", str(node.path(table.file)), "partly" if table.damage else "here", read)
+        yield Part(DELAYED, str(node.path(table.file)), "partly" if table.damage else "here", read)

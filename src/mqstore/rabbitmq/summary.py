@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from mqstore.rabbitmq.definitions.document import encrypted_values
 from mqstore.rabbitmq.diagnosis import advise
 from mqstore.rabbitmq.site import site_of
 from mqstore.rabbitmq.store.listing import empty_queues, quorum_rows, stream_rows, totals, unread_parts, vhost_rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.listing import StoreTotals
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
+    from mqstore.rabbitmq.version import VersionEvidence
     from mqstore.site import Site
 
 FITS = {
@@ -75,8 +77,7 @@ class RabbitMQSummary:
     last: int | None
     unsupported: tuple[str, ...]
     findings: tuple[Damage, ...]
-    suggested_version: str | None
-    version_known_from: str
+    written_by: VersionEvidence
     advice: Advice
     site: Site
 
@@ -87,6 +88,8 @@ class RabbitMQSummary:
 
     @property
     def shutdown(self) -> str:
+        if not self.vhosts:
+            return "unknown"
         return "clean" if all(vhost.shutdown == "clean" for vhost in self.vhosts) else "unclean"
 
     @property
@@ -105,8 +108,8 @@ class RabbitMQSummary:
             "version": ", ".join(map(str, self.queue_versions)),
             "queue_versions": list(self.queue_versions),
             "fits": FITS[self.queue_versions],
-            "suggested_version": self.suggested_version,
-            "version_known_from": self.version_known_from,
+            "suggested_version": self.written_by.version,
+            "version_known_from": self.written_by.why,
             "shutdown": self.shutdown,
             "settings": {"segment_entry_count": same.pop() if len(same) == 1 else counts},
             "settings_known_from": {"segment_entry_count": "; ".join(sorted({vhost.entries_from for vhost in self.vhosts}))},
@@ -130,7 +133,6 @@ class RabbitMQSummary:
 
 def summarize(store: RabbitMQStore) -> RabbitMQSummary:
     """Summarize an open store."""
-    known = version_evidence(store)
     others = [place for place in (QUORUM, STREAM) if store.directory.is_directory(place)]
     places = [*(vhost.place.place for vhost in store.vhosts), *others]
     times = [entry.mtime_ms for place in places for _, entry in store.directory.walk(place)]
@@ -142,10 +144,9 @@ def summarize(store: RabbitMQStore) -> RabbitMQSummary:
         streams=totals(stream_rows(store)),
         first=min(times, default=None),
         last=max(times, default=None),
-        unsupported=tuple(unread_parts(store)),
+        unsupported=(*unread_parts(store), *encrypted_values(store.definitions)),
         findings=(*store.findings, *store.definitions.damage),
-        suggested_version=known.version,
-        version_known_from=known.why,
+        written_by=version_evidence(store),
         advice=advise(store),
         site=site_of(store),
     )

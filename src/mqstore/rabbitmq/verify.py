@@ -64,7 +64,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
     elif of_mac is not None:
         notes.append(f"{of_mac.sentence}; a node ignores them")
     for absent in absent_queues(store):
-        if absent.sure and absent.stated and not absent.nodes:
+        if absent.is_damage:
             damage.append(Damage(absent.path or ".", 0, 0, Kind.ABSENT_PART, absent.sentence))
         elif absent.sure:
             notes.append(absent.sentence)

@@ -1,16 +1,22 @@
 """Which version's node wrote a RabbitMQ store last, as far as its files show it, and by which of them.
 
-Nothing in `msg_stores` states the version. In order:
+Nothing in `msg_stores` states the version. The feature flags of the node do (`definitions.feature_flags`): they give a range of releases,
+and a flag of 4.x one.
 
-    feature flags of the node            a range of releases (`definitions.feature_flags`); a flag of 4.x gives one
       with clean.dot of a message store  it names index_module up to 3.13
       with queues of version 1           4.x converts them when it starts
+
+Without flags that are known, the range in which all of these agree, as far as they do:
+
     redeliver_seq_id in recovery.dets    4.3
     machine of the quorum queues         its version
+    names of files of the Raft library   8 digits up to 4.1, 16 since
+    vhosts in Khepri                     3.13 and later
+    tables without schema_version        3.11 and later: 3.10 does not start without it, 4.0 has none
+    coordination/                        3.9 and later
+    enabled_plugins                      the release that brought a plug-in
     message containers                   3.13 and later; version 1 queues with them: up to 4.2
-    other stored messages                before 3.13, or stored before an upgrade
-
-Without metadata and without a stored message the version cannot be known.
+    other stored messages                before 3.13, or stored before an upgrade: only where nothing else gives an end
 
 Format: docs/formats/rabbitmq.md, sections 7, 8.3 and 11.
 """
@@ -25,16 +31,18 @@ from typing import NamedTuple
 import numpy as np
 
 from mqstore.errors import CannotOpenError
-from mqstore.rabbitmq.convert.broker_version import versions_with_machine
+from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.broker_version import versions_with_machine
 from mqstore.rabbitmq.definitions import feature_flags
-from mqstore.rabbitmq.definitions.feature_flags import RELEASES, FlagsFile, newest_flag, order, releases
-from mqstore.rabbitmq.definitions.node_directory import node_directory
+from mqstore.rabbitmq.definitions.feature_flags import RELEASES, FlagsFile, newest_flag, order, plugins_file, releases
+from mqstore.rabbitmq.definitions.node_directory import node_directory, raft_file_names
 from mqstore.rabbitmq.format import recovery_terms
-from mqstore.rabbitmq.format.layout import mapped_bytes
+from mqstore.rabbitmq.format.layout import MNESIA, mapped_bytes
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
 LOOKED_AT = 10_000  # messages
+PLUGINS_SINCE = {"rabbitmq_stream": "3.9", "rabbitmq_stream_management": "3.9"}
 
 _CONTAINER = re.compile(rb"\x83h\x04(?:d\x00|[ws])\x02mc")  # {mc, …}: a tuple of four whose first element is that atom
 
@@ -45,6 +53,21 @@ class VersionEvidence(NamedTuple):
     version: str | None
     why: str
     oldest: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is known of the node."""
+        known = "The version of the node is not known" if self.version is None else f"Node: {self.version}"
+        return f"{known}: {self.why}"
+
+
+class _Mark(NamedTuple):
+    """What shows that a node was of oldest or later, and of newest or earlier. weak: it counts only if nothing else gives an end."""
+
+    oldest: str | None
+    newest: str | None
+    why: str
+    weak: bool = False
 
 
 def flags_of(store: RabbitMQStore) -> FlagsFile | None:
@@ -88,21 +111,66 @@ def version_evidence(store: RabbitMQStore) -> VersionEvidence:
     by_flags = _by_flags(store)
     if by_flags is not None:
         return by_flags
+    flags = flags_of(store)
+    if flags is None:
+        without = "no feature flags are beside the directory"
+    elif flags.enabled is None:
+        without = f"{flags.path} is not a list of feature flags"
+    else:
+        without = f"{flags.path} names no feature flag that is known"
+    oldest = newest = None
+    whys: list[str] = []
+    for mark in _marks(store):
+        low = mark.oldest if oldest is None or (mark.oldest is not None and order(mark.oldest) > order(oldest)) else oldest
+        high = mark.newest if newest is None or (mark.newest is not None and order(mark.newest) < order(newest)) else newest
+        agrees = low is None or high is None or order(low) <= order(high)
+        if agrees and (low, high) != (oldest, newest) and not (mark.weak and newest is not None):
+            oldest, newest = low, high
+            whys.append(mark.why)
+    if not whys:
+        return VersionEvidence(None, f"no message is stored, and {without}: nothing shows the version")
+    first = RELEASES.index(oldest or RELEASES[0])
+    version = f"{oldest} or later" if newest is None else _range(RELEASES[first : RELEASES.index(newest) + 1])
+    return VersionEvidence(version, "; ".join(whys if flags is None else (*whys, without)), oldest)
+
+
+def _marks(store: RabbitMQStore) -> Iterator[_Mark]:
+    """Yield what shows the version besides feature flags, the surest first."""
     if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
-        return VersionEvidence("4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
+        yield _Mark("4.3", "4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
     if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
-        return VersionEvidence(_range(versions_with_machine(max(machines))), f"a quorum queue has a machine of version {max(machines)}")
+        fit = versions_with_machine(max(machines))
+        yield _Mark(fit[0], fit[-1], f"a quorum queue has a machine of version {max(machines)}")
+    if (node := node_directory(store.directory)) is not None:
+        yield from _marks_of_node(store, node)
     count = 0
     for container in islice(are_containers(store), LOOKED_AT):
+        if container and any(queue.version == 1 for queue in store.queues):
+            yield _Mark("3.13", "4.2", "a stored message is a message container, and there are version 1 queues")
+        elif container:
+            yield _Mark("3.13", None, "a stored message is a message container, which 3.13 and later write")
         if container:
-            if any(queue.version == 1 for queue in store.queues):
-                return VersionEvidence("3.13 to 4.2", "a stored message is a message container, and there are version 1 queues")
-            return VersionEvidence("3.13 or later", "a stored message is a message container, which 3.13 and later write")
+            return
         count += 1
-    if not count:
-        return VersionEvidence(None, "no message is stored, and no feature flags are beside the directory: nothing shows the version")
-    oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
-    return VersionEvidence(f"{oldest} to 3.12", "no stored message that was looked at is a message container, which 3.13 and later write")
+    if count:
+        oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
+        yield _Mark(oldest, "3.12", "no stored message that was looked at is a message container, which 3.13 and later write", weak=True)
+
+
+def _marks_of_node(store: RabbitMQStore, node: ReadOnlyDirectory) -> Iterator[_Mark]:
+    names = raft_file_names(node)
+    if "long" in names:
+        yield _Mark("4.2", None, "files of coordination/ have names of 16 digits, as 4.2 and later give them")
+    elif "short" in names:
+        yield _Mark("3.9", "4.1", "files of coordination/ have names of 8 digits, as 3.9 to 4.1 give them")
+    if store.definitions.vhosts and not any(node.has_entry(name) for name in MNESIA):
+        yield _Mark("3.13", None, "the definitions are in Khepri, which 3.13 is the first to have")
+    if lacks_schema_version(store):
+        yield _Mark("3.11", None, "there is no schema_version, without which 3.10 does not start")
+    if (plugins := plugins_file(node)) is None:
+        return
+    for name in sorted((plugins.enabled or frozenset()) & PLUGINS_SINCE.keys()):
+        yield _Mark(PLUGINS_SINCE[name], None, f"{plugins.path} names {name}, which {PLUGINS_SINCE[name]} is the first to have")
 
 
 def _by_flags(store: RabbitMQStore) -> VersionEvidence | None:

@@ -143,15 +143,15 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
 def _queues_summary(summary: RabbitMQSummary) -> Parts:
     versions = " and ".join(map(str, summary.queue_versions))
     yield Headline(f"RabbitMQ store {summary.store}")
+    from mqstore.rabbitmq.site import DELAYED
     from mqstore.rabbitmq.summary import FITS
 
     fits = FITS[summary.queue_versions]
     yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else "No queue directory.")
-    known = "The version of the node is not known" if summary.suggested_version is None else f"Node: {summary.suggested_version}"
-    yield Sentence(f"{known}: {summary.version_known_from}.")
+    yield Sentence(f"{summary.written_by.sentence}.")
     if summary.shutdown == "clean":
         yield Sentence("Clean shutdown: the broker would use everything as it is.")
-    else:
+    elif summary.vhosts:
         unclean = "Unclean shutdown: the broker was killed or is still running; it reads and checks everything at startup."
         yield Sentence(unclean, Tone.CAUTION)
     if summary.first is not None:
@@ -170,7 +170,7 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
             yield Fact("queues", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {what}")
             for sentence in sums.sentences:
                 yield Fact("", f"besides, {sentence}")
-    if elsewhere := tuple(part for part in summary.site.shown if part.state != "here"):
+    if elsewhere := tuple(part for part in summary.site.shown if part.state != "here" or part.part == DELAYED):
         yield Gap()
         yield _site(Site(elsewhere), summary.store)
     for vhost in summary.vhosts:

@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.delayed import delayed_sentences
+from mqstore.rabbitmq.site import AbsentQueue, absent_queues
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rocketmq.store.log_site import log_elsewhere
 from mqstore.table.columns import QueueSelection, Selection
@@ -53,6 +56,10 @@ class Listing(Protocol):
 
     def damage(self) -> tuple[str, ...]:
         """Return sentences on what has no rows, or rows without bytes, once all batches are read; empty if all is intact."""
+        ...
+
+    def notes(self) -> Iterator[str]:
+        """Yield sentences on messages that are elsewhere, and not missing."""
         ...
 
 
@@ -98,6 +105,10 @@ class LogListing:
             sentences.append(f"which messages are in the rest of the log {elsewhere.sentence}")
         return tuple(sentences)
 
+    def notes(self) -> Iterator[str]:
+        """Yield nothing."""
+        yield from ()
+
 
 class QueueListing:
     """The messages of a RabbitMQ store, by vhost, queue, priority (high first) and position. since, until: milliseconds."""
@@ -138,7 +149,7 @@ class QueueListing:
     def nothing(self) -> str:
         """Return why there are no messages."""
         if not self._timed and self._selection == QueueSelection():
-            return "no messages: the queues of this store are empty"
+            return "no messages in what is here" if self._absent else "no messages: the queues of this store are empty"
         unknown = self._store.unknown_name(self._selection.vhosts, self._selection.queues)
         return f"no message matches: {unknown}" if unknown else "no message matches"
 
@@ -152,4 +163,24 @@ class QueueListing:
         sentences += [f"{item.file} at {item.offset}: {item.detail}" for item in damage[:_MOST]]
         if len(damage) > _MOST:
             sentences.append(f"and {len(damage) - _MOST} further findings; `mqstore verify` lists them all")
+        sentences += [each.sentence for each in self._absent if each.is_damage]
         return tuple(sentences)
+
+    @cached_property
+    def _absent(self) -> list[AbsentQueue]:
+        """The selected vhosts and queues that are not here."""
+        vhosts, queues = self._selection.vhosts, self._selection.queues
+        return [
+            each
+            for each in absent_queues(self._store)
+            if each.sure
+            and self._selection.has_type(each.queue_type)
+            and (vhosts is None or each.vhost is None or each.vhost in vhosts)
+            and (queues is None or each.queue is None or each.queue in queues)
+        ]
+
+    def notes(self) -> Iterator[str]:
+        """Yield sentences on queues that are on other nodes, and on messages that a plug-in delays."""
+        yield from (each.sentence for each in self._absent if not each.is_damage)
+        if self._selection.queues is None:
+            yield from delayed_sentences(self._store)

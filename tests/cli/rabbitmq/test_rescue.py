@@ -75,7 +75,7 @@ def test_a_queue_that_the_metadata_lacks_is_defined_by_the_name_in_its_directory
     ("words", "said"),
     [
         (["--for", "5.0"], "'5.0' is not a version of RabbitMQ"),
-        (["--for", "4.3"], "has no msg_stores/, quorum/ or stream/; give the data directory of a node"),
+        (["--for", "4.3"], "has no msg_stores/, quorum/ or stream/, and no metadata; give the data directory"),
     ],
 )
 def test_what_cannot_be_rescued_is_refused_in_a_sentence(words: list[str], said: str, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ import pytest
 from interop.rabbitmq.node import BootError, missing, new_node
 from support.golden import run_cli, unpack_node_site
 
+from mqstore.rabbitmq.erlang import disk_log
+from mqstore.rabbitmq.erlang.terms import Atom
+
 VHOSTS = "msg_stores/vhosts"
 SMALL = f"{VHOSTS}/AH3X9L7H14A7HOAMPG9MB569Z"
 
@@ -37,6 +40,73 @@ def test_what_the_definitions_name_and_is_not_here_cannot_be_told(left_behind: s
     (part,) = (part for part in run_cli("inspect", node, "-o", "json").document["site"] if part["part"] == title)
     assert (part["state"], part["known_from"]) == ("absent", "definitions")
     assert "absent-part" in {item["kind"] for item in run_cli("verify", node, "-o", "json").document["damage"]}
+
+
+def test_a_node_without_message_stores_is_opened_and_its_definitions_are_rescued(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    for place in ("msg_stores", "quorum"):
+        shutil.rmtree(node / place)
+    summary = run_cli("inspect", node, "-o", "json").document
+    assert summary["shutdown"] == "unknown"
+    assert sum(part["state"] == "absent" and part["known_from"] == "definitions" for part in summary["site"]) == 3
+    assert [row["start"] for row in run_cli("topics", node, "-o", "jsonl").rows] == ["not read"] * 13
+    listed = run_cli("messages", node)
+    assert listed.status == 1
+    assert "cannot be told without its directory quorum/rabbit@oldhost" in listed.stderr
+    assert "3 delayed messages outside the message stores" in listed.stderr
+    found = run_cli("find", node, "big", "-o", "json")
+    assert (found.status, found.document["complete"]) == (1, False)
+    assert diagnosis(node)["next"] == f"mqstore inspect {node}"
+
+    out = tmp_path / "out"
+    done = run_cli("rescue", node, "--to", out, "--for", "4.0", "-o", "json")
+    assert (done.status, len(done.document["unknown"]), done.document["defined"]["queues"]) == (1, 3, 13)
+    assert sorted(path.name for path in out.iterdir()) == ["STEPS.md", "definitions.json"]
+    steps = (out / "STEPS.md").read_text()
+    assert "Not here: what is in vhost '/' (11 classic queues)" in steps
+    assert "Put the stores in place" not in steps
+
+
+def test_of_a_schema_alone_it_is_said_that_neither_queues_nor_definitions_are_known(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    for path in node.iterdir():
+        if path.name != "schema.DAT":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    bare = node.rename(tmp_path / "copy")
+    states = {part["part"]: part["state"] for part in run_cli("inspect", bare, "-o", "json").document["site"]}
+    assert states | {"definitions": "partly", "the classic queues": "absent", "the quorum queues": "absent"} == states
+    done = run_cli("rescue", bare, "--to", tmp_path / "out", "--for", "4.0", "-o", "json").document
+    assert any("which exchanges, bindings, policies, users and empty queues there were" in sentence for sentence in done["unknown"])
+    (bare / "schema.DAT").write_bytes(b"of another program")
+    assert run_cli("inspect", bare).status == 2
+
+
+def test_an_encrypted_value_is_named_and_all_else_is_rescued(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    shutil.rmtree(node / "msg_stores")
+    key = (b"/", b"shovel", b"to-the-other")
+    value = [(b"src-uri", (Atom("encrypted"), b"wfhsBvbK"))]
+    change = ((Atom("rabbit_runtime_parameters"), key), (Atom("runtime_parameters"), key, value), Atom("write"))
+    (node / "rabbit_runtime_parameters.DCL").write_bytes(disk_log.write_log([(Atom("log_header"), Atom("dcl_log")), change]))
+    sentence = (
+        "the value of parameter 'to-the-other' of vhost '/': it is encrypted, and cannot be told without the passphrase of the old node"
+    )
+    assert sentence in run_cli("inspect", node, "-o", "json").document["unsupported"]
+    done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.0", "-o", "json").document
+    assert sentence in done["unknown"]
+    assert done["defined"]["queues"] == 13
+    assert "to-the-other" not in (tmp_path / "out" / "definitions.json").read_text()
+
+
+def test_a_message_store_that_was_moved_away_is_asked_for_before_anything_else(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    store = next((node / VHOSTS).glob("628*/msg_store_persistent"))
+    store.rename(tmp_path / "elsewhere")
+    parts = run_cli("inspect", node, "-o", "json").document["site"]
+    assert [part["state"] for part in parts if part["path"] == str(store)] == ["absent"]
+    answer = diagnosis(node)
+    assert answer["ways"][0]["why"].startswith("get what is missing before anything else: ")
+    assert any("every file of the message store is missing: get it before" in item["detail"] for item in answer["evidence"])
 
 
 def test_a_queue_whose_node_is_another_member_is_elsewhere(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from support.rabbitmq_states import unpacked, writable
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UsageError
-from mqstore.rabbitmq.convert.broker_version import node_version
+from mqstore.rabbitmq.broker_version import node_version
 from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.segment import mark

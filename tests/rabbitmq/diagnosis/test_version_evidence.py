@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -118,6 +119,30 @@ def test_without_the_flags_it_is_not_told_whether_another_release_starts(tmp_pat
     answer = diagnose(RabbitMQStore(node), "4.0")
     assert answer.starts
     assert any("cannot be told without the file <node>-feature_flags" in each for each in answer.unknown)
+
+
+def test_without_flags_the_other_marks_of_a_node_give_a_range_that_rescue_says_too(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    for place in ("msg_stores", "quorum"):
+        shutil.rmtree(node / place)
+    flags = tmp_path / "rabbit@oldhost-feature_flags"
+    flags.write_text("[from_the_future].\n")
+    shown = version_evidence(mqstore.open(node))
+    assert (shown.version, shown.oldest) == ("3.9 to 4.1", "3.9")
+    assert shown.why.endswith("../rabbit@oldhost-feature_flags names no feature flag that is known")
+    flags.unlink()
+    (node / "schema_version").unlink()
+    (tmp_path / "enabled_plugins").write_text("[rabbitmq_management,rabbitmq_stream].\n")
+    assert version_evidence(mqstore.open(node)).version == "3.11 to 4.1"
+    shutil.rmtree(node / "coordination")
+    (node / "schema_version").write_text("[].\n")
+    shown = version_evidence(mqstore.open(node))
+    assert (shown.version, shown.why) == ("3.9 or later", "../enabled_plugins names rabbitmq_stream, which 3.9 is the first to have")
+    rescued = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.0", "-o", "json").document
+    assert (rescued["suggested_version"], rescued["version_known_from"]) == (shown.version, shown.why)
+    assert f"The old node: {shown.version} ({shown.why})." in (tmp_path / "out" / "STEPS.md").read_text()
+    (tmp_path / "enabled_plugins").unlink()
+    assert version_evidence(mqstore.open(node)).version is None
 
 
 def test_a_copy_under_another_name_has_the_flags_of_its_node(tmp_path: Path) -> None:

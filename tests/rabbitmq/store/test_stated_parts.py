@@ -70,6 +70,7 @@ def test_a_message_file_that_is_shorter_than_stated_is_named(tmp_path: Path) -> 
 def test_after_an_unclean_stop_old_lists_say_nothing(tmp_path: Path) -> None:
     node = unpack_node_site("missing-rdq", tmp_path)
     (node / ROOT / "msg_store_persistent" / "clean.dot").unlink()
+    (node / ROOT / "msg_store_persistent" / "1.rdq").touch()
     assert not _parts(node)
 
 

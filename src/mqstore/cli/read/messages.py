@@ -40,7 +40,7 @@ def messages(out: Output, store: Store, options: MessagesOptions) -> int:
         names = listing.columns(body)
         out.batches(names, listing.batches(names), body)
     damage = listing.damage()
-    for sentence in damage:
+    for sentence in (*damage, *listing.notes()):
         out.note(sentence)
     return 1 if damage else 0
 

@@ -91,7 +91,7 @@ def _queues(out: Output, opened: RabbitMQ, options: TopicsOptions) -> int:
         out.line(filtered if options.vhost or options.queue else "no queues: this store has no queue directory")
         return _note_damage(out, damage)
     vhosts, others = len({row["vhost"] for row in shown}), sum(row["start"] == NOT_READ for row in shown)
-    more = f"; {count(others, 'queue')} of other types, not read" if others else ""
+    more = f"; {count(others, 'queue')} not read" if others else ""
     out.line(f"{count(vhosts, 'vhost')}, {count(sums.queues, 'queue')}, {count(sums.messages, 'message')}{more}", style="bold")
     for sentence in sums.sentences:
         out.line(f"{sentence}.")

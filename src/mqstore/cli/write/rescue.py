@@ -94,9 +94,12 @@ def _print(out: Output, report: RescueReport) -> None:
     kinds = [f"{len(rows[kind]):,} {kind}" for kind in ("vhosts", "queues", "exchanges", "bindings", "policies")]
     out.line(f"Rescued for RabbitMQ {report.version}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions: {', '.join(kinds)}.")
+    out.line(f"Old node: {report.written_by.version or 'its version is not known'}: {report.written_by.why}.")
     if sent := sum(report.replayed.values()):
         out.line(f"{count(sent, 'message')} of quorum queues and streams: STEPS.md sends them to the new node with `mqstore replay`.")
     _print_left_out(out, report)
+    for sentence in out.first(report.untold, SHOWN):
+        out.line(f"Not known: {sentence}.")
     for name in out.first(report.others, SHOWN):
         out.line(f"Not carried over: {name}.")
     for plugin, names in report.plugins.items():

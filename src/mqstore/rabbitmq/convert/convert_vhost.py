@@ -33,7 +33,7 @@ from mqstore.files.durable import DurableDirectory, NewDirectory
 from mqstore.files.durable_file import SECRET
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
+from mqstore.rabbitmq.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_messages import CopiedFiles, copy_store, rewrite_store
 from mqstore.rabbitmq.convert.convert_queue import (
     LOST,
@@ -180,8 +180,8 @@ def convert(
     head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
     version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
     file, as configured on the node that will read them. beside: called with the reports of the queues, it returns further files of the
-    new directory by name. link: hard links to the message files instead of copies; the old store must not
-    be used afterwards. run: runs the tasks, one per queue (default: threads of this process). progress: called with (queues done,
+    new directory by name; for these it is made even without a vhost. link: hard links to the message files instead of copies; the old store
+    must not be used afterwards. run: runs the tasks, one per queue (default: threads of this process). progress: called with (queues done,
     total).
 
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
@@ -201,7 +201,7 @@ def convert(
     places = find_vhosts(directory)
     if not places and directory.is_directory("commitlog"):
         raise UnsupportedError(f"{store} is a RocketMQ store; queues with versions are those of RabbitMQ")
-    if not places:
+    if not (places or beside):
         raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
     chosen = None if queues is None else set(queues)
     options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)

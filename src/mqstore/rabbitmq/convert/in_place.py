@@ -30,13 +30,13 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.regular_file import open_regular_file
 from mqstore.findings import Damage
-from mqstore.rabbitmq.convert.broker_version import target_version
+from mqstore.rabbitmq.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import ConvertReport, convert
 from mqstore.rabbitmq.convert.rescue import StoppedNode, queue_names, steps_in_place
 from mqstore.rabbitmq.definitions.document import queue_type
+from mqstore.rabbitmq.definitions.feature_flags import flags_file, newest_flag, order, since
 from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, file_names, read_definitions, replay
 from mqstore.rabbitmq.erlang import dets
@@ -49,15 +49,6 @@ OTHERWISE = "leave out --in-place: the new node then gets the definitions first"
 _SHAPES = {"vhost": 4, "amqqueue": 21, "internal_user": 6}
 _WRITTEN_AS = {"vhost": "vhosts", "amqqueue": "queues", "internal_user": "users"}
 _NODE = re.compile(rb"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
-_NEWER = re.compile(rb"\bmessage_containers\b|\bkhepri_db\b|'?rabbitmq_4\.")
-_ATOM = re.compile(rb"[a-z][a-z0-9_]{3,}")
-# one of these is enabled on every node that 3.10 to 3.12 set up
-_SINCE_3_10 = frozenset(
-    {
-        b"classic_mirrored_queue_version", b"feature_flags_v2", b"direct_exchange_routing_v2", b"listener_records_in_ets",
-        b"restart_streams", b"tracking_records_in_ets", b"classic_queue_type_delivery_support", b"stream_single_active_consumer",
-    }
-)  # fmt: skip
 _FLAGS = "feature_flags"
 
 
@@ -167,8 +158,11 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
         raise _refuse("this one has its metadata in Khepri")
     if not directory.is_directory("coordination"):
         raise _refuse("this one has no coordination/, so it is one of 3.8")
-    _check_flags(_flag_files(Path(str(directory.root))))
-    for path in find_vhosts(directory):
+    _check_flags(directory)
+    vhosts = find_vhosts(directory)
+    if not vhosts:
+        raise _refuse("this one has no vhost in msg_stores/")
+    for path in vhosts:
         noted = read_terms(dets.read_objects(_read(directory, f"{path}/recovery.dets") or b""))
         if any(terms.next_seq is None for terms in noted.values()):
             raise _refuse(f"{path}/recovery.dets is as 3.8 and 3.9 write it")
@@ -192,15 +186,16 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     return nodes[0].decode("ascii")
 
 
-def _check_flags(files: Sequence[Path]) -> None:
+def _check_flags(directory: ReadOnlyDirectory) -> None:
     """Refuse the feature flags of older and newer nodes. A file that is damaged says nothing."""
-    for file in files:
-        content = _small(file)
-        if _NEWER.search(content) is not None:
-            raise _refuse(f"{file} has flags of 3.13 or newer")
-        enabled = frozenset(_ATOM.findall(content))
-        if b"quorum_queue" in enabled and not enabled & _SINCE_3_10:
-            raise _refuse(f"{file} has no flag of 3.10 or newer, so it is of 3.8 or 3.9, or not all of its flags were enabled")
+    flags = flags_file(directory)
+    newest = None if flags is None or flags.enabled is None else newest_flag(flags.enabled)
+    if flags is None or newest is None:
+        return
+    if order(since(newest)) >= order("3.13"):
+        raise _refuse(f"{flags.path} has flags of 3.13 or newer, {newest}")
+    if order(since(newest)) < order("3.10"):
+        raise _refuse(f"{flags.path} has no flag of 3.10 or newer, so it is of 3.8 or 3.9, or not all of its flags were enabled")
 
 
 def _check_schema(directory: ReadOnlyDirectory) -> None:
@@ -223,11 +218,3 @@ def _read(directory: ReadOnlyDirectory, name: str) -> bytes | None:
         return directory.read(name, MAX_FILE_BYTES)
     except CannotOpenError as error:
         raise _refuse(f"{name} cannot be read ({error})") from None
-
-
-def _small(file: Path) -> bytes:
-    try:
-        with open_regular_file(file) as content:
-            return content.read(1 << 20)
-    except OSError:
-        return b""

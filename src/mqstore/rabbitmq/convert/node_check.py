@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 
 from mqstore.errors import CannotOpenError, NotAStoreError, UsageError
 from mqstore.files.regular_file import open_regular_file, why_unreadable
-from mqstore.rabbitmq.convert.broker_version import target_version
+from mqstore.rabbitmq.broker_version import target_version
 
 USER, PASSWORD = "MQSTORE_MANAGEMENT_USER", "MQSTORE_MANAGEMENT_PASSWORD"
 TIMEOUT = 30.0

@@ -1,6 +1,6 @@
 """From a dead node's data directory to all that a new node of another version needs: stores, definitions, and the steps in a safe order.
 
-    OUT/msg_stores/         the classic queues, converted for the version
+    OUT/msg_stores/         the classic queues, converted for the version; not without those of the old node
     OUT/definitions.json    vhosts, exchanges, queues, bindings, policies, parameters, for `rabbitmqctl import_definitions`; for its owner
                             only: users have password hashes, and parameters may have URLs with passwords
     OUT/definitions-plugins.json    what only a node with certain plug-ins imports, if there is any; STEPS.md names them
@@ -40,15 +40,17 @@ from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.files.locking import can_tell, writers
 from mqstore.files.readonly import walk_tree
 from mqstore.findings import Damage, Verdict
-from mqstore.rabbitmq.convert.broker_version import BrokerVersion, target_version
+from mqstore.rabbitmq.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
-from mqstore.rabbitmq.definitions.document import definitions_document, split_plugins
+from mqstore.rabbitmq.definitions.document import definitions_document, encrypted_values, split_plugins
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.delayed import PLUGIN, delayed_tables
-from mqstore.rabbitmq.format.layout import has_other_queues
+from mqstore.rabbitmq.format.layout import is_node
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
+from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.version import VersionEvidence, version_evidence
 from mqstore.table.columns import CLASSIC, QUORUM, STREAM
 
 # what 3.12 and newer ignore, and 4.x refuses in a policy
@@ -60,6 +62,10 @@ _OLD_POLICIES = frozenset(
     }
 )  # fmt: skip
 OF_PLUGINS = "definitions-plugins.json"
+WITHOUT_METADATA = (
+    "which exchanges, bindings, policies, users and empty queues there were: that cannot be told without the node's metadata, its *.DCD, "
+    "*.DCL and *.LOG or coordination/"
+)
 _POLICY_COMPONENTS = ("operator_policy",)
 
 
@@ -68,8 +74,8 @@ class RescueReport:
     """The result. converted: of the stores; added: queues that only their directories name; unknown: directories to which no definition
     leads, which a node deletes with their messages; others: queues that are not carried over; dropped: what was left out of the
     definitions; notes: what could not be determined. replayed: messages of quorum queues and streams to send, by vhost and name. plugins:
-    what
-    each plug-in is needed for; delayed: messages that the plug-in for delayed messages holds, by the name of the node.
+    what each plug-in is needed for; delayed: messages that the plug-in for delayed messages holds, by the name of the node. untold: what
+    cannot be told without parts that are not here; lacking: whether any of them was here, or must have been. written_by: the old node.
     """
 
     to: str
@@ -85,6 +91,9 @@ class RescueReport:
     replayed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     delayed: Mapping[str, int] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
+    lacking: bool = False
+    written_by: VersionEvidence = field(default=VersionEvidence(None, "nothing was looked at"))
 
     @property
     def deleted(self) -> int:
@@ -93,7 +102,7 @@ class RescueReport:
 
     @property
     def ok(self) -> bool:
-        return self.converted.ok and not self.deleted and not self.damage
+        return self.converted.ok and not self.deleted and not self.damage and not self.lacking
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -110,6 +119,9 @@ class RescueReport:
             "left_out_of_definitions": list(self.dropped),
             "needs_plugins": {plugin: list(names) for plugin, names in self.plugins.items()},
             "delayed_messages": sum(self.delayed.values()),
+            "unknown": list(self.untold),
+            "suggested_version": self.written_by.version,
+            "version_known_from": self.written_by.why,
             "converted": self.converted.as_dict(),
             "damage": [item.as_dict() for item in self.damage],
             "notes": list(self.notes),
@@ -133,17 +145,24 @@ def rescue(
     stopped = StoppedNode(Path(data))
     definitions = read_definitions(stopped.directory)
     made: list[_Prepared] = []
-    replayed = messages_to_replay(RabbitMQStore(Path(data)))
+    store = RabbitMQStore(Path(data))
+    replayed = messages_to_replay(store)
+    absent = [each for each in absent_queues(store) if each.sure]
+    untold = tuple(each.sentence for each in absent)
+    written_by = version_evidence(store)
+    if not definitions.vhosts:
+        untold = (*untold, WITHOUT_METADATA)
+    untold = (*untold, *encrypted_values(definitions))
     delayed = {table.node: len(table.messages) for table in delayed_tables(stopped.directory) if table.messages}
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
         stopped.check()
-        prepared = _prepare(definitions, queues, broker, users, replayed)
+        prepared = _prepare(definitions, queues, broker, users)
         made.append(prepared)
-        sending = replay_steps(Path(data), Path(to), replayed)
+        sending = replay_steps(Path(data), Path(to), replayed, 6 if store.vhosts else 3)
         text = steps(
             broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, sending, users=users,
-            plugins=prepared.plugins, delayed=delayed,
+            plugins=prepared.plugins, delayed=delayed, untold=untold, written_by=written_by, stores=bool(store.vhosts),
         )  # fmt: skip
         files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
         return files | {OF_PLUGINS: _json(prepared.of_plugins)} if prepared.plugins else files
@@ -164,6 +183,9 @@ def rescue(
         replayed,
         last.plugins,
         delayed,
+        untold,
+        any(not each.nodes for each in absent),
+        written_by,
     )
 
 
@@ -205,15 +227,9 @@ class _Prepared:
     plugins: Mapping[str, tuple[str, ...]]
 
 
-def _prepare(
-    definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool, replayed: Mapping[tuple[str, str], int]
-) -> _Prepared:
+def _prepare(definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool) -> _Prepared:
     document = definitions_document(definitions, users=users)
-    others = [
-        queue
-        for queue in document["queues"]
-        if queue["type"] != CLASSIC and (queue["type"] not in (QUORUM, STREAM) or (queue["vhost"], queue["name"]) not in replayed)
-    ]
+    others = [queue for queue in document["queues"] if queue["type"] not in (CLASSIC, QUORUM, STREAM)]
     left = {(queue["vhost"], queue["name"]) for queue in others}
     document["queues"] = [queue for queue in document["queues"] if (queue["vhost"], queue["name"]) not in left]
     document["bindings"] = [
@@ -307,8 +323,9 @@ class StoppedNode:
         if not data.is_dir():
             raise UsageError(f"{data} is not a directory; give the data directory of a node, which has msg_stores/ and its metadata")
         self.directory = ConfinedDirectory(data)
-        if not (self.directory.is_directory("msg_stores") or has_other_queues(self.directory)):
-            raise NotAStoreError(f"{data} has no msg_stores/, quorum/ or stream/; give the data directory of a node, not one of its parts")
+        if not is_node(self.directory):
+            has = "no msg_stores/, quorum/ or stream/, and no metadata"
+            raise NotAStoreError(f"{data} has {has}; give the data directory of a node, not one of its parts")
         self._data = data
         self.notes: tuple[str, ...] = ()
         if not can_tell(data):
@@ -398,8 +415,11 @@ def steps(
     users: bool,
     plugins: Mapping[str, tuple[str, ...]],
     delayed: Mapping[str, int],
+    untold: Sequence[str],
+    written_by: VersionEvidence,
+    stores: bool,
 ) -> str:
-    """Return the text. document: the definitions; queues: those converted; the others: as in `RescueReport`.
+    """Return the text. document: the definitions; queues: those converted; stores: whether there are any; the others: as in `RescueReport`.
 
     sending: from `replay_steps`.
     """
@@ -412,6 +432,10 @@ def steps(
         f"{total:,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root, in one bash, on",
         "the machine of the new node, in this order: a node deletes the messages of every queue that it does not know when it starts.",
         "",
+        f"The old node: {written_by.version or 'its version is not known'} ({written_by.why}).",
+        "",
+        *(f"* Not here: {sentence}." for sentence in untold),
+        *(("Get that first if it still exists, and run `mqstore rescue` again.", "") if untold else ()),
         f"1. Install RabbitMQ {version}. The node must be new, without queues, vhosts and messages.",
         "",
         "       systemctl start rabbitmq-server",
@@ -441,24 +465,10 @@ def steps(
         "   Do not go on if a queue is missing. If the plug-in rabbitmq_management is enabled, this names every definition that is:",
         "",
         f"       mqstore rescue {out} --check http://USER:PASSWORD@localhost:15672",
-        "",
-        "3. Find the data directory, then stop the node:",
-        "",
-        "       DATA=$(rabbitmq-diagnostics -q status | sed -n 's/^Node data directory: //p'); echo \"$DATA\"",
-        "       systemctl stop rabbitmq-server",
-        "",
-        "4. Put the stores in place:",
-        "",
-        '       mv "$DATA/msg_stores" "$DATA.msg_stores.empty"',
-        f'       cp -a {out}/msg_stores "$DATA/msg_stores"',
-        '       chown -R --reference="$DATA" "$DATA/msg_stores"',
-        "",
-        "5. Start the node, and compare the numbers with the table below before anything consumes:",
-        "",
-        "       systemctl start rabbitmq-server",
     ]
-    lines += list_commands(vhost["name"] for vhost in document["vhosts"])
-    lines += ["", *message_table(counts), *sending]
+    if stores:
+        lines += _stores_in_place(out, document, counts)
+    lines += sending
     lines += ["", "## Not in the new node", ""]
     lines += [f"* {name}: such queues are not carried over." for name in others]
     lines += [
@@ -479,15 +489,39 @@ def steps(
     return "\n".join(lines)
 
 
-def replay_steps(data: Path, to: Path, replayed: Counts) -> list[str]:
-    """Return the lines that send the messages of quorum queues and streams; none if there are none."""
+def _stores_in_place(out: str, document: dict[str, Any], counts: Counts) -> list[str]:
+    """Return the lines that bring the converted stores into the new node."""
+    return [
+        "",
+        "3. Find the data directory, then stop the node:",
+        "",
+        "       DATA=$(rabbitmq-diagnostics -q status | sed -n 's/^Node data directory: //p'); echo \"$DATA\"",
+        "       systemctl stop rabbitmq-server",
+        "",
+        "4. Put the stores in place:",
+        "",
+        '       mv "$DATA/msg_stores" "$DATA.msg_stores.empty"',
+        f'       cp -a {out}/msg_stores "$DATA/msg_stores"',
+        '       chown -R --reference="$DATA" "$DATA/msg_stores"',
+        "",
+        "5. Start the node, and compare the numbers with the table below before anything consumes:",
+        "",
+        "       systemctl start rabbitmq-server",
+        *list_commands(vhost["name"] for vhost in document["vhosts"]),
+        "",
+        *message_table(counts),
+    ]
+
+
+def replay_steps(data: Path, to: Path, replayed: Counts, step: int) -> list[str]:
+    """Return the lines that send the messages of quorum queues and streams; none if there are none. step: its number."""
     if not any(replayed.values()):
         return []
     lines = [
         "",
-        "6. Send the messages of the quorum queues and streams out of the old directory, in their order. A line that was interrupted goes",
-        "   on where it ended if it is run again. Give the name and password of a user who may write to the vhost. In a new stream offsets",
-        "   begin at 0, and what consumers stored is not carried over: `mqstore topics -o json` with the old directory lists it.",
+        f"{step}. Send the messages of the quorum queues and streams out of the old directory, in their order. A line that was interrupted",
+        "   goes on where it ended if it is run again. Give the name and password of a user who may write to the vhost. In a new stream",
+        "   offsets begin at 0, and what consumers stored is not carried over: `mqstore topics -o json` with the old directory lists it.",
         "   The limits of a stream, x-max-length-bytes and x-max-age, apply to what is sent, whose age begins now.",
         "",
     ]

@@ -96,15 +96,17 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
         "policies": [
             {"vhost": _text(each.vhost), "name": _text(each.name), **_value(each.value)}
             for each in definitions.parameters
-            if each.component == POLICIES and isinstance(_value(each.value), dict)
+            if each.component == POLICIES and isinstance(_value(each.value), dict) and not is_encrypted(each.value)
         ],
         "parameters": [
             {"vhost": _text(each.vhost), "component": _text(each.component), "name": _text(each.name), "value": _value(each.value)}
             for each in definitions.parameters
-            if each.component and each.component not in (POLICIES, _IN_PROGRESS)
+            if each.component and each.component not in (POLICIES, _IN_PROGRESS) and not is_encrypted(each.value)
         ],
         "global_parameters": [
-            {"name": _text(each.name), "value": _value(each.value)} for each in definitions.parameters if _is_global(each)
+            {"name": _text(each.name), "value": _value(each.value)}
+            for each in definitions.parameters
+            if _is_global(each) and not is_encrypted(each.value)
         ],
     }  # fmt: skip
     if users:
@@ -129,6 +131,22 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
             if each.exchange is not None
         ]
     return document
+
+
+def is_encrypted(term: Term) -> bool:
+    """Return whether a value has {encrypted, …} in it, as the configuration of a node may have, which only its passphrase opens."""
+    if isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Atom) and term[0] == "encrypted":
+        return True
+    parts = term.values() if isinstance(term, dict) else term if isinstance(term, list | tuple) else ()
+    return any(is_encrypted(part) for part in parts)
+
+
+def encrypted_values(definitions: Definitions) -> Iterator[str]:
+    """Yield a sentence for each parameter that is left out because its value is encrypted."""
+    for each in definitions.parameters:
+        if is_encrypted(each.value):
+            what = f"parameter {_text(each.name)!r}{f' of vhost {_text(each.vhost)!r}' if each.vhost else ''}"
+            yield f"the value of {what}: it is encrypted, and cannot be told without the passphrase of the old node"
 
 
 def split_plugins(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:

@@ -22,7 +22,7 @@ Format: docs/formats/rabbitmq.md, section 11.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,13 +152,22 @@ def _disabled(enabled: Collection[str], release: str) -> bool:
 
 def flags_file(node: ReadOnlyDirectory) -> FlagsFile | None:
     """Return the list of flags of a data directory: beside it under its name or that of its node, or in it; None if there is none."""
-    names = cluster_nodes(node)
+    return _list_file(node, [f"{name}-feature_flags" for name in (node.root.name, *cluster_nodes(node))], "feature_flags")
+
+
+def plugins_file(node: ReadOnlyDirectory) -> FlagsFile | None:
+    """Return the list of enabled plug-ins beside a data directory or in it; None if it is elsewhere, as it is by default."""
+    return _list_file(node, ["enabled_plugins"], "enabled_plugins")
+
+
+def _list_file(node: ReadOnlyDirectory, beside: Sequence[str], inside: str) -> FlagsFile | None:
+    """Return the first list that is there. beside, inside: its names beside the data directory, and in it."""
     try:
-        beside = ReadOnlyDirectory(Path(node.root).absolute().parent)
+        around = ReadOnlyDirectory(Path(node.root).absolute().parent)
     except CannotOpenError:
-        beside = None
-    places = [] if beside is None else [(beside, f"{name}-feature_flags", "../") for name in (node.root.name, *names)]
-    for directory, name, above in (*places, (node, "feature_flags", "")):
+        around = None
+    places = [] if around is None else [(around, name, "../") for name in beside]
+    for directory, name, above in (*places, (node, inside, "")):
         if directory.has_entry(name):
             try:
                 return FlagsFile(above + name, read_flags(directory.read(name, _MOST_BYTES) or b""))

@@ -16,9 +16,8 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.location import Location
 from mqstore.rabbitmq.definitions.feature_flags import flags_file
-from mqstore.rabbitmq.format.layout import NODE_NAME, cluster_nodes, has_other_queues
+from mqstore.rabbitmq.format.layout import MNESIA, NODE_NAME, cluster_nodes, is_node, node_name
 
-MNESIA = ("schema.DAT", "LATEST.LOG")
 _CONTAINERS = "message_containers"
 _LONG_NAME = re.compile(r"[0-9A-Fa-f]{16}\.(?:wal|segment)")
 _SHORT_NAME = re.compile(r"[0-9A-Fa-f]{8}\.(?:wal|segment)")
@@ -29,7 +28,7 @@ def node_directory(directory: ReadOnlyDirectory) -> ReadOnlyDirectory | None:
 
     directory: the data directory, its `msg_stores`, the `vhosts` in that, or one of these.
     """
-    if directory.is_directory("msg_stores") or has_other_queues(directory):
+    if is_node(directory):
         return directory
     above = _above_msg_stores(directory.root)
     try:
@@ -49,7 +48,7 @@ def name_of_node(node: ReadOnlyDirectory) -> str | None:
             if len(raft) == 1:
                 return raft[0]
     members = cluster_nodes(node)
-    own = node.root.name.removesuffix("-mnesia")  # the default on Windows
+    own = node_name(node.root)
     if own in members or (not members and NODE_NAME.fullmatch(own)):
         return own
     return members[0] if len(members) == 1 else None
@@ -91,12 +90,17 @@ def delivers_queue_names(node: ReadOnlyDirectory) -> bool | None:
 
     4.3 does, 4.0 does not; the border is assumed to be the version that changed the names of Raft files.
     """
+    names = raft_file_names(node)
+    if "long" in names:
+        return True
+    return False if "short" in names or any(node.has_entry(name) for name in MNESIA) else None
+
+
+def raft_file_names(node: ReadOnlyDirectory) -> frozenset[str]:
+    """Return the kinds of names that files of the metadata's Raft system have: `long`, of 16 digits, and `short`, of 8."""
     try:
         names = {path.rpartition("/")[2] for path in coordination_files(node)}
     except CannotOpenError:
-        names = set()
-    if any(_LONG_NAME.fullmatch(name) for name in names):
-        return True
-    if any(_SHORT_NAME.fullmatch(name) for name in names) or any(node.has_entry(name) for name in MNESIA):
-        return False
-    return None
+        return frozenset()
+    kinds = {"long": _LONG_NAME, "short": _SHORT_NAME}
+    return frozenset(kind for kind, pattern in kinds.items() if any(pattern.fullmatch(name) for name in names))

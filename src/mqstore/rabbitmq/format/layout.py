@@ -29,6 +29,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
+from mqstore.files.location import Location
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 from mqstore.table.formatting import count
@@ -36,6 +37,8 @@ from mqstore.table.formatting import count
 NODE_NAME = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
 LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
 STREAM_FILE = re.compile(r"([0-9]{20})\.(segment|index)")
+MNESIA = ("schema.DAT", "LATEST.LOG")
+_MOST_SCHEMA = 64 << 20
 _VHOST_MARKS = ("queues", "msg_store_persistent", "msg_store_transient")
 NOT_FOLLOWED = "a link that points out of the store, or not a regular file; it is skipped: replace it with a copy of its target"
 NOT_A_FILE = "a directory in the place of a file; it is skipped: move it away"
@@ -143,14 +146,47 @@ def find_vhosts(directory: ReadOnlyDirectory) -> list[str]:
 
 
 def looks_like_rabbitmq(directory: ReadOnlyDirectory) -> bool:
-    """Return whether the directory holds message stores of RabbitMQ: one vhost, several, or an empty `msg_stores/vhosts`; or a node's
-    quorum queues or streams."""
+    """Return whether the directory holds message stores of RabbitMQ: one vhost, several, or an empty `msg_stores/vhosts`; or what else a
+    node has."""
     return (
         directory.is_directory("msg_stores/vhosts")
         or directory.is_directory("vhosts")
         or has_other_queues(directory)
         or bool(find_vhosts(directory))
+        or has_metadata(directory)
     )
+
+
+def is_node(directory: ReadOnlyDirectory) -> bool:
+    """Return whether it is the data directory of a node, of which parts may be absent."""
+    return directory.is_directory("msg_stores") or has_other_queues(directory) or has_metadata(directory)
+
+
+def has_metadata(directory: ReadOnlyDirectory) -> bool:
+    """Return whether it has metadata of a node: the log of Khepri, `coordination/NAME@HOST`, or files of Mnesia that are a node's.
+
+    Other programs have a Mnesia too. That of a node has tables `rabbit_…`, also named in schema.DAT, or is in a directory `NAME@HOST`.
+    """
+    names = {entry.name for entry in directory.entries()}
+    if "cluster_nodes.config" in names or any(name.startswith("rabbit_") and name.endswith((".DCD", ".DCL")) for name in names):
+        return True
+    if "coordination" in names and any(NODE_NAME.fullmatch(entry.name) for entry in directory.entries("coordination")):
+        return True
+    if not names & set(MNESIA):
+        return False
+    return NODE_NAME.fullmatch(node_name(directory.root)) is not None or any(_names_tables(directory, name) for name in MNESIA)
+
+
+def node_name(root: Location) -> str:
+    """Return the name that a data directory has from its node; on Windows it is NAME@HOST-mnesia."""
+    return root.name.removesuffix("-mnesia")
+
+
+def _names_tables(directory: ReadOnlyDirectory, name: str) -> bool:
+    try:
+        return b"rabbit_" in (directory.read(name, _MOST_SCHEMA) or b"")
+    except CannotOpenError:
+        return False
 
 
 def has_other_queues(directory: ReadOnlyDirectory) -> bool:

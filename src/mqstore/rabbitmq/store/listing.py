@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC
-from mqstore.rabbitmq.format.names import queue_directory
+from mqstore.rabbitmq.definitions.node_directory import node_directory
+from mqstore.rabbitmq.format.names import queue_directory, vhost_directory
 from mqstore.rabbitmq.quorum.facts import FAILING
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
@@ -371,7 +372,7 @@ class EmptyQueue:
 
 @dataclass(frozen=True, slots=True)
 class UnreadQueue:
-    """A queue of another type: `quorum`, `stream`, or the Erlang module of a type that a plugin brings."""
+    """A queue without files here: `classic`, of a vhost that is not here, `quorum`, `stream`, or the module of a type of a plugin."""
 
     vhost: str
     name: str
@@ -401,9 +402,17 @@ def empty_queues(store: RabbitMQStore, vhost: Vhost) -> list[EmptyQueue]:
 
 
 def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
-    """Return the durable queues of other types, and quorum queues and streams without files here, by vhost and name."""
+    """Return the durable queues without files here, classic ones only of vhosts that are not here, and those of types of plugins.
+
+    By vhost and name.
+    """
+    node = node_directory(store.directory)
+    whole = node is not None and node.root == store.directory.root
+    vhosts = {vhost.directory for vhost in store.vhosts} | {vhost_directory(vhost.name or "") for vhost in store.vhosts}
     unread = [
-        UnreadQueue(_text(queue.vhost), _text(queue.name), queue_type(queue.type)) for queue in _lasting(store) if queue.type != CLASSIC
+        UnreadQueue(_text(queue.vhost), _text(queue.name), queue_type(queue.type))
+        for queue in _lasting(store)
+        if queue.type != CLASSIC or (whole and vhost_directory(queue.vhost) not in vhosts)
     ]
     here = {queue.name for queue in store.quorum_queues}
     unread = [queue for queue in unread if queue.type != QUORUM or (queue.vhost, queue.name) not in here]
@@ -413,8 +422,9 @@ def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
 
 
 def unread_parts(store: RabbitMQStore) -> list[str]:
-    """Return a phrase for each queue that is not read."""
-    return [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in unread_queues(store)]
+    """Return a phrase for each queue of another type that is not read."""
+    others = (queue for queue in unread_queues(store) if queue.type != CLASSIC_TYPE)
+    return [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in others]
 
 
 def _text(octets: bytes) -> str:

@@ -3,7 +3,9 @@
     file_summary.ets, else msg_store_index.ets    each file of a message store, with its size, or the bytes that it has at least
     recovery.dets                                 each queue directory, with the number of its persistent messages
 
-A node deletes these lists when it starts; as long as they are there, nothing has removed a file since. So a file that they name and that
+    the indexes                                   messages in a message store, which has at least one file
+
+A node deletes the lists when it starts; as long as they are there, nothing has removed a file since. So a file that they name and that
 is not there was left behind: by a partial copy, or on another disk.
 
 Format: docs/formats/rabbitmq.md, sections 8.2 and 8.3.
@@ -46,6 +48,21 @@ class MissingFile:
         else:
             sentence = f"{name} has {self.there:,} of {stated}, which {self.known_from} states: get the whole file before anything else"
         return Damage(self.path, self.there or 0, self.size - (self.there or 0), Kind.MISSING_PART, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingStore:
+    """A message store without a file, which no node leaves: it makes one when it starts. messages: that the indexes name in it."""
+
+    path: str
+    messages: int
+    there: None = None
+    known_from: str = "the indexes"
+
+    @property
+    def damage(self) -> Damage:
+        named = f"the indexes name {count(self.messages, 'message')} in it"
+        return Damage(self.path, 0, 0, Kind.MISSING_PART, f"every file of the message store is missing: {GET_IT}; {named}")
 
 
 @dataclass(frozen=True, slots=True)

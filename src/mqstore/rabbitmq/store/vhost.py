@@ -22,15 +22,16 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, node_directory
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
+from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.layout import QueueDirectory, names_by_directory, read_queues, read_vhost
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
 from mqstore.rabbitmq.store import stated_parts
 from mqstore.rabbitmq.store.clean_tables import loadable
-from mqstore.rabbitmq.store.fate import QueueStart
+from mqstore.rabbitmq.store.fate import MISSING, QueueStart
 from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
-from mqstore.rabbitmq.store.stated_parts import MissingFile, MissingQueue
+from mqstore.rabbitmq.store.stated_parts import MissingFile, MissingQueue, MissingStore
 
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 
@@ -183,9 +184,15 @@ class Vhost:
         return dot.references == references
 
     @cached_property
-    def missing_files(self) -> tuple[MissingFile, ...]:
-        """Message files that the lists of a clean stop name, and that are not there, or not whole."""
-        return tuple(stated_parts.missing_files(self.root, self.persistent.place)) if self.clean else ()
+    def missing_files(self) -> tuple[MissingFile | MissingStore, ...]:
+        """Message files that the lists of a clean stop name, and that are not there, or not whole; else all, if the indexes name some."""
+        if self.clean:
+            return tuple(stated_parts.missing_files(self.root, self.persistent.place))
+        if self.persistent.files or not any(queue.counts.fates.missing for queue in self.queues):
+            return ()
+        tables = (table for queue in self.queues for table in queue.entry_tables())
+        named = sum(int(((table.fate == MISSING) & (table.entries["place"] == IN_STORE)).sum()) for table in tables)
+        return (MissingStore(self.persistent.place, named),) if named else ()
 
     @cached_property
     def missing_queues(self) -> tuple[MissingQueue, ...]:

@@ -50,7 +50,6 @@ STORES = {
 }
 PAGES = tuple(GUIDE / name for name in STORES)
 WRITTEN = ("live/store",)  # a copy, as the page writes into it
-DIRECTORIES = ("lake",)  # that pages write into
 
 CELLS = ("python", "sql", "sh")
 _CELL = re.compile(rf"^```(?P<kind>{'|'.join(CELLS)})\n(?P<code>.*?)^```\n(?:\n```text\n(?P<told>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
@@ -61,8 +60,6 @@ def stores(page: Path) -> Iterator[Path]:
     """Yield a directory with the golden stores of a page."""
     with TemporaryDirectory() as name:
         place = Path(name).resolve()
-        for directory in DIRECTORIES:
-            (place / directory).mkdir()
         for store, case in STORES[page.name].items():
             (place / store).parent.mkdir(parents=True, exist_ok=True)
             found = goldenkit.case_named(case)

@@ -294,7 +294,7 @@ def _identity(
 
 def _conditions(selection: Selection | QueueSelection) -> dict[str, Any]:
     """Return the conditions of a selection as JSON."""
-    return {name: _as_json(value) for name, value in asdict(selection).items() if value is not None}
+    return {name: _as_json(value) for name, value in asdict(selection).items() if value not in (None, ())}
 
 
 def _as_json(value: Any) -> Any:

@@ -259,12 +259,24 @@ class QueueSelection:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """Messages of one queue of a RocketMQ store: queue offsets and store times in milliseconds, from <= value < to."""
+
+    topic: str
+    queue_id: int
+    from_offset: int | None = None
+    to_offset: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Messages of a RocketMQ store: every condition that is not None must hold. Ranges are half open: from <= value < to.
 
     from_offset, to_offset: physical offsets. from_queue_offset, to_queue_offset: queue offsets.
     since, until: store time in milliseconds. keys: at least one of them is in KEYS or is the UNIQ_KEY.
-    grep: searched for in the decompressed body. topic_pattern: matches the whole topic.
+    grep: searched for in the decompressed body. topic_pattern: matches the whole topic. by_queue: holds for the messages of these queues.
     """
 
     topics: frozenset[str] | None = None
@@ -280,6 +292,7 @@ class Selection:
     grep: re.Pattern[bytes] | None = None
     limit: int | None = None
     topic_pattern: re.Pattern[str] | None = None
+    by_queue: tuple[QueueBounds, ...] = ()
 
     def __post_init__(self) -> None:
         for low, high, what in (

@@ -294,6 +294,69 @@ def test_tasks_that_prove_their_log_files_read_only_the_records_of_the_queue(tmp
     assert offsets_of(strict) == [put.offset for put in store.puts if put.record.queue_id == 1 and 10 <= put.record.queue_offset < 30]
 
 
+# offsets by queue
+
+
+def test_offsets_and_times_by_topic_and_queue_select_like_those_of_kafka(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=4096)
+    for number in range(120):
+        store.put(message(("orders", "bills")[number % 2], keys=f"k{number}", queue_id=number % 3), at=number)
+    path = store.write()
+    begins = {"orders": {"0": 3, "1": -2, "2": 7}, "bills": {"1": 5}, "nothing": {"0": 1}}
+    ends = {"orders": {"0": 9, "2": -1}, "bills": {"0": 0}}
+    since, until = {"bills": {"2": BEGIN + 30}}, {"bills": {"2": BEGIN + 50}, "orders": {"1": BEGIN + 20}}
+    options = {
+        name: json.dumps(value)
+        for name, value in (
+            ("startingOffsets", begins), ("endingOffsets", ends), ("startingOffsetsByTimestamp", since), ("endingOffsetsByTimestamp", until)
+        )
+    }  # fmt: skip
+
+    def wanted(put: Any) -> bool:
+        topic, queue = put.record.topic, str(put.record.queue_id)
+        low, high = begins.get(topic, {}).get(queue, -2), ends.get(topic, {}).get(queue, -1)
+        first, last = since.get(topic, {}).get(queue, 0), until.get(topic, {}).get(queue, 1 << 62)
+        offset, time = put.record.queue_offset, put.record.store_timestamp
+        return offset >= low and (high == -1 or offset < high) and first <= time < last
+
+    assert offsets_of(reader_of(path, **options)) == [put.offset for put in store.puts if wanted(put)]
+    orders = [put.offset for put in store.puts if wanted(put) and put.record.topic == "orders"]
+    assert offsets_of(reader_of(path, topic="orders", **options)) == orders
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("startingOffsets", '{"orders": {"0": -1}}'),
+        ("startingOffsets", '{"orders": 5}'),
+        ("endingOffsets", '{"orders": {"0": -2}}'),
+        ("endingOffsets", '{"orders": {"one": 5}}'),
+        ("startingOffsetsByTimestamp", "5"),
+        ("endingOffsetsByTimestamp", '{"orders": {"0": "2026-01-01"}}'),
+        ("endingOffsets", '{"orders": {"0": 5.5}'),
+    ],
+)
+def test_offsets_by_queue_that_cannot_be_read_are_refused(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=rf"option {name} is .*: give numbers of 0 or more.* by topic and queue, such as"):
+        ReadOptions.of({"path": "/", name: text})
+
+
+def test_offsets_of_a_queue_that_retention_removed_fail_by_default(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=4096)
+    for number in range(80):
+        store.put(message("orders", b"x" * 100, keys=f"k{number}"))
+    path = store.write()
+    (path / "commitlog" / f"{0:020d}").unlink()
+    queue = path / f"consumequeue/orders/0/{0:020d}"
+    first = next(put.record.queue_offset for put in store.puts if put.offset >= 4096)
+    queue.write_bytes(bytes(20 * first) + queue.read_bytes()[20 * first :])
+    if mqstore.open(path).consume_queues()[0].min_offset == first:
+        with pytest.raises(PipelineError, match=rf"offsets 2 to {first - 1} of queue 0 of orders were requested, but are no longer"):
+            reader_of(path, startingOffsets='{"orders": {"0": 2}}').partitions()
+    given = {"startingOffsets": '{"orders": {"0": 2}}', "failOnDataLoss": "false"}
+    assert offsets_of(reader_of(path, **given)) == [put.offset for put in store.puts if put.offset >= 4096]
+
+
 # modes
 
 

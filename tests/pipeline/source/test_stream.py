@@ -360,6 +360,42 @@ def test_available_now_ends_at_what_was_there_when_it_began(tmp_path: Path) -> N
     writer.store.close()
 
 
+def test_a_batch_waits_for_the_least_number_of_messages_but_not_longer_than_the_delay(tmp_path: Path) -> None:
+    from mqstore.pipeline.spark.source_api import ReadAllAvailable
+
+    writer = Writer(tmp_path / "store")
+    writer.put(3)
+    given = {"path": str(writer.path), "startingOffsets": "earliest", "minOffsetsPerTrigger": "5"}
+    reader = RocketMQStreamReader({**given, "maxTriggerDelay": "1h"}, ORDER)
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert first != reader.initialOffset()
+    writer.put(4)
+    assert reader.latestOffset(first, ReadAllAvailable()) == first
+    impatient = RocketMQStreamReader({**given, "maxTriggerDelay": "0s"}, ORDER)
+    assert impatient.latestOffset(first, ReadAllAvailable()) != first
+    assert impatient.latestOffset(first, ReadAllAvailable()) != first
+    writer.put(1)
+    after = reader.latestOffset(first, ReadAllAvailable())
+    assert sum(batch.num_rows for part in reader.partitions(first, after) for batch in reader.read(part)) == 5
+    writer.put(1)
+    assert reader.latestOffset(after, ReadAllAvailable()) == after
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(after, ReadAllAvailable()) != after
+    writer.store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay is 'soon': give a time such as 30s, 15m or 2h"),
+        ({"minOffsetsPerTrigger": "5", "maxRowsPerTrigger": "4"}, "option minOffsetsPerTrigger is 5, more than maxRowsPerTrigger, 4"),
+    ],
+)
+def test_a_wait_that_cannot_end_is_refused(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        RocketMQStreamReader({"path": str(tmp_path), **options}, ORDER)
+
+
 def test_rows_have_all_columns_of_the_batch_source(spark: SparkSession, tmp_path: Path) -> None:
     case = case_named("5.3.3/i-v2-codecs-crc")
     frame = stream(spark, opened(case), columns=",".join(ROCKETMQ_COLUMNS), config=str(case.config))

@@ -13,16 +13,17 @@ names of `topic` and `maxRowsPerTrigger`.
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.pipeline.source.pushdown import filters_from
 from mqstore.pipeline.source.stores import STORE, boolean, canonical, fails_fast, parse_fs_options, reported, split_names, store_paths
 from mqstore.pipeline.spark.source_api import CaseInsensitiveDict
-from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
+from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, QueueBounds, Selection, check_columns, rocketmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +49,9 @@ _MESSAGES = (
     "minPartitions",
     "view",
 )
-BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", "useDerivedFiles")
-STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
+_BY_QUEUE = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", *_BY_QUEUE, "useDerivedFiles")
+STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 RABBITMQ = (
     "view",
     "columns",
@@ -91,8 +93,8 @@ _HINTS = {
     "assign": "give topic and queueId",
     "startingoffsetsbytimestamp": "give startingTimestamp",
     "endingoffsetsbytimestamp": "give endingTimestamp",
-    "minoffsetspertrigger": "a batch begins as soon as there are messages",
-    "maxtriggerdelay": "a batch begins as soon as there are messages",
+    "minoffsetspertrigger": "it delays the batches of a stream",
+    "maxtriggerdelay": "it delays the batches of a stream",
     "endingoffsets": "it follows the log; read it as a batch, or use trigger(availableNow=True)",
     "endingtimestamp": "it follows the log; read it as a batch, or use trigger(availableNow=True)",
     "maxrowspertrigger": "it limits the batches of a stream",
@@ -218,6 +220,7 @@ def _selection(options: Any) -> Selection:
         topic_pattern=_pattern(options.get("subscribePattern")),
         queue_ids=ids,
         keys=_split_names(options.get("keys"), " "),
+        by_queue=_by_queue(options),
         from_offset=_bound_option(options, "startingOffsets", "earliest"),
         to_offset=_bound_option(options, "endingOffsets", "latest"),
         from_queue_offset=_bound_option(options, "startingQueueOffset", "earliest"),
@@ -229,7 +232,7 @@ def _selection(options: Any) -> Selection:
 
 def _bound_option(options: Any, name: str, word: str) -> int | None:
     text = options.get(name)
-    if text is None or text.lower() == word:
+    if text is None or text.lower() == word or _is_by_queue(name, text):
         return None
     try:
         bound = int(text)
@@ -240,6 +243,39 @@ def _bound_option(options: Any, name: str, word: str) -> int | None:
             return None
         raise UsageError(f"option {name} is {bound}: give a number of 0 or more, or {word!r}")
     return bound
+
+
+def _is_by_queue(name: str, text: str) -> bool:
+    """Return whether an option states offsets by topic and queue, as Kafka's does."""
+    return name in _BY_QUEUE or (name in ("startingOffsets", "endingOffsets") and text.lstrip().startswith("{"))
+
+
+def _by_queue(options: Any) -> tuple[QueueBounds, ...]:
+    found: dict[tuple[str, int], QueueBounds] = {}
+    for name, bound in zip(("startingOffsets", "endingOffsets", *_BY_QUEUE), ("from_offset", "to_offset", "since", "until"), strict=True):
+        text = options.get(name)
+        if text is None or not _is_by_queue(name, text):
+            continue
+        word = "earliest" if bound in ("from_offset", "since") else "latest"
+        for queue, value in _of_queues(name, text, None if name in _BY_QUEUE else _KAFKA_NUMBERS[word]):
+            found[queue] = replace(found.get(queue, QueueBounds(*queue)), **{bound: value})
+    return tuple(found.values())
+
+
+def _of_queues(name: str, text: str, unbounded: int | None) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield the topic and id of each queue in an option, and its value, except for those that are unbounded. Raises UsageError."""
+    try:
+        for topic, queues in json.loads(text).items():
+            for queue_id, value in queues.items():
+                if type(value) is not int or (value < 0 and value != unbounded):
+                    raise ValueError
+                if value != unbounded:
+                    yield (topic, int(queue_id)), value
+    except (ValueError, AttributeError):
+        also = "" if unbounded is None else f" ({unbounded} for {'earliest' if unbounded == -2 else 'latest'})"
+        raise UsageError(
+            f'option {name} is {text!r}: give numbers of 0 or more{also} by topic and queue, such as {{"orders": {{"0": 23}}}}'
+        ) from None
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

@@ -18,6 +18,9 @@ the bodies pass through the JVM.
     startingOffsets, endingOffsets             physical offsets: from, and up to but not including; or earliest, latest
     startingQueueOffset, endingQueueOffset     queue offsets, likewise
     startingTimestamp, endingTimestamp         store times in milliseconds, likewise
+    startingOffsets, endingOffsets             also as Kafka's: queue offsets by topic and queue, {"orders": {"0": 23, "1": -2}};
+                                               a queue that is not named is read whole
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp    store times in milliseconds by topic and queue
     failOnDataLoss                             true: requested data missing from the log is an error. false: the rest is read
     minPartitions                              minimum number of tasks
     mode                                       PERMISSIVE: damage is skipped, or a row with that verdict. FAILFAST: it fails the job
@@ -360,6 +363,14 @@ class RocketMQReader(StoreReader):
                 f"{store.path}: physical offsets {asked} to {store.log.start - 1} were requested, but are no longer in the log; "
                 "failOnDataLoss=false reads the rest"
             )
+        wanted = {(each.topic, each.queue_id): each.from_offset for each in self.options.selection.by_queue if each.from_offset is not None}
+        for queue in store.consume_queues() if wanted and self.options.fail_on_data_loss else ():
+            first = wanted.get((queue.topic, queue.queue_id), queue.min_offset)
+            if first < queue.min_offset:
+                raise PipelineError(
+                    f"{store.path}: offsets {first} to {queue.min_offset - 1} of queue {queue.queue_id} of {queue.topic} were requested, "
+                    "but are no longer in the log; failOnDataLoss=false reads the rest"
+                )
 
     def _check_files(self, part: LogPart) -> None:
         """Raise PipelineError for a missing log file, a gap that no scan would notice, and CannotOpenError for a missing store."""

@@ -12,6 +12,8 @@ Further options:
     failOnDataLoss           true: stop with the lost range when retention was faster; false: continue after it, and count it in the offset
     maxRowsPerTrigger        messages of the log in a batch, before filters; also maxOffsetsPerTrigger
     maxBytesPerTrigger       bytes of the log in a batch; at least one message
+    minOffsetsPerTrigger     messages of the log that a batch waits for, before filters; trigger(availableNow=True) does not wait
+    maxTriggerDelay          longest time that it waits: 15m (the default), 30s, 500ms
     minPartitions            minimum number of tasks of a batch, if it has enough messages
     mode                     PERMISSIVE: skip damage, as the batch source does; FAILFAST: stop at it
 
@@ -27,8 +29,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import FileLostError, PipelineError, UsageError
@@ -75,19 +79,34 @@ class StreamSettings:
     rows: int | None
     size: int | None
     pieces: int
+    least: int
+    delay: float
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> StreamSettings:
         """Parse the options. Raises UsageError."""
         options = checked(options, STREAM, "a stream")
+        rows, least = count_option(options, "maxRowsPerTrigger", 1), count_option(options, "minOffsetsPerTrigger", 1) or 0
+        if rows is not None and least > rows:
+            raise UsageError(f"option minOffsetsPerTrigger is {least}, more than maxRowsPerTrigger, {rows}")
         return cls(
             starting=_starting(options.get("startingOffsets", "latest")),
             timestamp=count_option(options, "startingTimestamp", 0),
             read=ReadOptions.of({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS}, STREAM, "a stream"),
-            rows=count_option(options, "maxRowsPerTrigger", 1),
+            rows=rows,
             size=count_option(options, "maxBytesPerTrigger", 1),
             pieces=count_option(options, "minPartitions", 1) or 0,
+            least=least,
+            delay=_seconds(options.get("maxTriggerDelay", "15m")),
         )
+
+
+def _seconds(text: str) -> float:
+    """Parse a duration as Kafka's reader does. Raises UsageError."""
+    found = re.fullmatch(r"(\d{1,12})\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
+    if found is None:
+        raise UsageError(f"option maxTriggerDelay is {text!r}: give a time such as 30s, 15m or 2h")
+    return int(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2] or "ms"]
 
 
 def _starting(text: str) -> dict[str, str | int]:
@@ -161,6 +180,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         self._late: dict[tuple[str, LogPosition], int] = {}
         self._turn = 0
+        self._began: float | None = None  # the last batch
         self._reached: dict[str, LogPosition] = {}
         self._lags: dict[str, LogLag] = {}
 
@@ -230,24 +250,39 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         order = list(self._paths)
         self._turn = (self._turn + 1) % len(order)
         order = order[self._turn :] + order[: self._turn]
+        records, loses = 0, False
         for number, path in enumerate(order):
             left = len(order) - number
             late = self._late.get((path, before[path]), 0)
             if late:
                 # lost after the last batch was planned: counted by a separate step
                 after[path] = replace(before[path], lost=before[path].lost + late)
+                loses = True
                 continue
             if rows == 0 or size == 0:
                 continue
             stop = None if self._target is None else self._target[path]
             step = self._tail(path).advance(before[path], rows=_share(rows, left), size=_share(size, left), stop=stop)
             after[path] = step.end
+            records += step.records
             rows = None if rows is None else rows - step.records
             size = None if size is None else max(0, size - (step.end.offset - before[path].offset))
+        if not loses and self._waits(records):
+            after = before
         self._reached = after
         if after == before and set(start) == set(after):
             return start
         return {path: position.as_json() for path, position in after.items()}
+
+    def _waits(self, records: int) -> bool:
+        """Return whether a batch of this many messages waits for more; as with Kafka, the first one of a query does not."""
+        now = monotonic()
+        early = self._began is not None and now - self._began < self._settings.delay
+        if early and records < self._settings.least and self._target is None:
+            return True
+        if records:
+            self._began = now
+        return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return, for the progress of the query, the end of each log and the lag that remains after the batch that was just planned."""

@@ -17,7 +17,7 @@ from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.store.view import QueueLookup, QueueView
-from mqstore.table.columns import Selection
+from mqstore.table.columns import QueueBounds, Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +42,11 @@ def select(columns: RecordColumns, selection: Selection) -> Mask:
             mask &= columns.row(field) >= low
         if high is not None:
             mask &= columns.row(field) < high
+    for bounds in selection.by_queue:
+        own = mask & (columns.row(frames.QUEUE_ID) == bounds.queue_id)
+        if own.any():
+            own &= _is_in(columns.topic, frozenset((bounds.topic,)))
+            mask &= ~own | _is_within(columns, bounds)
     if selection.queue_ids is not None:
         mask &= np.isin(columns.row(frames.QUEUE_ID), list(selection.queue_ids))
     if selection.topics is not None and mask.any():
@@ -57,6 +62,19 @@ def select(columns: RecordColumns, selection: Selection) -> Mask:
         for k in np.flatnonzero(mask).tolist():
             body = columns.body(k)
             mask[k] = body is not None and selection.grep.search(body) is not None
+    return mask
+
+
+def _is_within(columns: RecordColumns, bounds: QueueBounds) -> Mask:
+    mask = np.ones(len(columns), np.bool_)
+    for field, low, high in (
+        (frames.QUEUE_OFFSET, bounds.from_offset, bounds.to_offset),
+        (frames.STORE_TIMESTAMP, bounds.since, bounds.until),
+    ):
+        if low is not None:
+            mask &= columns.row(field) >= low
+        if high is not None:
+            mask &= columns.row(field) < high
     return mask
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
+from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
@@ -26,9 +27,11 @@ from mqstore.rocketmq.get import message_rows
 from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
+from mqstore.rocketmq.store.compacted import COMPACTED_LOG, compacted_queues
 from mqstore.rocketmq.store.log_site import lacks_of_log, log_elsewhere
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
+from mqstore.table.formatting import command, count
 from mqstore.table.needle import Needle
 
 if TYPE_CHECKING:
@@ -142,8 +145,22 @@ def _run(
         sum(each.unsearched for each in found),
         tuple(merge_adjacent(damage)),
         sum(each.damaged_ranges for each in found),
-        tuple(_notes(store, rows)),
+        (*_notes(store, rows), *_of_compacted(store, needle.text, whole_key=whole_key)),
     )
+
+
+def _of_compacted(store: RocketMQStore, text: str, *, whole_key: bool) -> Iterator[str]:
+    """Yield a sentence for each file of a compaction log with the text: consumers get these messages, and the log may have lost them."""
+    files = [file for queue in compacted_queues(store.directory) for file in queue.files]
+    if files and isinstance(store.path, Url):
+        yield f"not searched: {COMPACTED_LOG}, from which consumers get the messages of compaction topics"
+        return
+    for file in files:
+        path = store.directory.path(file)
+        hits = find(path, text, whole_key=whole_key, body="none", limit=1, threads=1).hits
+        if hits:
+            lists = command("mqstore", "find", path, *(["--whole-key"] if whole_key else []), text)
+            yield f"{count(hits, 'message')} with it in {file}, from which consumers get them: `{lists}` lists what is there"
 
 
 def _by_message_id(store: RocketMQStore, text: str, body: str) -> dict[str, Any] | None:

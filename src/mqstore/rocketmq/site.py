@@ -44,7 +44,7 @@ _FURTHER = (  # only where they are, or a setting asks for them
     ("RocksDB store", "rocksdbstore"),
     ("RocksDB pop records", "kvStore"),
 )
-_NOT_READ = frozenset({"compaction/compactionLog", "compaction/compactionCq", "tiered_index_file"})
+_NOT_READ = frozenset({"tiered_index_file"})
 _OF_SETTINGS = (  # parts that a setting moves: name, setting, where they are without it
     ("epochs of the controller", "storePathEpochFile", "epochFileCheckpoint"),
     ("identity of the broker", "storePathBrokerIdentity", "brokerIdentity"),

@@ -46,11 +46,13 @@ def topics(out: Output, store: Store, options: TopicsOptions) -> int:
 def _topics(out: Output, opened: RocketMQ, options: TopicsOptions) -> int:
     from mqstore.report.queues import topics_table
     from mqstore.rocketmq.listing import TOPIC_NAMES, bare_topics, no_topics_sentence, topic_rows, unread_files
+    from mqstore.rocketmq.store.compacted import compacted_topics
 
     view = open_view(out, opened, options.view, options.as_version)
     view.require_queues()
     if view.log_elsewhere is not None:
         out.note(f"how many messages the queues have {view.log_elsewhere.sentence}")
+    out.notes(compacted_topics(opened.directory))
     rows = topic_rows(view, options.topic)
     if not out.is_text:
         out.records(TOPIC_NAMES, rows)

@@ -43,10 +43,11 @@ from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redeliv
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.plan import plan
+from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
-from mqstore.rocketmq.store.unread_parts import compacted_topics, static_topics
+from mqstore.rocketmq.store.unread_parts import static_topics
 from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.formatting import command, count
 
@@ -203,7 +204,7 @@ class _Work:
             self.unknown += misnamed_files(self.store)
             self.of_clients += (
                 f"which messages of topic {topic!r} consumers get: it is compacted, and what a broker keeps of each key is not read"
-                for topic in self.store.topics.compacted
+                for topic in sorted({*self.store.topics.compacted} - {queue.topic for queue in compacted_queues(self.store.directory)})
             )
             self.of_clients += compacted_topics(self.store.directory)
             self.of_clients += (f"what clients get of {sentence}" for sentence in static_topics(self.store.directory))

@@ -41,6 +41,7 @@ from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, readers
 from mqstore.rocketmq.format.rocksdb_store import HALF_MESSAGES_FAMILY, TIMELINE_FAMILY, HalfMessages, RocksIndex, Timeline
 from mqstore.rocketmq.query.index_search import scanned_index
+from mqstore.rocketmq.store.compacted import COMPACTED_LOG
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
@@ -255,7 +256,11 @@ class StoreFiles:
         """Parts of the store that are recognised but not read, by name."""
         return (
             *unread_parts(self.directory, self.databases),
-            *(f"compaction of topic {topic}" for topic in self.topics.compacted),
+            *(
+                f"compaction of topic {topic}"
+                for topic in self.topics.compacted
+                if not self.directory.is_directory(f"{COMPACTED_LOG}/{topic}")
+            ),
             *(f"{file.relative}: {file.sentence}" for file in self.unread_index if not file.damaged),
         )
 

@@ -2,7 +2,8 @@
 
     dledger-*/data            the log of a DLedger group, if there is a commit log, too
     consumequeue/CURRENT      consume queues in RocksDB, if the database is not read
-    compaction/compactionLog  compaction topics; every 5.5.0 broker has compaction/position-checkpoint, be it for none
+    compaction/compactionLog  compaction topics (`mqstore.rocketmq.store.compacted`), which are counted; every 5.5.0 broker has
+                              compaction/position-checkpoint, be it for none
     kvStore                   messages that pop consumers have in hand, in RocksDB, if the database is not read
     config/topicQueueMapping.json    static topics: what their logic queues are on other brokers
     epochFileCheckpoint, brokerIdentity
@@ -15,8 +16,6 @@ What is not read is never called damaged, and never said to be missing.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -26,13 +25,12 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
+from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.databases import INDEX_PLACE, KV_PLACE, POP_FAMILY, QUEUE_PLACES, Databases
 
 _TIERED = "config/tieredStoreMetadata.json"
 _MAPPING = "config/topicQueueMapping.json"
 EPOCHS, IDENTITY = "epochFileCheckpoint", "brokerIdentity"
-_COMPACTED, _POSITIONS = "compaction/compactionLog", "compaction/position-checkpoint"
-_WORKING = ("compacting", "replicating")  # beside the topics, while a broker compacts
 _LIMIT = 1 << 20
 _SHOWN = 8
 _TIERED_INDEX = "tiered_index_file"
@@ -49,26 +47,6 @@ _PLACES = (*_QUEUES, "index", "config")
 _NOT_DERIVED = ("timerlog", "compaction", KV_PLACE, INDEX_PLACE, "consumequeue_rocksdb")
 _NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; put the directory back"
 _ADVICE = "it is skipped: replace it with the directory that belongs there"
-
-
-def compacted_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
-    """Yield a sentence for each topic that a broker reads from its compaction log, in place of the log."""
-    queues: dict[str, int] = {}
-    for topic in directory.entries(_COMPACTED):
-        if topic.is_directory and topic.name not in _WORKING:
-            queues[topic.name] = sum(entry.is_directory for entry in directory.entries(f"{_COMPACTED}/{topic.name}"))
-    state: object = None
-    with contextlib.suppress(CannotOpenError, ValueError, RecursionError):
-        raw = directory.read(_POSITIONS, _LIMIT)
-        state = {} if raw is None else json.loads(raw)
-    positions = state.get("queueOffsetMap") if isinstance(state, dict) else None
-    if not isinstance(state, dict):
-        yield f"compaction topics: which queues were compacted is not known, {_POSITIONS} cannot be read"
-    for name in positions if isinstance(positions, dict) else ():
-        queues.setdefault(str(name).rpartition("_")[0], 0)
-    for name, number in sorted(queues.items()):
-        has = f"{number} queues are in {_COMPACTED}" if number != 1 else f"1 queue is in {_COMPACTED}"
-        yield f"compaction topics: what consumers get of topic {name!r}, the newest message of each key; {has}, which is not read"
 
 
 def holds(directory: ReadOnlyDirectory, path: str, *endings: str) -> bool:

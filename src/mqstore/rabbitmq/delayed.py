@@ -139,7 +139,9 @@ def _read(node: ReadOnlyDirectory, table: str) -> DelayedTable:
     lost = len(tables.records[table]) - len(messages)
     damage += [item for item in tables.damage if item.file in files]
     if lost:
-        damage.append(Damage(file, 0, 0, Kind.BAD_SIDE_FILE, f"{count(lost, 'record')} of the table are not delayed messages", lost))
+        damage.append(
+            Damage(file, 0, 0, Kind.BAD_SIDE_FILE, f"{count(lost, 'record')} of the table cannot be read as delayed messages", lost)
+        )
     return DelayedTable(owner, file, tuple(sorted(messages, key=lambda each: (each.due, each.vhost, each.exchange))), tuple(damage))
 
 

@@ -326,7 +326,7 @@ class _Work:
         if row["lost"]:
             self._lose(row["lost"], "lost", path, f"{count(row['lost'], 'message')} of {where}, as the findings say")
         if row["waiting"]:
-            sentence = f"{count(row['waiting'], 'message')} of {where}, which does not start: they stay in the files and are not delivered"
+            sentence = f"{count(row['waiting'], 'message')} of {where}, which does not start: kept in the files, and not delivered"
             self._lose(row["waiting"], "waiting", path, sentence)
         if row["transient"]:
             self.harmless = False

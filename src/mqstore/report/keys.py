@@ -33,7 +33,7 @@ def answer_parts(store: RocketMQStore, view: View, answer: KeyAnswer, *, explain
         yield _messages(view, answer.messages)
     if answer.missing:
         yield Gap()
-        yield Headline(f"In the log, not in the answer ({count(len(answer.missing), 'message')}):")
+        yield Headline(f"In the log, but not found by the query ({count(len(answer.missing), 'message')}):")
         yield _messages(view, answer.missing[:MISSING_SHOWN])
         if len(answer.missing) > MISSING_SHOWN:
             yield Sentence(f"… and {len(answer.missing) - MISSING_SHOWN:,} more", Tone.FAINT)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import golden as goldenkit
-from support.golden import case_named, run_cli
+from support.golden import case_named, opened_node, run_cli
 
 D = case_named("3.10.8/d-large-fanout")
 E2 = case_named("3.10.8/e2-gc-interrupted")
@@ -115,3 +115,10 @@ def test_a_rocketmq_store_has_no_queue_versions(tmp_path: Path) -> None:
     done = run_cli("convert", store, "--to", tmp_path / "new", "--queue-version", 2)
     assert done.status == 2
     assert "is a RocketMQ store" in done.stderr
+
+
+def test_what_is_not_a_classic_queue_is_named(tmp_path: Path) -> None:
+    done = run_cli("convert", opened_node(case_named("4.0.5/a-v2-kill9")), "--to", tmp_path / "out", "--queue-version", "1")
+    said = " ".join(done.stdout.split())
+    assert "1 quorum queue is not in the new directory" in said
+    assert "1 stream is not in the new directory" in said

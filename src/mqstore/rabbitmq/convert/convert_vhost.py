@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,10 @@ from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, find_vhosts
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.rabbitmq.store.vhost import Vhost
-from mqstore.table.formatting import did_you_mean, no_vhost
+from mqstore.rabbitmq.streams.stream import named_streams
+from mqstore.table.formatting import agreeing, did_you_mean, no_vhost
 from mqstore.threads import TaskThreads
 
 __all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
@@ -206,7 +208,8 @@ def convert(
     chosen = None if queues is None else set(queues)
     options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
     options = replace(options, broker=broker, beside=beside)
-    return write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
+    report = write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
+    return report if beside else replace(report, notes=(*report.notes, *_not_converted(directory)))
 
 
 def write_stores(
@@ -377,6 +380,14 @@ def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[
         findings += [*vhost.place.findings, *vhost.persistent.findings]
         findings += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
     return tuple(findings)
+
+
+def _not_converted(directory: ReadOnlyDirectory) -> Iterator[str]:
+    """Yield what a node's data directory has beside its classic queues."""
+    members = sum(len(system.uids) for system in raft_systems(directory, "quorum"))
+    for number, noun in ((members, "quorum queue"), (len(named_streams(directory, {})), "stream")):
+        if number:
+            yield f"{agreeing(number, noun, 'is', 'are')} not in the new directory: convert takes classic queues"
 
 
 def _notes(reports: Iterable[QueueReport]) -> tuple[str, ...]:

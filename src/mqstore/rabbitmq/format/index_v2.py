@@ -37,6 +37,7 @@ from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format.index_v1 import ENTRY, HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, SP, SPDA, IndexSegment
 from mqstore.rabbitmq.format.layout import bytes_of, own_entries
 from mqstore.rabbitmq.format.names import is_file_number
+from mqstore.table.formatting import agreeing
 
 ENTRY_COUNT = 4096
 ENTRY_SIZE = 32
@@ -106,7 +107,7 @@ def read_index(data: Bytes, number: int, file: str = "0.qi", count: int = ENTRY_
     strange = np.flatnonzero(rows["status"] > 1)
     if len(strange):
         offset = HEADER_SIZE + int(strange[0]) * ENTRY_SIZE
-        detail = f"{len(strange)} entries have a status that is neither 0 nor 1"
+        detail = f"{agreeing(len(strange), 'entry', 'has', 'have')} a status that is neither 0 nor 1"
         findings.append(Damage(file, offset, ENTRY_SIZE, Kind.BAD_QUEUE_FILE, detail))
     return IndexFile(first, count, rows, valid_header, partial, crash, tuple(findings))
 

@@ -82,7 +82,7 @@ def missing_names(system: RaftDirectory) -> Iterator[Fact]:
         does = "skips the write-ahead log for every queue: older states come back"
         if not uses_long_names(system):
             does = "starts every queue without a leader: none is usable"
-        yield Fact("names-missing", path, f"the names of {len(system.uids)} queues are missing", does)
+        yield Fact("names-missing", path, f"the names of {count(len(system.uids), 'queue')} are missing", does)
 
 
 # one queue

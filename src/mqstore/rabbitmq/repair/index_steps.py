@@ -102,7 +102,7 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
 
 def _reason(content: QueueContent) -> str:
     if content.fatal:
-        return f"the bytes of {count(content.fatal, 'message')} are not a message"
+        return f"{count(content.fatal, 'message')} cannot be decoded"
     return f"{count(content.gained, 'message')} of the queue {'is' if content.gained == 1 else 'are'} not where a node looks"
 
 
@@ -225,7 +225,7 @@ class _File:
         places = sorted({int(entries["record"][row]) for row in mine.fatal} - set(lost))
         if places:
             changes = [Change("write", self.name, place, bytes(ENTRY_SIZE)) for place in places]
-            why = f"the bytes of {count(len(places), 'message')} are not a message: the entries are cleared"
+            why = f"{count(len(places), 'message')} cannot be decoded: the entries are cleared"
             otherwise = "the queue process crashes when it comes to them, at every attempt"
             yield self._step("unreadable", places[0], ENTRY_SIZE, why, otherwise, "nothing that is readable", *changes)
 

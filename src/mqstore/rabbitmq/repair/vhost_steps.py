@@ -173,7 +173,7 @@ def store_steps(vhost: Vhost, unseen: NDArray[np.int64]) -> Iterator[QueueStep]:
     changes.append(_new_file(vhost, number + len(changes), part))
     named = ", ".join(f"{names} in {file.rpartition('/')[2]}" for file, names in list(where.items())[:5])
     more = f" and {count(len(where) - 5, 'further file')}" if len(where) > 5 else ""
-    why = f"{count(len(missed), 'message')} of queues are whole, and a node's scan misses them ({named}{more}): they are copied"
+    why = f"a node's scan misses {count(len(missed), 'whole message')} of queues ({named}{more}): the records are copied"
     otherwise = "it drops them from their queues; 3.13.1 and later find some of them"
     yield QueueStep("records", changes[0].file, 0, 0, why, otherwise, "", tuple(changes), vhost.place.place)
 

@@ -276,9 +276,9 @@ def _why_missing(
     reason = min(counts, key=lambda each: (-counts[each], order.index(each)))
     offset = next(offset for offset, each in reasons.items() if each is reason)
     many = (
-        f"{len(missing)} messages with the key are in the log and not in the answer; "
+        f"the log has {len(missing)} messages with the key that the query does not find; "
         if len(missing) > 1
-        else "a message with the key is in the log and not in the answer; "
+        else "the log has a message with the key that the query does not find; "
     )
     ends = [file.end_physical_offset for file in files]
     if store.database_index is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -13,11 +16,13 @@ import pyarrow.compute as pc
 import pytest
 from support.golden import case_named, opened
 from support.random_queries import RandomQuery, same_rows
+from support.sparse import FILE_SIZE, sparse_store
 
 import mqstore
-from mqstore.errors import UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, UnsupportedError, UsageError
 from mqstore.pipeline.queries import duck
 from mqstore.pipeline.queries.duck import StoreTables, conditions_in
+from mqstore.pipeline.source.stores import StoreReader
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThanOrEqual, In, LessThan
 from mqstore.rocketmq.verify.verification import verify
@@ -84,6 +89,26 @@ def test_columns_and_conditions_reach_the_reader(monkeypatch: pytest.MonkeyPatch
     ((columns, selection),) = seen
     assert set(columns) == {"topic", "queue_id", "physical_offset", "size"}
     assert (selection.topics, selection.queue_ids, selection.from_offset) == ({"orders"}, {1, 3}, 700000)
+
+
+def test_parts_are_read_by_several_threads_and_their_rows_come_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = sparse_store(tmp_path, 40)
+    gone, readers, read_part = False, set(), StoreReader.read
+
+    def read(self: StoreReader, partition: Any) -> Any:
+        readers.add(threading.current_thread())
+        if gone and threading.current_thread() is not threading.main_thread():
+            raise CannotOpenError("it is gone")
+        return read_part(self, partition)
+
+    monkeypatch.setattr(StoreReader, "read", read)
+    with StoreTables(path) as tables:
+        assert [row for (row,) in tables.query("select physical_offset from messages").rows] == [FILE_SIZE * k for k in range(40)]
+        assert len(readers) == 1 + len(os.sched_getaffinity(0))
+        assert next(iter(tables.query("select physical_offset from messages limit 1").rows)) == (0,)
+    gone = True
+    with StoreTables(path) as tables, pytest.raises(CannotOpenError, match="it is gone"):
+        list(tables.query("select count(*) from messages where size > 0").rows)
 
 
 @pytest.mark.parametrize(

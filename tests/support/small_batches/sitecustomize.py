@@ -39,7 +39,7 @@ LOWERED = {
     "jobs.rebuild": {"COPIED_AT_ONCE": 1009},
     "jobs.rebuild_database": {"ENTRIES_AT_ONCE": 3, "AT_ONCE": 3},
     "kernels.common.crc32": {"_SHARED": 3},
-    "pipeline.queries.duck": {"ROWS": 3},
+    "pipeline.queries.duck": {"ROWS": 3, "AHEAD_BYTES": 1009},
     "pipeline.source.derived": {"ENTRIES": 7, "BATCH": 3},
     "pipeline.source.planning": {"LEAST_BYTES": 1009, "MOST_BYTES": 4099},
     "pipeline.source.rocketmq": {"POINTS": 3},

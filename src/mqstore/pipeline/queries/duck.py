@@ -10,9 +10,9 @@ RocketMQ: the views of `mqstore.pipeline.source.views`. RabbitMQ: those of `mqst
 
 DuckDB asks each table, at each scan, for columns and rows: it passes the names and a filter, which it has derived from the whole query
 and does not check again. The messages that a filter excludes are not read, as far as a `Selection` can express it
-(`mqstore.pipeline.source.pushdown`); then Arrow applies the filter as it is. Conditions on the list of keys are not among what DuckDB
-passes; they are taken from the statement. Rows are streamed, and DuckDB writes to a temporary
-directory what exceeds its memory.
+(`mqstore.pipeline.source.pushdown`); then Arrow applies the filter as it is. The parts of a table are read on all cores.
+Conditions on the list of keys are not among what DuckDB passes; they are taken from the statement. Rows are streamed, and DuckDB writes
+to a temporary directory what exceeds its memory.
 
 DuckDB passes comparisons of columns with values to a table, but not functions such as `array_contains(keys, 'order-7')`. Its parser can
 return a statement as JSON; from that tree the condition on keys is taken, so that other messages are not read. DuckDB evaluates the
@@ -39,7 +39,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ import pyarrow.dataset
 
 from mqstore.errors import MqstoreError, UnsupportedError, UsageError
 from mqstore.files.location import Url
+from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.source.derived import SOURCES
 from mqstore.pipeline.source.options import message_columns, message_fields
 from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS, RabbitMQDataSource
@@ -59,10 +60,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore.pipeline.source.stores import TableFormat
-    from mqstore.pipeline.spark.source_api import DataSourceReader
+    from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
 
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
+AHEAD_BYTES = 8 << 20  # of a part that is read before its turn
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|:?\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C
 _KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
 _FORMATS = {
@@ -269,8 +271,25 @@ class _Scan:
 
 
 def _read(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
-    for part in reader.partitions():
+    """Yield the rows of all parts in their order. Those after the first, which may be enough, are read ahead on all cores."""
+    parts = list(reader.partitions())
+    for part in parts[:1]:
         yield from reader.read(part)
+    ahead = ThreadRunner(len(os.sched_getaffinity(0))).each(parts[1:], partial(_begin, reader))
+    for held, rest in ahead:
+        yield from held
+        yield from rest
+
+
+def _begin(reader: DataSourceReader, part: InputPartition) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """Return the first batches of a part, AHEAD_BYTES or more of them, and the rest, which is not read yet."""
+    held: list[pa.RecordBatch] = []
+    rest = iter(reader.read(part))
+    size = 0
+    while size < AHEAD_BYTES and (batch := next(rest, None)) is not None:
+        held.append(batch)
+        size += batch.nbytes
+    return held, rest
 
 
 # ---- filters

@@ -72,6 +72,18 @@ RABBITMQ = (
     "splits",
     "mode",
 )
+RABBITMQ_STREAM_ONLY = ("startingOffsets", "failOnDataLoss", "maxRowsPerTrigger", "maxOffsetsPerTrigger")
+RABBITMQ_STREAM = (
+    "columns",
+    "vhost",
+    "queue",
+    "queueType",
+    "filterValue",
+    "verdict",
+    "at",
+    "names",
+    *RABBITMQ_STREAM_ONLY,
+)
 SINK = (
     "writable",
     "runId",

@@ -26,7 +26,8 @@
 A task reads whole queues, segments of streams, or whole message files. The rows are those of the command `messages`, in its order within
 a task. Each Python worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places
 on Spark instead. Comparisons of vhost, queue, queue_type, seq_id, stream_offset, recovered and store are applied before messages are read
-if they are given as `pipeline.read(..., where=...)` or to `pipeline.sql`; those of other queries as for `rocketmq`.
+if they are given as `pipeline.read(..., where=...)` or to `pipeline.sql`; those of other queries as for `rocketmq`. Streams can be read as
+a stream of Spark, too (`mqstore.pipeline.source.rabbitmq_stream`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.findings import Verdict
-from mqstore.pipeline.source.options import RABBITMQ, checked
+from mqstore.pipeline.source.options import RABBITMQ, RABBITMQ_STREAM_ONLY, checked
 from mqstore.pipeline.source.pushdown import apply_queue_filters, filters_from, names_of, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
@@ -47,13 +48,14 @@ from mqstore.pipeline.source.stores import (
     TableFormat,
     boolean,
     canonical,
+    check_types,
     fails_fast,
     reported,
     split_names,
     store_paths,
     with_store,
 )
-from mqstore.pipeline.spark.source_api import Filter, InputPartition
+from mqstore.pipeline.spark.source_api import Filter, InputPartition, require_streams
 from mqstore.places import find_store
 from mqstore.rabbitmq.definitions.document import read_queue_names
 from mqstore.rabbitmq.store import task_groups
@@ -64,6 +66,9 @@ from mqstore.table.formatting import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from mqstore.pipeline.spark.source_api import DataSourceStreamReader
 
 FORMAT = "rabbitmq"
 VIEWS = ("messages", "index", "store", "refusals")
@@ -87,6 +92,12 @@ class RabbitMQOptions:
     fail_fast: bool = False
     reported: int = 0
     filters: tuple[Filter, ...] = ()
+
+    @classmethod
+    def of_stream(cls, options: Mapping[str, str]) -> RabbitMQOptions:
+        """Parse the options that a stream and a batch share; a schema does not know which it is for. Raises UsageError."""
+        own = {name.lower() for name in RABBITMQ_STREAM_ONLY}
+        return cls.of({name: text for name, text in options.items() if name.lower() not in own})
 
     @classmethod
     def of(cls, options: Any) -> RabbitMQOptions:
@@ -218,16 +229,23 @@ class RabbitMQDataSource(TableFormat):
         task_groups.files_token(open_rabbitmq(path))
 
     def returned_fields(self) -> list[pa.Field]:
-        options = RabbitMQOptions.of(self.options)
+        options = RabbitMQOptions.of_stream(self.options)
         return fields(options.view, options.columns)
 
     def fields_of(self, names: Sequence[str]) -> list[pa.Field]:
-        view = RabbitMQOptions.of(self.options).view
+        view = RabbitMQOptions.of_stream(self.options).view
         return fields(view, _spelt(view, names))
 
     def reader_of(self, names: Sequence[str]) -> RabbitMQReader:
         options = RabbitMQOptions.of(self.options)
         return self.reads_with(options, _spelt(options.view, names), tuple(names))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from mqstore.pipeline.source.rabbitmq_stream import RabbitMQStreamReader
+
+        require_streams()
+        check_types(schema, self.fields_of(schema.names))
+        return RabbitMQStreamReader(self.options, _spelt("messages", schema.names), tuple(schema.names))
 
 
 class RabbitMQReader(StoreReader):

@@ -25,7 +25,7 @@ from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.layout import STREAM_FILE, bytes_of, own_entries
 from mqstore.rabbitmq.streams.index import Index, read_index
-from mqstore.rabbitmq.streams.segment import Chunks, Longs, walk_segment
+from mqstore.rabbitmq.streams.segment import HEADER, Chunks, Longs, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
 
 ROOT = "stream"
@@ -157,6 +157,23 @@ class Stream:
                 following = int(chunks.id[-1] + chunks.records[-1])
                 epoch, timestamp = int(chunks.epoch[-1]), int(chunks.timestamp[-1])
         return Tail(following, epoch, timestamp, state)
+
+    def end(self) -> int:
+        """Return the offset after the last valid chunk. Of the last segment, what its index has is not read, but for the last chunk."""
+        for number in range(len(self) - 1, -1, -1):
+            data, _ = self.open(number)
+            known = self.index(number)[0].records["position"].astype(np.int64)
+            for start in (*known[-1:].tolist(), len(HEADER)):
+                following = -1
+                for chunks, _ in walk_segment(data, int(self.first[number]), self.after(number), start=start):
+                    valid = np.flatnonzero(chunks.readable)
+                    if len(valid):
+                        following = int(chunks.id[valid[-1]] + chunks.records[valid[-1]])
+                if following >= 0:
+                    return following
+            if len(data) <= len(HEADER):  # it was just made
+                return int(self.first[number])
+        return self.first_offset
 
     def stray_findings(self) -> list[Damage]:
         """Return a finding for each file that is not a stream's."""

@@ -204,8 +204,12 @@ class _Search:
             return 0
         shape = segment.PLACES[version]
         begin = start + segment.HEADER.size
-        raw = self.image.read(begin, begin + count * shape.itemsize)
-        self.effort -= len(raw)
+        size = count * shape.itemsize
+        one = self.image.read(begin, begin + shape.itemsize)
+        if len(one) < shape.itemsize or np.frombuffer(one.tobytes(), shape)["offset"][0] != segment.HEADER.size + size:
+            return 0  # the entries begin right after the places
+        raw = self.image.read(begin, begin + size)
+        self.effort -= EFFORT * len(raw)
         places = np.frombuffer(raw.tobytes(), shape, len(raw) // shape.itemsize)
         stated = (places["length"] > 0) & (places["crc"] > 0) & (places["index"] < LARGEST_NUMBER) & (places["term"] < LARGEST_NUMBER)
         stated &= (places["offset"] < LARGEST_NUMBER) & (places["length"] <= LARGEST)
@@ -229,7 +233,7 @@ class _Search:
                 proved += 1
                 self.listed[at] = at + length
                 self.rows.append((at, at + length, at, ENTRY, index, term, crc, self._messages(entry), PROVED, -1, -1))
-        self.effort += len(raw) if proved else 0
+        self.effort += EFFORT * len(raw) if proved else 0
         return segment.HEADER.size + run * shape.itemsize if proved else 0
 
     # entries
@@ -354,6 +358,13 @@ def joined_units(parts: Sequence[Units], gaps: Sequence[Gap]) -> tuple[Longs, tu
                 break
         if not kept or kept[-1][END] <= unit[START]:
             kept.append(unit)
+    following = [unit[START] for unit in kept[1:]] + [-1]
+    # the mark of a file alone shows nothing: what it begins with has to be there
+    kept = [
+        unit
+        for unit, after in zip(kept, following, strict=False)
+        if unit[KIND] != MARK or after == unit[END] or unit[END] - unit[START] > len(STREAM_HEADER)
+    ]
     for unit in kept:
         if unit[KIND] == CHUNK and unit[END] > stops[np.searchsorted(starts, unit[START], "right") - 1]:
             unit[END] = unit[AT]

@@ -199,12 +199,12 @@ def hostile() -> dict[str, bytes]:
     """Return images that claim more than they have."""
     entry = b"\x83h\x04w\x04$usrt\xff\xff\xff\xff" + b"\x6c\xff\xff\xff\xff" * 20
     record = b"\x40\0\0" + struct.pack(">IIQQ", 1, 0xFFFFFF0, 5, 1) + entry
-    place = struct.pack(">QQQII", 1, 1, 8, 200 << 20, 7)
+    place = struct.pack(">QQQII", 1, 1, 8 + 65535 * 32, 200 << 20, 7)
     chunk = b"\x50\0\xff\xff" + struct.pack(">IqQQIIIB3x", 0xFFFFFFFF, 1, 1, 1, 1, 200 << 20, 0xFFFFFFFF, 0) + bytes(40)
     return {
         "records": record * 2000,
         "segment": b"RASG\0\x02\xff\xff" + place * 65535,
-        "marks": b"RAWA\1RASG\0\x02\xff\xffOSIL\0\0\0\1OSII\0\0\0\1" * 20_000,
+        "marks": b"RAWA\1RASG\0\x02\xff\xffOSIL\0\0\0\1OSII\0\0\0\1" * 5_000,
         "chunks": chunk * 2000 + b"P" * 100_000,
         "lists": entry * 5000,
         "tuples": b"\x83h\x04w\x04$usr" + b"h\xff" * 500_000,

@@ -55,6 +55,7 @@ LOWERED = {
     "rabbitmq.format.message_file": {"_BLOCK": 3},
     "rabbitmq.format.queue_writer": {"PIECE": 1009},
     "rabbitmq.amqp_sender": {"WINDOW": 3, "WINDOW_BYTES": 1009, "BATCH": 2},
+    "rabbitmq.carved_logs": {"BATCH_ROWS": 3, "BATCH_BYTES": 2003},
     "rabbitmq.salvage": {
         "FILE_BYTES": 2003,
         "BATCH_ROWS": 3,
@@ -119,6 +120,7 @@ LOWERED = {
     "rocketmq.verify.verification": {"DROP_EVERY": 3},
     "table.row_files": {"GROUP_BYTES": 1009, "GROUP_ROWS": 3},
     "testing.crashes": {"STATES_AT_ONCE": 3},
+    "wreck.log_search": {"WINDOW": 5003, "AFTER": 1009, "BLOCK": 1009},
     "wreck.carving": {"WINDOW": 4099, "BLOCK": 101},
     "wreck.rows": {"FRAGMENT_BYTES": 2003, "FRAGMENT_RECORDS": 3},
     "wreck.search": {"SPLIT": 10007},

@@ -29,6 +29,22 @@ cpdef enum:
     COLUMNS
 
 cpdef enum:
+    # of a consumer
+    CREDIT = 0
+    NEXT_ID
+    LOW_ID  # the first id that may be in its hand
+    PLACE
+    CONSUMER_COLUMNS
+
+cpdef enum:
+    # of a message; NOTHING: not yet
+    LEFT = 0  # with the settle of this row
+    HOLDER
+    ID
+    GIVEN  # with this row
+    MESSAGE_COLUMNS
+
+cpdef enum:
     NOTHING = -1
 
 cdef enum:

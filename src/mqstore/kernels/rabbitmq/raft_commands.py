@@ -408,3 +408,78 @@ def commands(b: cython.const[cython.uchar][::1], at: cython.longlong[::1], lengt
                 out[k, KIND] = OTHER
             else:
                 out[k, KIND] = command_at(b, at[k], at[k] + length[k], out, k)
+
+
+def deliver(
+    who: cython.longlong[::1],
+    first: cython.longlong[::1],
+    count: cython.longlong[::1],
+    ids: cython.longlong[::1],
+    consumers: cython.longlong[:, ::1],
+    where: cython.longlong[::1],
+    turns: cython.longlong[::1],
+    waiting: cython.Py_ssize_t,
+    messages: cython.longlong[:, ::1],
+    head: cython.Py_ssize_t,
+    tail: cython.Py_ssize_t,
+):
+    """Run publishes (who: NOTHING) and settles (who: their consumer) of a queue whose consumers are served in turns.
+
+    first, count: the ids of a settle, in `ids`. consumers: a row of CONSUMER_COLUMNS each; `where` has the message of the id k of a
+    consumer at PLACE + k - LOW_ID, or NOTHING. turns: as many places as consumers, the first `waiting` of them those with credit, in order.
+    messages: a row of MESSAGE_COLUMNS each; those from head to tail are ready, publishes add those from tail on.
+
+    The arrays are as they are afterwards; return the new (head, place of the first in turns, how many wait).
+    """
+    n: cython.Py_ssize_t = who.shape[0]
+    size: cython.Py_ssize_t = turns.shape[0]
+    room: cython.Py_ssize_t = messages.shape[0]
+    start: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    found: cython.longlong
+    c: cython.longlong
+    if first.shape[0] < n or count.shape[0] < n or consumers.shape[1] < CONSUMER_COLUMNS or messages.shape[1] < MESSAGE_COLUMNS:
+        raise ValueError("the columns differ in length")
+    if not 0 <= head <= tail <= room or not 0 <= waiting <= size or size != consumers.shape[0]:
+        raise ValueError("the messages or the turns are outside their arrays")
+    with cython.nogil:
+        for row in range(n):
+            c = who[row]
+            if c < 0:
+                if tail == room:
+                    break
+                tail += 1
+            elif c >= size or first[row] < 0 or count[row] < 0 or first[row] + count[row] > ids.shape[0]:
+                break
+            else:
+                found = 0
+                for k in range(first[row], first[row] + count[row]):
+                    if ids[k] < consumers[c, LOW_ID] or ids[k] >= consumers[c, NEXT_ID]:
+                        continue
+                    place = consumers[c, PLACE] + ids[k] - consumers[c, LOW_ID]
+                    if where[place] >= 0:
+                        messages[where[place], LEFT] = row
+                        where[place] = NOTHING
+                        found += 1
+                if found > 0 and consumers[c, CREDIT] == 0:
+                    turns[(start + waiting) % size] = c
+                    waiting += 1
+                consumers[c, CREDIT] += found
+            while waiting > 0 and head < tail:
+                c = turns[start]
+                start = (start + 1) % size
+                waiting -= 1
+                place = consumers[c, PLACE] + consumers[c, NEXT_ID] - consumers[c, LOW_ID]
+                where[place] = head
+                messages[head, HOLDER] = c
+                messages[head, ID] = consumers[c, NEXT_ID]
+                messages[head, GIVEN] = row
+                head += 1
+                consumers[c, NEXT_ID] += 1
+                consumers[c, CREDIT] -= 1
+                if consumers[c, CREDIT] > 0:
+                    turns[(start + waiting) % size] = c
+                    waiting += 1
+    return head, start, waiting

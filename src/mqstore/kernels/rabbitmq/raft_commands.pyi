@@ -21,6 +21,31 @@ IDS_START: Final = 10
 IDS_COUNT: Final = 11
 COLUMNS: Final = 12
 
+CREDIT: Final = 0
+NEXT_ID: Final = 1
+LOW_ID: Final = 2
+PLACE: Final = 3
+CONSUMER_COLUMNS: Final = 4
+
+LEFT: Final = 0
+HOLDER: Final = 1
+ID: Final = 2
+GIVEN: Final = 3
+MESSAGE_COLUMNS: Final = 4
+
 NOTHING: Final = -1
 
 def commands(b: NDArray[np.uint8], at: NDArray[np.int64], length: NDArray[np.int64], out: NDArray[np.int64]) -> None: ...
+def deliver(
+    who: NDArray[np.int64],
+    first: NDArray[np.int64],
+    count: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    consumers: NDArray[np.int64],
+    where: NDArray[np.int64],
+    turns: NDArray[np.int64],
+    waiting: int,
+    messages: NDArray[np.int64],
+    head: int,
+    tail: int,
+) -> tuple[int, int, int]: ...

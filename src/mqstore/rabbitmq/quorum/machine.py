@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.quorum.commands import MessageFacts, Pid, order_of, pid_of
@@ -49,7 +49,7 @@ from mqstore.rabbitmq.quorum.entities import (
 from mqstore.rabbitmq.quorum.rules import NEWEST, RULES
 
 DEFAULT_PRIORITY, HIGHEST_PRIORITY = 4, 31
-_SERIALS = 1 << 32
+SERIALS = 1 << 32
 _SMALL_MAP = 32  # keys of an Erlang map up to which it is ordered
 
 # why a message left the queue
@@ -70,7 +70,8 @@ class Machine:
     """The state of a queue. version: of the rules. left: called with each message that leaves, why, and at which index.
 
     unknown: names of commands that are not known. uncertain_order: more than 32 messages were returned by one command of version 0 to 3, in
-    an order that only the node knew. lenient: set it once entries are missing; then numbers of publishers may be missing as well.
+    an order that only the node knew. lenient: set it once entries are missing; then numbers of publishers may be missing as well. timed:
+    messages with a time to live were there.
     """
 
     def __init__(self, version: int = 0, left: Callable[[Message, str, int], None] | None = None) -> None:
@@ -96,6 +97,7 @@ class Machine:
         self.unknown: set[str] = set()
         self.uncertain_order = False
         self.lenient = False
+        self.timed = False
         self.deleted = False
         self._now = (0, 0)  # index and time of the command that is applied
 
@@ -179,6 +181,7 @@ class Machine:
                 if self.config.message_ttl is not None:
                     ttl = min(ttl, self.config.message_ttl)
                 message.expiry = ts + max(1, ttl)
+                self.timed = True
         if rules.acquired:
             message.delivery_count = facts.delivery_count
         level = 0
@@ -203,7 +206,7 @@ class Machine:
     def settle(self, index: int, ts: int, key: Term, numbers: list[int]) -> None:
         """A consumer acknowledges messages."""
         self._now = (index, ts)
-        consumer = self._consumer(key)
+        consumer = self.consumer(key)
         if consumer is None:
             self._settle_waiting(key, numbers)
             return
@@ -215,7 +218,7 @@ class Machine:
         """A consumer rejects messages for good."""
         self._now = (index, ts)
         # version 4 looks the consumer up by its key alone
-        consumer = self.consumers.get(key) if self.version == 4 else self._consumer(key)
+        consumer = self.consumers.get(key) if self.version == 4 else self.consumer(key)
         if consumer is None:
             self._settle_waiting(key, numbers)
             return
@@ -247,7 +250,7 @@ class Machine:
     def give_back(self, index: int, ts: int, key: Term, numbers: list[int], failed: bool = False, annotations: Term = None) -> None:
         """A consumer returns messages to the queue: `return`, and `modify` unless they are undeliverable."""
         self._now = (index, ts)
-        consumer = self._consumer(key)
+        consumer = self.consumer(key)
         if consumer is None:
             self._settle_waiting(key, numbers)
             return
@@ -318,6 +321,7 @@ class Machine:
         old = consumer.in_hand.pop(number)
         consumer.deadlines.pop(number, None)
         message = message_from(index, header) if header is not None else Message(index, old.size, old.expiry, old.delivery_count)
+        self.timed |= message.expiry is not None
         if self.rules.acquired:
             message.acquired_count = (message.acquired_count or 0) + 1
         else:
@@ -342,7 +346,7 @@ class Machine:
                 return
             found.credit = self._link_credit(found, credit, delivery_count)
             if drain and self.rules.acquired:
-                found.delivery_count = (found.delivery_count + found.credit) % _SERIALS
+                found.delivery_count = (found.delivery_count + found.credit) % SERIALS
                 found.credit = 0
             if self.rules.acquired:
                 self._sort_waiting()
@@ -354,13 +358,13 @@ class Machine:
         self._serve(consumer)
         self._round()
         if drain:
-            consumer.delivery_count = (consumer.delivery_count + consumer.credit) % _SERIALS
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) % SERIALS
             consumer.credit = 0
 
     def _link_credit(self, consumer: Consumer, credit: int, delivery_count: int) -> int:
         if self.rules.acquired and consumer.mode == "credited":
-            found = (delivery_count + credit - consumer.delivery_count) % _SERIALS
-            return found if found < _SERIALS // 2 else 0
+            found = (delivery_count + credit - consumer.delivery_count) % SERIALS
+            return found if found < SERIALS // 2 else 0
         return max(0, credit + delivery_count - consumer.delivery_count)
 
     def checkout(self, index: int, ts: int, identity: Term, spec: Term, meta: Term) -> None:
@@ -439,7 +443,8 @@ class Machine:
                     return consumer.key
         return None
 
-    def _consumer(self, key: Term) -> Consumer | None:
+    def consumer(self, key: Term) -> Consumer | None:
+        """Return the consumer with a key, also by {Tag, Process} where keys are numbers."""
         found = self.consumers.get(key)
         if found is None and self.rules.acquired and type(key) is tuple and len(key) == 2:
             pid = pid_of(key[1])
@@ -593,7 +598,7 @@ class Machine:
         elif what == "evaluate_consumer_timeout":
             self._time_out(ts)
         elif type(what) is tuple and len(what) == 2 and what[0] == "consumer_disconnected_timeout":
-            consumer = self._consumer(what[1])
+            consumer = self.consumer(what[1])
             if consumer is None or type(consumer.status) is not tuple or consumer.status[0] != "suspected_down":
                 return
             self._return_all(consumer, False)
@@ -672,6 +677,18 @@ class Machine:
                 self._give(consumer, found[2])
         self._update(consumer)
 
+    # what was applied at once (`batch`)
+
+    def serve_in_turn(self, consumers: Sequence[Consumer]) -> None:
+        """Let these consumers, of one priority, be the ones that can take a message, in this order."""
+        self.service, self.queued = {}, set()
+        for consumer in consumers:
+            self._serve(consumer)
+
+    def reached(self, index: int, ts: int) -> None:
+        """Take over the index and the time of the last entry."""
+        self._now = (index, ts)
+
     # the delivery round
 
     def _round(self) -> None:
@@ -721,7 +738,7 @@ class Machine:
             consumer.deadlines[number] = self._now[1] + consumer.timeout
         consumer.next_id += 1
         consumer.credit -= 1
-        consumer.delivery_count = (consumer.delivery_count + 1) % _SERIALS if self.rules.acquired else consumer.delivery_count + 1
+        consumer.delivery_count = (consumer.delivery_count + 1) % SERIALS if self.rules.acquired else consumer.delivery_count + 1
         return number
 
     def _unqueue(self, level: int) -> None:

@@ -60,6 +60,7 @@ def load(state: Term, version: int, left: Callable[[Message, str, int], None] | 
         raise
     except (TypeError, IndexError, ValueError, KeyError, AttributeError) as error:
         raise BadStateError(f"a state of version {version} has another form than expected ({type(error).__name__})") from None
+    machine.timed = any(message.expiry is not None for message in machine.all_messages())
     machine.ready_count = len(machine.returns) + sum(map(len, machine.ready.values()))
     return machine
 

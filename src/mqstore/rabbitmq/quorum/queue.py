@@ -32,10 +32,11 @@ from mqstore.kernels.rabbitmq import raft_commands
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term
 from mqstore.rabbitmq.quorum import machine_state
+from mqstore.rabbitmq.quorum.batch import apply_batch
 from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, MessageFacts, Noop, key_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Message
-from mqstore.rabbitmq.quorum.machine import LIMIT, PURGED, Machine
+from mqstore.rabbitmq.quorum.machine import CONSUMED, LIMIT, PURGED, Machine
 from mqstore.rabbitmq.quorum.member_config import MAX_CONFIG_BYTES, MemberConfig, named_by_cluster, read_config
 from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, Meta
 from mqstore.rabbitmq.quorum.snapshot import members_of
@@ -45,6 +46,7 @@ Longs = NDArray[np.int64]
 
 READY, RETURNED, CHECKED_OUT, HELD, DELAYED = "ready", "returned", "checked-out", "dead-letter-held", "delayed"
 MAX_FINDINGS = 100
+SHORTEST_BATCH, ONE_BY_ONE = 64, 256  # entries; as many as the second are applied singly where a batch cannot begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +130,26 @@ class Departures:
         self._codes: dict[str, int] = {}
         self._why: NDArray[np.uint8] = np.zeros(len(log), np.uint8)
         self._at: NDArray[np.int64] = np.zeros(len(log), np.int64)
-        self._first = int(log.index[0]) if len(log) else 0
-        self._dense = len(log) > 0 and int(log.index[-1]) - self._first + 1 == len(log)
 
     def note(self, message: Message, why: str, at: int) -> None:
         """Note that a message left the queue with a command."""
-        row = message.index - self._first if self._dense else self._log.row(message.index)
-        if not 0 <= row < len(self._why):
-            return
+        row = self._log.row(message.index)
+        if row >= 0:
+            self._why[row], self._at[row] = self._code(why), at
+
+    def _code(self, why: str) -> int:
         code = self._codes.get(why)
         if code is None:
             code = self._codes[why] = len(self._reasons)
             self._reasons.append(why)
-        self._why[row] = code
-        self._at[row] = at
+        return code
+
+    def note_settled(self, index: Longs, at: Longs) -> None:
+        """Note that messages left the queue with the settles at these indexes."""
+        row = np.searchsorted(self._log.index, index)
+        here = row < len(self._why)
+        here[here] &= self._log.index[row[here]] == index[here]
+        self._why[row[here]], self._at[row[here]] = self._code(CONSUMED), at[here]
 
     def of(self, index: int) -> Departure | None:
         """Return why the message of an entry left; None if it did not, or is not known."""
@@ -328,8 +336,47 @@ class Replay:
         self.entries["e"] += int((kinds == raft_commands.PUBLISH).sum())
         self.entries["settle"] += int((kinds == raft_commands.SETTLE).sum())
         view = memoryview(cast(bytes, data))
+        # a run of publishes and settles, up to another command or a gap
+        borders = np.flatnonzero((kinds == raft_commands.OTHER) | (np.diff(index, prepend=self.last) != 1)).tolist()
+        octets: list[bytes] = []
+        row = 0
+        for border in [*borders, len(index)]:
+            while row < border:
+                taken = 0
+                if border - row >= SHORTEST_BATCH:
+                    octets = octets or self._octets(view, columns)
+                    taken = self._batch(machine, view, index[row:border], columns[row:border], octets[row:border])
+                row += taken
+                stop = min(border, row + (1 if taken >= SHORTEST_BATCH else ONE_BY_ONE))
+                self._singly(machine, view, first, index, columns, row, stop)
+                row = stop
+            if row < len(index):
+                self._singly(machine, view, first, index, columns, row, row + 1)
+                row += 1
+
+    def _octets(self, view: memoryview, columns: Longs) -> list[bytes]:
+        """Return the bytes of the publisher or consumer of each entry; empty if it has none."""
+        at, length = columns[:, raft_commands.KEY_START], columns[:, raft_commands.KEY_LENGTH]
+        return [bytes(view[low:high]) for low, high in zip(at.tolist(), (at + length).tolist(), strict=True)]
+
+    def _batch(self, machine: Machine, view: memoryview, index: Longs, columns: Longs, octets: list[bytes]) -> int:
+        """Apply the first of these entries at once; return how many."""
+
+        def ids(row: int) -> list[int]:
+            start, number = columns[row, [raft_commands.IDS_START, raft_commands.IDS_COUNT]].tolist()
+            return list(view[start : start + number])
+
+        taken = apply_batch(machine, index, columns, octets, ids, self._key, self.queue.departures.note_settled)
+        if taken:
+            self.last = int(index[taken - 1])
+            self.ts = max(self.ts, int(columns[:taken, raft_commands.TS].max()))
+        return taken
+
+    def _singly(self, machine: Machine, view: memoryview, first: int, index: Longs, columns: Longs, start: int, stop: int) -> None:
+        """Apply entries one by one. first: row of the block's first entry in the log."""
         other, publish = raft_commands.OTHER, raft_commands.PUBLISH
-        for row, (number, values) in enumerate(zip(index.tolist(), columns.tolist(), strict=True)):
+        rows = zip(range(start, stop), index[start:stop].tolist(), columns[start:stop].tolist(), strict=True)
+        for row, number, values in rows:
             if number > self.last + 1 and number > 1:
                 machine.lenient = True
             self.last = number

@@ -138,6 +138,8 @@ class MemberLog:
         rows = combine(index, term, truncates, by_term, valid != 0)
         self.index, self.term = index[rows], term[rows]
         self.valid: NDArray[np.bool_] = valid[rows] != 0
+        self._lowest = int(self.index[0]) if len(rows) else 0
+        self._gapless = len(rows) > 0 and int(self.index[-1]) - self._lowest + 1 == len(rows)
         self._file, self._start, self._position, self._length = file[rows], start[rows], position[rows], length[rows]
 
     def _columns(self, path: str, kind: str, found: NDArray[np.void]) -> tuple[Longs, ...]:
@@ -241,6 +243,9 @@ class MemberLog:
 
     def row(self, index: int) -> int:
         """Return the row of an entry, or -1."""
+        if self._gapless:
+            row = index - self._lowest
+            return row if 0 <= row < len(self.index) else -1
         row = int(np.searchsorted(self.index, index))
         return row if row < len(self) and self.index[row] == index else -1
 

@@ -474,8 +474,7 @@ class _Work:
     @cached_property
     def _missing(self) -> Way | None:
         """How to get the parts that are named, by the lists of a clean stop for example, and not there; None if all are there."""
-        missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_files]
-        missing += [part.path for vhost in self.store.vhosts for part in vhost.missing_queues]
+        missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_parts]
         missing += [absent.path for absent in absent_queues(self.store) if absent.is_damage and absent.path is not None]
         if not missing:
             return None

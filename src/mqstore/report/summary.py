@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from mqstore.findings import Kind
 from mqstore.report.checks import advice_part
 from mqstore.report.parts import Column, Fact, Gap, Headline, Parts, Sentence, Sentences, Table, Tone
 from mqstore.site import Site
@@ -149,7 +150,9 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
     fits = FITS[summary.queue_versions]
     yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else "No queue directory.")
     yield Sentence(f"{summary.written_by.sentence}.")
-    if summary.shutdown == "clean":
+    if summary.shutdown == "clean" and any(item.kind is Kind.MISSING_PART for item in summary.findings):
+        yield Sentence("Clean shutdown, but not all that was there then is here.", Tone.CAUTION)
+    elif summary.shutdown == "clean":
         yield Sentence("Clean shutdown: the broker would use everything as it is.")
     elif summary.vhosts:
         unclean = "Unclean shutdown: the broker was killed or is still running; it reads and checks everything at startup."

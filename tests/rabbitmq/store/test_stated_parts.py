@@ -77,6 +77,12 @@ def test_after_an_unclean_stop_old_lists_say_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("metadata", [True, False])
 def test_the_messages_of_a_queue_directory_that_is_not_there_are_counted(metadata: bool, tmp_path: Path) -> None:
     node = unpack_node_site("missing-queue-dir", tmp_path)
+    assert "not all that was there then is here" in run_cli("inspect", node).stdout
+    for number, words in enumerate((["rescue", node, "--for", "4.0"], ["convert", node, "--queue-version", 2])):
+        done = run_cli(*words, "--to", tmp_path / f"out-{number}")
+        assert done.status == 1
+        assert "and recovery.dets counts 5 messages in it: get it before anything else" in " ".join(done.stdout.split())
+    assert "recovery.dets counts 5 messages" in (tmp_path / "out-0" / "STEPS.md").read_text()
     if not metadata:
         for file in (*node.glob("*.D*"), *node.glob("*.LOG"), node / "cluster_nodes.config"):
             file.unlink()

@@ -377,6 +377,7 @@ def _check_refused(results: Iterable[QueueResult]) -> None:
 def _findings(vhosts: Iterable[Vhost], results: Iterable[QueueResult]) -> tuple[Damage, ...]:
     findings = [item for result in results for item in result.findings]
     for vhost in vhosts:
+        findings += [part.damage for part in vhost.missing_parts]
         findings += [*vhost.place.findings, *vhost.persistent.findings]
         findings += [Damage(vhost.persistent.place, 0, 0, Kind.BROKER_CRASH, sentence) for sentence in vhost.persistent.crashes]
     return tuple(findings)

@@ -152,7 +152,8 @@ def rescue(
     written_by = version_evidence(store)
     if not definitions.vhosts:
         untold = (*untold, WITHOUT_METADATA)
-    untold = (*untold, *encrypted_values(definitions))
+    missing = (part.damage for vhost in store.vhosts for part in vhost.missing_parts)
+    untold = (*(f"what is in {item.file}: {item.detail}" for item in missing), *untold, *encrypted_values(definitions))
     delayed = {table.node: len(table.messages) for table in delayed_tables(stopped.directory) if table.messages}
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:

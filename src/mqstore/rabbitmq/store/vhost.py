@@ -203,6 +203,11 @@ class Vhost:
         names = names_by_directory((*self._names, *(() if self._more_names is None else self._more_names())), self.place)
         return tuple(stated_parts.missing_queues(self.root, self.place.below("queues"), self.terms, names))
 
+    @property
+    def missing_parts(self) -> tuple[MissingFile | MissingStore | MissingQueue, ...]:
+        """All that is named and not there."""
+        return (*self.missing_files, *self.missing_queues)
+
     @cached_property
     def _places(self) -> list[QueueDirectory]:
         queues = read_queues(self.root, self.place, self._names)
@@ -243,7 +248,7 @@ class Vhost:
 
         What an unclean stop leaves of the transient store is not one of them: the broker deletes that store at every start.
         """
-        findings = [*(part.damage for part in self.missing_files), *(part.damage for part in self.missing_queues)]
+        findings = [part.damage for part in self.missing_parts]
         findings += [*self.place.findings, *self._config[1], *self._recovery[1], *self.persistent.findings]
         findings += self.transient.findings if self.clean else ()
         for queue in self.queues:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mqstore.diagnosis import Advice
 
 
+STAND_IN = "as `repair` leaves it in the place of a message that is gone"  # said of an entry that repeats the one before it
+
+
 class Subject(StrEnum):
     """What a finding is about."""
 

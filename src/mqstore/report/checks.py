@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mqstore.findings import Kind
-from mqstore.report.parts import SHOWN, Column, Field, Findings, Gap, Headline, NextStep, Parts, Sentence, Sentences, Table, Tone
+from mqstore.findings import STAND_IN, Kind
+from mqstore.report.parts import OF_GROUP, SHOWN, Column, Field, Findings, Gap, Headline, NextStep, Parts, Sentence, Sentences, Table, Tone
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice, Diagnosis
+    from mqstore.diagnosis import Advice, Diagnosis, Evidence
     from mqstore.findings import Damage, Report
 
 
@@ -135,8 +135,8 @@ def advice_part(advice: Advice) -> NextStep:
 # diagnose
 
 
-def diagnosis_parts(answer: Diagnosis) -> Parts:
-    """Return the answer of `diagnose`, what to do next, and the evidence."""
+def diagnosis_parts(answer: Diagnosis, *, everything: bool = False) -> Parts:
+    """Return the answer of `diagnose`, what to do next, and the evidence. everything: each piece of evidence by itself."""
     yield Headline(answer.headline)
     yield NextStep(f"{answer.why}.", (answer.next,))
     if answer.rules != answer.version:
@@ -153,11 +153,41 @@ def diagnosis_parts(answer: Diagnosis) -> Parts:
     if answer.evidence:
         yield Gap()
         yield Sentence("Evidence:")
-        lines = []
-        for item in answer.evidence:
-            where = item.file if not item.length and not item.offset else f"{item.file} at {item.offset}"
-            lines.append(f"{item.finding}: {item.detail}" if item.file == "." else f"{item.finding}, {where}: {item.detail}")
-        yield Sentences(lines, SHOWN)
+        yield Sentences(list(map(_evidence, answer.evidence) if everything else _grouped(answer.evidence)), SHOWN)
+
+
+def _evidence(item: Evidence) -> str:
+    where = item.file if not item.length and not item.offset else f"{item.file} at {item.offset}"
+    return f"{item.finding}: {item.detail}" if item.file == "." else f"{item.finding}, {where}: {item.detail}"
+
+
+def _grouped(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """Yield evidence, of which what is equal in one file is one line after its first ones, and what `repair` left is one line in all."""
+    groups: dict[tuple[str, str], list[Evidence]] = {}
+    for item in evidence:
+        groups.setdefault(("", STAND_IN) if STAND_IN in item.detail else (item.file, item.finding), []).append(item)
+    for (file, finding), group in groups.items():
+        if finding == STAND_IN and len(group) > 1:
+            yield f"{_evidence(group[0])}, and {count(len(group) - 1, 'further place')} like it"
+            continue
+        listed = group if file in (".", "") or len(group) <= OF_GROUP + 1 else group[:OF_GROUP]
+        yield from map(_evidence, listed)
+        if others := len(group) - len(listed):
+            yield f"{finding}, {file}: {count(others, 'further finding')}"
+
+
+_USES = {
+    "rocketmq": "start a broker with this directory as its storePathRootDir",
+    "rabbitmq": "replace the msg_stores of a node that has these queues with it, while the node is stopped, and start the node",
+}
+
+
+def answer_parts(answer: Diagnosis, *, written: bool = True) -> Parts:
+    """Return what a broker makes of a store and what to do next, after a command. written: the command has made the store."""
+    yield Gap()
+    yield Headline(answer.headline)
+    why = _USES[answer.family] if written and not answer.next.startswith("mqstore ") else answer.why
+    yield NextStep(f"{why}.", (answer.next,))
 
 
 # usage

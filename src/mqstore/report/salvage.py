@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from mqstore.findings import Verdict
 from mqstore.report.checks import outcome
-from mqstore.report.parts import SHOWN, Column, Findings, Gap, Headline, NextStep, Others, Parts, Sentence, Table, Tone
+from mqstore.report.parts import SHOWN, Column, Findings, Gap, Headline, Others, Parts, Sentence, Table, Tone
 from mqstore.report.written import converted_parts
-from mqstore.table.formatting import clock, command, count, pace, size
+from mqstore.table.formatting import clock, count, pace, size
 from mqstore.wreck.salvage import AnyReport, CarveReport, SentReport, StoreReport
 
 if TYPE_CHECKING:
@@ -56,11 +56,6 @@ def _file_parts(report: SalvageReport) -> Parts:
 
 def _store_parts(report: StoreReport, everything: bool) -> Parts:
     yield from converted_parts(report.converted, "Salvaged into a new store", everything=everything)
-    yield Gap()
-    yield NextStep(
-        "check it, then replace the msg_stores of a node that has these queues with it, while the node is stopped.",
-        (command("mqstore", "verify", report.converted.to),),
-    )
 
 
 def _sent_parts(report: SentReport) -> Parts:
@@ -99,13 +94,6 @@ def _carved_parts(report: CarveReport, everything: bool) -> Parts:
     for name in wreck.untried:
         yield Gap()
         yield Sentence(f"{name} looks made to be slow to search: not every position was tried for a message of RabbitMQ.", Tone.CAUTION)
-    if report.as_store:
-        yield Gap()
-        if written["format"] == "rocketmq":
-            advice = "check it, then start a broker on it."
-        else:
-            advice = "check it, then replace the msg_stores of a node that has the queue with it, while the node is stopped."
-        yield NextStep(advice, (command("mqstore", "verify", written["to"]),))
 
 
 def _hits(wreck: Wreck) -> Iterator[str]:

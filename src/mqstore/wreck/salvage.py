@@ -141,17 +141,13 @@ class SentReport:
 
 @dataclass(frozen=True, slots=True)
 class CarveReport:
-    """What was found by carving, and written. wreck: what was found; written: of the document, what depends on the target.
-
-    as_store: a new store was written.
-    """
+    """What was found by carving, and written. wreck: what was found; written: of the document, what depends on the target."""
 
     store: str
     wreck: Wreck
     written: dict[str, Any]
     verdicts: Mapping[str, int]
     seconds: float
-    as_store: bool
 
     @property
     def ok(self) -> bool:
@@ -342,7 +338,7 @@ def carve(path: Path, request: SalvageRequest, observer: Observer = NOBODY, furt
         with observer.progress("carving") as progress:
             wreck = search.carve(files, runner, stage=stage if resumable else None, progress=progress)
         written, verdicts = _Carved(path, wreck, request, observer, runner, stage, resumable).write()
-    return CarveReport(str(path), wreck, written, verdicts, time.monotonic() - started, request.as_kind is not None)
+    return CarveReport(str(path), wreck, written, verdicts, time.monotonic() - started)
 
 
 def _check(path: Path, request: SalvageRequest) -> None:

@@ -56,6 +56,7 @@ from mqstore.errors import UnsupportedError, UsageError
 from mqstore.store import Family
 
 if TYPE_CHECKING:
+    from mqstore.diagnosis import Diagnosis
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
     from mqstore.stores.rabbitmq import RabbitMQ
@@ -330,6 +331,25 @@ def open_either(store: Path, options: Any, *, now: int | None = None, careful: b
 
         names = tuple(read_queue_names(options.names))
     return open_at(place, config=options.config, names=names, now=now, careful=careful)
+
+
+def diagnosis_of(out: Output, store: Path, *, version: str | None = None, config: Path | None = None) -> Diagnosis:
+    """Return what a broker makes of a store that a command has just written."""
+    import mqstore
+
+    opened = mqstore.open(store, config=config)
+    with out.progress("diagnosing", opened.progress_unit) as progress:
+        return opened.diagnose(version, progress=progress)
+
+
+def show_diagnosis(out: Output, document: Mapping[str, Any], answer: Diagnosis) -> None:
+    """Show the diagnosis of a store that a command has written and what to do next, or print the command's document with the diagnosis."""
+    from mqstore.report.checks import answer_parts
+
+    if out.is_text:
+        out.show(answer_parts(answer))
+    else:
+        out.report({**document, "diagnosis": answer.as_dict()})
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -232,7 +232,8 @@ class Output:
         whole: do not wrap it, because it is meant to be copied.
         """
         shown = "\n".join(printable(part) for part in text.split("\n"))
-        self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None)
+        # a name that is longer than a line stays whole: the terminal breaks it, and it can be copied
+        self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None, overflow="ignore", crop=False)
 
     def fact(self, name: str, value: str, style: str | None = None) -> None:
         """Print a name and its value; a long value is wrapped beside the name."""

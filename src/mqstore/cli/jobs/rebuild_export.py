@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import AssumeDefaults, Config, Master, Splits, Store, at_microseconds, column_names, option
-from mqstore.cli.common.command import open_either, open_store, verb
+from mqstore.cli.common.command import diagnosis_of, open_either, open_store, show_diagnosis, verb
 from mqstore.cli.common.options import ExportOptions, Threads, To, check_target
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.report.written import appended_parts, exported_parts, rebuilt_parts
-from mqstore.table.formatting import command
 
 if TYPE_CHECKING:
     from mqstore.stores.rabbitmq import RabbitMQ
@@ -85,10 +84,8 @@ def rebuild(
         )
     if out.is_text:
         out.show(rebuilt_parts(report, everything=out.settings.verbose))
-        out.line()
-        out.next_step("check it, then start a broker with this directory as its storePathRootDir.", command("mqstore", "verify", to))
-    else:
-        out.report(report.as_dict() | {"store": str(store), "to": str(to)})
+    document = report.as_dict() | {"store": str(store), "to": str(to)}
+    show_diagnosis(out, document, diagnosis_of(out, to, version=for_version, config=config))
     return 0 if report.ok else 1
 
 

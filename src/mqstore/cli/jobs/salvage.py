@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import Master, QueueNames, Store, option
-from mqstore.cli.common.command import verb
+from mqstore.cli.common.command import diagnosis_of, show_diagnosis, verb
 from mqstore.cli.common.output import Output
-from mqstore.findings import Verdict
+from mqstore.findings import SalvageReport, Verdict
 
 
 class TableFormat(StrEnum):
@@ -95,6 +95,7 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     Exit status 1 if anything is damaged or missing, or if bytes belonged to nothing.
     """
     from mqstore.rabbitmq.definitions.document import read_queue_names
+    from mqstore.report.checks import answer_parts
     from mqstore.report.salvage import salvaged_parts
     from mqstore.wreck.salvage import salvage as run
 
@@ -102,8 +103,12 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     report = run(store, options.to, names=names, observer=out, **options.request())
     if out.is_text:
         out.show(salvaged_parts(report, everything=out.settings.verbose))
-    else:
+    if options.as_kind is not None:
+        show_diagnosis(out, report.as_dict(), diagnosis_of(out, Path(options.to), version=options.for_version))
+    elif not out.is_text:
         out.report(report.as_dict())
+    elif options.to == f"{store}.jsonl" and isinstance(report, SalvageReport):  # what `diagnose` advises where nothing can be repaired
+        out.show(answer_parts(diagnosis_of(out, Path(store)), written=False))
     return 0 if report.ok else 1
 
 

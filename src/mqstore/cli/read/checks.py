@@ -46,7 +46,7 @@ def diagnose(out: Output, store: Store, options: DiagnoseOptions) -> int:
         with out.progress("diagnosing", opened.progress_unit) as progress:
             answer = opened.diagnose(options.for_version, threads=options.threads, progress=progress)
     if out.is_text:
-        out.show(diagnosis_parts(answer))
+        out.show(diagnosis_parts(answer, everything=out.settings.verbose))
     else:
         out.report(answer.as_dict())
     return answer.status

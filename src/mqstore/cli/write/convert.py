@@ -9,11 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option
-from mqstore.cli.common.command import refuse_rocketmq, verb
+from mqstore.cli.common.command import diagnosis_of, refuse_rocketmq, show_diagnosis, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.report.written import converted_parts
-from mqstore.table.formatting import command
 
 To = Annotated[Path, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")]
 Version = Annotated[
@@ -78,12 +77,9 @@ def convert(
             "progress": progress,
         }
         report = run(store, to, queue_version, master=master, threads=threads, **given)
-    if not out.is_text:
-        out.report(report.as_dict() | {"store": str(store)})
-        return 0 if report.ok else 1
-    out.show(converted_parts(report, f"Converted to version {report.version}", everything=out.settings.verbose))
-    out.line()
-    out.next_step("check it, then replace the node's msg_stores with it while the node is stopped.", command("mqstore", "verify", to))
+    if out.is_text:
+        out.show(converted_parts(report, f"Converted to version {report.version}", everything=out.settings.verbose))
+    show_diagnosis(out, report.as_dict() | {"store": str(store)}, diagnosis_of(out, to, version=target))
     return 0 if report.ok else 1
 
 

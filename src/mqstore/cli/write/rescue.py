@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqstore.cli.common.arguments import option
-from mqstore.cli.common.command import refuse_rocketmq, verb
+from mqstore.cli.common.command import diagnosis_of, refuse_rocketmq, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
 from mqstore.report.parts import Findings
@@ -82,10 +82,9 @@ def rescue(
 
     with out.progress("rescuing", "queues") as progress:
         report = run(data, to, target, users=users, threads=threads, progress=progress)
-    if not out.is_text:
-        out.report(report.as_dict() | {"store": str(data)})
-        return 0 if report.ok else 1
-    _print(out, report)
+    if out.is_text:
+        _print(out, report)
+    _end(out, report, data)
     return 0 if report.ok else 1
 
 
@@ -111,7 +110,7 @@ def _print(out: Output, report: RescueReport) -> None:
     _print_unknown(out, report.unknown, "No definition leads to it, a node would delete it")
     if report.dropped:
         out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')} of older versions; STEPS.md lists them.")
-    _print_end(out, report, (*report.converted.findings, *report.damage))
+    _print_findings(out, report, (*report.converted.findings, *report.damage))
 
 
 def _rescue_in_place(out: Output, data: Path, to: Path, target: str, threads: int) -> int:
@@ -119,17 +118,16 @@ def _rescue_in_place(out: Output, data: Path, to: Path, target: str, threads: in
 
     with out.progress("rescuing", "queues") as progress:
         report = rescue_in_place(data, to, target, threads=threads, progress=progress)
-    if not out.is_text:
-        out.report(report.as_dict() | {"store": str(data)})
-        return 0 if report.ok else 1
-    title = f"Prepared for RabbitMQ {report.version} on the data directory of {report.node}: {report.to}"
-    out.line(title, style="bold green" if report.ok else "bold yellow", whole=True)
-    out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions, users and policies stay in the directory.")
-    _print_left_out(out, report)
-    for name in out.first(report.others, SHOWN):
-        out.line(f"Stays as it is, and was not looked at: {name}.")
-    _print_unknown(out, report.unknown, "Not in the metadata, the new node would delete it")
-    _print_end(out, report, report.damage)
+    if out.is_text:
+        title = f"Prepared for RabbitMQ {report.version} on the data directory of {report.node}: {report.to}"
+        out.line(title, style="bold green" if report.ok else "bold yellow", whole=True)
+        out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions, users and policies stay in the directory.")
+        _print_left_out(out, report)
+        for name in out.first(report.others, SHOWN):
+            out.line(f"Stays as it is, and was not looked at: {name}.")
+        _print_unknown(out, report.unknown, "Not in the metadata, the new node would delete it")
+        _print_findings(out, report, report.damage)
+    _end(out, report, data)
     return 0 if report.ok else 1
 
 
@@ -143,13 +141,21 @@ def _print_unknown(out: Output, queues: Sequence[QueueReport], why: str) -> None
         out.line(f"{why}: {queue.directory}, {count(queue.messages, 'message')}.")
 
 
-def _print_end(out: Output, report: RescueReport | InPlaceReport, found: Sequence[Damage]) -> None:
+def _print_findings(out: Output, report: RescueReport | InPlaceReport, found: Sequence[Damage]) -> None:
     if found:
         out.line()
         out.show((Findings(found),))
     for note in report.notes:
         out.note(note)
+
+
+def _end(out: Output, report: RescueReport | InPlaceReport, data: Path) -> None:
+    answer = diagnosis_of(out, Path(report.to) / "msg_stores", version=report.version)
+    if not out.is_text:
+        out.report(report.as_dict() | {"store": str(data), "diagnosis": answer.as_dict()})
+        return
     out.line()
+    out.line(answer.headline)
     out.next_step(f"follow {Path(report.to) / 'STEPS.md'}.")
 
 

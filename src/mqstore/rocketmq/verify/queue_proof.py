@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Damage, Kind
+from mqstore.findings import STAND_IN, Damage, Kind
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog
@@ -105,6 +105,13 @@ class QueueProof:
         if at < self.queue.max_offset:
             yield at, self.queue.max_offset
 
+    def is_place_of(self, log: CommitLog, entry: np.void, queue_offset: int) -> bool:
+        """Return whether an entry leads to a record of this queue that has the entry's queue offset."""
+        physical, size = int(entry["physical_offset"]), int(entry["size"])
+        record = log.record(physical) if size > 0 and physical >= 0 else None
+        place = (self.queue.topic, self.queue.queue_id, queue_offset)
+        return record is not None and (record.topic, record.queue_id, record.queue_offset) == place
+
     def end_of_messages(self, log: CommitLog, log_end: int) -> int:
         """Return the queue offset after the last message that the queue ever had, as far as its entries can be trusted.
 
@@ -190,7 +197,10 @@ class QueueProof:
                 queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"has {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
             )
         elif self.queue.topic not in also and message.queue_offset != queue_offset:
-            self._report(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"points at the record with queue offset {message.queue_offset}")
+            before = self.queue.entries(queue_offset - 1, queue_offset)
+            repeats = f", {STAND_IN}" if len(before) and before[0] == entry else ""
+            sentence = f"points at the record with queue offset {message.queue_offset}{repeats}"
+            self._report(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, sentence)
         else:
             self._judge_tags(queue_offset, self.tags_code_of(tags), message)
 

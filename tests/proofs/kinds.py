@@ -249,6 +249,38 @@ class Sites(Kind):
         return part
 
 
+class Advice(Kind):
+    """Golden stores, then damaged images: the commands that `diagnose` names end with a broker to start, and none loses a message."""
+
+    unit = "stores"
+    part = 20
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.name = f"advice-{family}"
+
+    def run(self, seeds: range, jobs: int, deadline: float, place: Path | None) -> Part:
+        from fuzz.images import Images
+        from proofs.advice import wrong
+
+        part = Part(seeds.start)
+        with tempfile.TemporaryDirectory(prefix="mqstore-advice-", dir=in_memory()) as root:
+            images = Images(self.family, Path(root, "images"))
+            for seed in seeds:
+                if time.time() >= deadline:
+                    break
+                with tempfile.TemporaryDirectory(dir=root) as scratch:
+                    try:
+                        said = wrong(seed, self.family, Path(scratch), images)
+                    except Exception as error:  # whatever it is, it is a failure of this store
+                        said = f"{type(error).__name__}: {error}"
+                if said:
+                    part.failures.append(self.failed(seed, said[:4000]))
+                part.done += 1
+                part.stop = seed + 1
+        return part
+
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -263,5 +295,7 @@ KINDS: dict[str, Kind] = {
         DiagnosisRocketMQ(),
         Sites("rocketmq"),
         Sites("rabbitmq"),
+        Advice("rocketmq"),
+        Advice("rabbitmq"),
     )
 }

@@ -139,6 +139,12 @@ def test_nothing_false_is_said_of_fifty_data_directories() -> None:
     assert KINDS["sites-rabbitmq"].run(range(50), 1, time.time() + 1e6, None) == Part(50, 50)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "seed"), [("rocketmq", 68), ("rocketmq", 184), ("rabbitmq", 8), ("rabbitmq", 20)])
+def test_the_advice_for_a_store_ends_with_a_broker_that_keeps_all_of_it(family: str, seed: int) -> None:
+    assert KINDS[f"advice-{family}"].run(range(seed, seed + 1), 1, time.time() + 1e6, None) == Part(seed + 1, 1)
+
+
 def test_every_kind_is_in_the_help_and_in_the_documentation() -> None:
     documented = (command.ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     for name in KINDS:

@@ -203,13 +203,14 @@ def _written(path: Path) -> Iterator[tuple[int, bytes]]:
                 position += _BLOCK
 
 
-def tree_checksum(root: Path) -> str:
+def tree_checksum(root: Path, *, times: bool = True) -> str:
     """Return one digest of a directory: names, kinds, permissions, sizes, modification times and contents of everything in it."""
     digest = hashlib.sha256()
     for path in sorted((root, *root.rglob("*"))):
         found = path.lstat()
         size = found.st_size if stat.S_ISREG(found.st_mode) else 0
-        digest.update(f"{path.relative_to(root)}\0{found.st_mode}\0{size}\0{found.st_mtime_ns}\0".encode())
+        time = found.st_mtime_ns if times else 0
+        digest.update(f"{path.relative_to(root)}\0{found.st_mode}\0{size}\0{time}\0".encode("utf-8", "surrogateescape"))
         if stat.S_ISREG(found.st_mode):
             for position, block in _written(path):
                 digest.update(position.to_bytes(8, "big"))

@@ -153,11 +153,12 @@ class _Work:
             self._check_steps()
         starts = not self.obstacles
         loses = self.loses if starts else 0
-        next_, why = self._advice(starts, loses)
         every = (*rows, *quorum_rows(self._careful))
         listed = sum(row["messages"] + row["lost"] + row["waiting"] for row in every) + self.gained
         starts_of_streams = (examined.node_start() for _, examined in self._careful.examined_streams)
         listed += sum(start.kept + start.lost for start in starts_of_streams)
+        delivered = max(0, listed - loses)
+        next_, why = self._advice(starts, loses, delivered)
         return Diagnosis(
             store=str(self.store.path),
             family="rabbitmq",
@@ -172,7 +173,7 @@ class _Work:
             harmless=self.harmless and not any(item.messages for item in report.damage),
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *self.evidence),
-            ways=self._ways(Way(next_, why), starts, max(0, listed - loses)),
+            ways=self._ways(Way(next_, why), starts, delivered),
         )
 
     def _ways(self, advised: Way, starts: bool, delivered: int) -> tuple[Way, ...]:
@@ -435,7 +436,8 @@ class _Work:
             elif step.kind in ("config", "terms", "unreadable") or "crashes when" in step.otherwise:
                 self.unknown.append(f"what it makes of {step.file}: {step.why.partition(': ')[0]}, and {step.otherwise}")
 
-    def _advice(self, starts: bool, loses: int) -> tuple[str, str]:
+    def _advice(self, starts: bool, loses: int, delivered: int | None = None) -> tuple[str, str]:
+        """Return the next command, and for what. delivered: what the node delivers of the store as it is; None if that is not known."""
         store = self.store.path
         old = any(queue.version == 1 for queue in self.store.queues) and self._unread(1)
         new = any(queue.version == 2 for queue in self.store.queues) and self._unread(2)
@@ -464,6 +466,12 @@ class _Work:
             return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
         if starts and Path(f"{store}.jsonl").exists():
             return START, "start the node: nothing in the files can be repaired, and what can be read of them is saved"
+        if starts and delivered is not None and not self.unknown and self._keeps and sum(self._keeps) <= delivered:
+            return START, "start the node: the bytes of what it loses are gone, and it delivers everything else"
+        if not starts and delivered is not None and self._without_metadata():
+            words = ("--for", self.name) if self.asked else ()
+            why = "write every message that can be read into a new store; this one cannot be repaired"
+            return command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why
         return self._salvage.next, self._salvage.why
 
     @property

@@ -41,6 +41,7 @@ class Step:
     """One line of a plan. why: what is wrong. otherwise: what the broker would do. loss: what the change costs; empty for nothing.
 
     changes: made together, in this order; empty if there is no remedy, which `why` explains. assumes: a setting that is not known.
+    after: how many steps of the plan this one builds on, the first ones; it is of what they leave.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Step:
     loss: str
     changes: tuple[Change, ...]
     assumes: str = field(default="", kw_only=True)
+    after: int = field(default=0, kw_only=True)
 
     @property
     def possible(self) -> bool:
@@ -83,4 +85,7 @@ def chosen(steps: Sequence[AnyStep], only: Collection[int] | None) -> list[AnySt
     for number in only:
         if not 1 <= number <= len(steps):
             raise UsageError(f"--only {number}: the plan has {len(steps)} steps; `mqstore repair STORE` lists them")
+        left_out = [before for before in range(1, steps[number - 1].after + 1) if before not in only and steps[before - 1].possible]
+        if left_out:
+            raise UsageError(f"--only {number}: that step is of what the first {steps[number - 1].after} steps leave; add them")
     return [step for number, step in enumerate(steps, 1) if number in only]

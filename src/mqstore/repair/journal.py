@@ -169,13 +169,26 @@ def _check_files(root: Path, files: Iterable[tuple[str, str]]) -> None:
 # apply
 
 
+def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking) -> None:
+    """Raise TargetError if changes cannot be made: a file is a link, a pipe, or has a second name. Nothing is changed."""
+    _check_files(root, [(change.op, name) for change in changes for name in (change.file, change.to) if name])
+    removed = {change.file for change in changes if change.op == "remove"}
+    for change in changes:
+        path = root / change.file
+        if change.op == "mkdir" and os.path.lexists(path) and not path.is_dir() and change.file not in removed:
+            raise TargetError(f"{path} is in the place of a directory; move it away first")
+    lock = root / locking.file
+    if locking.file and os.path.lexists(lock) and not lock.is_file():
+        raise TargetError(f"{lock} is not a regular file, and no broker can lock the store by it; move it away first")
+
+
 def apply(
     root: Path, path: Path, steps: Sequence[Step], locking: StoreLocking, *, recorder: Recorder | None = None, within: str = ""
 ) -> Journal:
     """Apply steps to a store whose lock is free. path: the journal, which must not exist yet. Raises TargetError with nothing changed."""
     _check_place(root, path)
     changes = [change for step in steps for change in step.changes]
-    _check_files(root, ((change.op, name) for change in changes for name in (change.file, change.to) if name))
+    check_changes(root, changes, locking)
     lock_existed = not locking.file or os.path.lexists(root / locking.file)
     with DurableDirectory(root, recorder=recorder, within=within) as directory, closing(locking.take(directory)):
         _write_journal(root, path, steps, lock_existed, recorder)

@@ -10,9 +10,11 @@ An `apply` or `undo` that was interrupted goes on when it is called again. Neith
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,24 @@ class Repair:
     def steps(self) -> list[Step]:
         """The plan, in the order of application, which is read from the store when it is asked for."""
         return list(self._plan())
+
+    @property
+    def free_journal(self) -> Path | None:
+        """Where a further repair can keep its journal; None if the chosen place is free, or an interrupted repair goes on from it."""
+        earlier = journals.read_journal(self.journal)
+        if earlier is None or earlier.state != journals.APPLIED:
+            return None
+        numbered = (self.journal.with_name(f"{self.journal.name}{number}") for number in count(2))
+        return next(path for path in numbered if not os.path.lexists(path))
+
+    @property
+    def refusal(self) -> str:
+        """Why the changes of the plan cannot be made; empty if they can."""
+        try:
+            journals.check_changes(self.root, [change for step in self.steps for change in step.changes], self._locking)
+        except TargetError as error:
+            return str(error)
+        return ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan; `repair -o json` prints its `steps`."""

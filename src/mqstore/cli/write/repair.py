@@ -11,7 +11,7 @@ import typer
 from mqstore.cli.common.arguments import AssumeDefaults, Config, QueueNames, ReaderThreads, StoreInPlace, option
 from mqstore.cli.common.command import FamilyOptions, family_options, open_either, verb
 from mqstore.cli.common.output import Output
-from mqstore.errors import UsageError
+from mqstore.errors import MqstoreError, UsageError
 from mqstore.table.formatting import command, count
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
     if options.apply:
         report = found.apply(only, assume_defaults=options.assume_defaults)
         _show_report(out, found, report)
+        if out.is_text and report.repaired and not report.finished:
+            _show_outcome(out, store, found, report, options)
         return 0 if report.ok else 1
     if out.is_text:
         _show_plan(out, found, store)
@@ -93,8 +95,11 @@ def _show_plan(out: Output, found: Repair, store: object) -> None:
         if step.possible:
             out.line(f"     Cost: {step.loss or 'nothing'}.")
     out.line()
-    apply = ("mqstore", "repair", store, "--apply")
-    if any(step.possible and step.assumes for step in found.steps):
+    journal = found.free_journal
+    apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)))
+    if refusal := found.refusal:
+        out.line(f"The changes cannot be made: {refusal}.", style="red")
+    elif any(step.possible and step.assumes for step in found.steps):
         out.next_step(
             "make the changes, with the default that is assumed or with the broker's own configuration; `--undo` takes them back.",
             command(*apply, "--assume-defaults"),
@@ -125,11 +130,21 @@ def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
             out.line(f"Not repaired: {step.kind}, {step.file}: {step.why}.", style="red")
         if report.repaired:
             out.line(f"Repaired {found.root}: {count(report.repaired, 'step')}.", style="bold")
-            out.next_step(
-                f"see what a {found.broker} makes of it now; or take everything back.",
-                command("mqstore", "diagnose", found.root),
-                command("mqstore", "repair", found.root, "--undo", "--journal", report.journal),
-            )
+
+
+def _show_outcome(out: Output, store: Path, found: Repair, report: RepairReport, options: RepairOptions) -> None:
+    """Show what a broker makes of the store now, and what to do next."""
+    undo = command("mqstore", "repair", found.root, "--undo", "--journal", report.journal)
+    try:
+        repaired = open_either(store, options)
+        with out.progress("diagnosing", repaired.progress_unit) as progress:
+            answer = repaired.diagnose(threads=options.threads, progress=progress)
+    except MqstoreError as error:
+        out.line(f"What a {found.broker} makes of it is not known: {error}.")
+        out.next_step("take everything back, if the changes are not wanted.", undo)
+        return
+    out.line(answer.headline)
+    out.next_step(f"{answer.why}; or take everything back.", answer.next, undo)
 
 
 def register(app: typer.Typer) -> None:

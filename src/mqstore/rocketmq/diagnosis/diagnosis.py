@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
+from mqstore.repair.changed_directory import ChangedDirectory
+from mqstore.repair.journal import check_changes
 from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
 from mqstore.rocketmq.diagnosis.database_queues import (
@@ -42,7 +45,7 @@ from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
-from mqstore.rocketmq.repair.plan import plan
+from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
 from mqstore.rocketmq.store.recovered_view import RecoveredView
@@ -64,6 +67,12 @@ _FOR_GOOD = frozenset(kind for kind in Kind if kind.subject is Subject.RECORD an
     "offset-past-end",
 }
 _OF_GONE = frozenset(kind for kind in Kind if kind.subject is Subject.QUEUE_ENTRY)
+_DERIVED = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint")
+_MADE_NEW = frozenset(
+    kind
+    for kind in Kind
+    if kind.remedy is Remedy.REBUILD and kind.noticed and kind.subject in (Subject.QUEUE_ENTRY, Subject.QUEUE, Subject.INDEX)
+) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
@@ -134,6 +143,7 @@ class _Work:
         self.locked = False
         self.threads: int | None = None  # those of a whole diagnosis
         self.missing = 0  # messages of which only the places in their queues are left
+        self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
 
     def advice_after(self, report: Report | None) -> Advice:
@@ -195,6 +205,8 @@ class _Work:
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
             self.missing = missing
+            before_end = sum(loss.before_end for loss in check.by_queue.values())
+            self.unlisted = max(0, before_end - check.contested) or (check.lost if self.store.unclean else 0)
             loses = check.lost + missing
             self._add_damage([item for item in report.damage if _is_of_log(item)])
             of_files = sum(item.messages for item in report.damage if item.kind is Kind.MISSING_FILE and _in_log(item, self.store))
@@ -435,7 +447,7 @@ class _Work:
         for item in damage:
             lost = item.kind.unread and item.kind.noticed and item.length
             if lost and item.file in starts and starts[item.file] + item.offset > listed:
-                self.unknown.append(f"how many messages were in the {count(item.length, 'byte')} at {item.offset} of {item.file}")
+                self.of_clients.append(f"how many messages were in the {count(item.length, 'byte')} at {item.offset} of {item.file}")
 
     def _add_changes(self, recovery: Recovery) -> None:
         store = self.store
@@ -559,21 +571,38 @@ class _Work:
         keeps = loaded and self.harmless and not (lost or redelivers or self.missing or self.obstacles or self.unknown)
         if keeps and not any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence):
             return START, KEEPS
-        asked = lost or redelivers or any(self._repairable(item) for item in (*self.obstacles, *self.evidence))
-        if asked and self._has_plan():
+        if any(map(self._repairable, (*self.obstacles, *self.evidence))) if self.threads is None else self._repair_is_next():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
-        if self.obstacles or not self.harmless or any(sentence not in self.of_clients for sentence in self.unknown):
-            return command("mqstore", "rebuild", store, "--to", f"{store}.new"), "make an intact store from the log before a broker starts"
-        return START, FOR_GOOD if lost or redelivers else UNTOLD if self.unknown else KEEPS
+        if self._rebuild_helps():
+            words = ("--assume-defaults",) if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else ()
+            why = "make an intact store from the log before a broker starts"
+            return command("mqstore", "rebuild", store, "--to", f"{store}.new", *words), why
+        return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
 
-    def _has_plan(self) -> bool:
-        """Return whether `repair` has a step for this store, which takes reading the whole log; without a diagnosis, True."""
-        if self.threads is None:
-            return True
+    def _repair_is_next(self) -> bool:
+        """Return whether `repair` can change something in this store, and a rebuild would not make the same new after it."""
+        if isinstance(self.store.directory, ChangedDirectory):
+            return False
+        assert self.threads is not None
         try:
-            return any(step.possible for step in plan(self.store, threads=self.threads))
+            changes = [change for step in plan(self.store, threads=self.threads) for change in step.changes]
+            check_changes(Path(self.store.directory.root), changes, LOCKING)
         except MqstoreError:
             return False
+        if any(change.file.partition("/")[0] not in _DERIVED for change in changes):
+            return True  # a rebuild takes the log and the configuration as they are
+        after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked)
+        return bool(changes) and not after.run(self.threads, None).next.startswith("mqstore rebuild ")
+
+    def _rebuild_helps(self) -> bool:
+        """Return whether new queues, a new index and a clean end would give more than the files as they are.
+
+        The places of messages that are gone stay in their queues: there are as many findings about them.
+        """
+        if self.obstacles or self.unlisted or any(sentence not in self.of_clients for sentence in self.unknown):
+            return True
+        entries = sum(item.finding in _OF_GONE for item in self.evidence)
+        return any(item.finding in _MADE_NEW and (item.finding not in _OF_GONE or entries > self.missing) for item in self.evidence)
 
     def _is_for_good(self) -> bool:
         """Return whether there is damage that neither `repair` nor `rebuild` can mend, and no other: in bodies and properties, or gone.

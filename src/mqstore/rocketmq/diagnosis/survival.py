@@ -136,6 +136,7 @@ class SurvivalCheck(Verification):
         self.by_queue: dict[tuple[str, int], QueueLoss] = {}
         self.lost = 0
         self.moved = 0
+        self.contested = 0  # lost ones whose place another message has, with the same queue offset: no queue can list both
         self._listed: _Listed | None = None  # of the queue that was looked at last
         self._skipped: dict[tuple[str, int], Longs] = {}
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
@@ -230,6 +231,15 @@ class SurvivalCheck(Verification):
         there = self._listed.has(physical[rest]) & whole[rest] & ~skipped[rest]
         self._count(run, physical[rest], there, whole[rest], lost, moved)
         self.by_queue[run.topic, run.queue_id].skipped += int((skipped & whole).sum())
+        self.contested += self._contested(run.offsets[rest][~there], image)
+
+    def _contested(self, offsets: Longs, image: AnyQueueImage) -> int:
+        """Return how many of these queue offsets are taken by another message that has the same one."""
+        proof = self.queues.get((image.topic, image.queue_id))
+        if image.batch or proof is None:
+            return 0
+        inside = offsets[(offsets >= image.min_offset) & (offsets < image.max_offset)].tolist()
+        return sum(proof.is_place_of(self.log, image.entries(at, at + 1)[0], at) for at in inside)
 
     def _skipped_in(self, image: AnyQueueImage) -> Longs:
         """Return the physical offsets of the messages that pulls from a queue skip, sorted."""

@@ -57,7 +57,7 @@ def rename_steps(files: Iterable[RenamedLogFile]) -> Iterator[Step]:
             file.relative,
             0,
             file.size,
-            f"its records are those of {file.to}, which is missing: it takes that name; then make a plan of the log with it",
+            f"its records are those of {file.to}, which is missing: it takes that name",
             "it does not start, or reads other files in place of this one",
             "",
             (Change("rename", file.relative, to=file.to),),

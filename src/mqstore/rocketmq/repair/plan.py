@@ -6,6 +6,9 @@ rest follows from the log with them.
 Whatever the steps are, none overwrites, cuts off or replaces bytes of the log that are a whole record: `RecordGuard` sees every change.
 
 What a broker repairs by itself and without loss is not in the plan: a torn end after a kill is, because its bytes would stay.
+
+A plan is made again of what its steps leave, until nothing is to be added: an entry of a record that one step restores, a queue that
+another one gives its length. The later steps come after the earlier ones, and build on them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 from mqstore.errors import UnsupportedError
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.repair.change import Change, Step
+from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.repair.journal import StoreLocking
 from mqstore.rocketmq.config.broker_paths import LOG
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
@@ -36,8 +40,29 @@ from mqstore.rocketmq.store.store import RocketMQStore
 LOCKING = StoreLocking(StoreLock, LOCK)
 
 
+ROUNDS = 4  # in which a plan is made of what the steps before leave
+
+
 def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int], None] | None = None) -> list[Step]:
     """Return the steps, in the order in which they are applied. Reads only. Raises UnsupportedError."""
+    steps = _steps(store, threads, progress)
+    for _ in range(ROUNDS - 1):
+        made = [step for step in steps if step.possible]
+        changes = [change for step in made for change in step.changes]
+        if not changes:
+            break
+        moved = {name for change in changes for name in (change.file, change.to) if change.op in ("rename", "rmdir")}
+        seen = _steps(store.seen_in(ChangedDirectory(store.directory, changes)), threads, None)
+        # what has another name now, or another thing in its place, is changed by the next repair
+        further = [step for step in seen if step.possible and not moved & {change.file for change in step.changes}]
+        if not further:
+            break
+        steps = [*made, *(replace(step, after=len(made)) for step in further), *(step for step in seen if not step.possible)]
+    return steps
+
+
+def _steps(store: RocketMQStore, threads: int, progress: Callable[[int, int], None] | None) -> list[Step]:
+    """Return the steps that the files as they are show to be needed."""
     store.require_commit_log("repair")
     if store.queue_database is not None:
         raise UnsupportedError(f"the consume queues of {store.path} are in a RocksDB database, which repair does not write")

@@ -1,7 +1,7 @@
 """Steps for consume queues: entries that the log requires and that no broker adds by itself, written in place.
 
-An entry that leads elsewhere is replaced; entries that are missing at the end, or of queues without files, are written unless the broker
-recovers as after a crash, and so adds them itself.
+An entry that leads elsewhere is replaced, unless another message with its queue offset is there, which keeps the place. Entries that
+are missing at the end, or of queues without files, are written unless the broker recovers as after a crash, and so adds them itself.
 
 The place of a message whose record is lost gets the entry of the message before it. Consumers then receive that one twice. An unwritten
 entry would end the queue there, and one that leads to bytes without a record makes clients drop the rest of what they pulled.
@@ -22,7 +22,7 @@ from mqstore.files import Bytes
 from mqstore.repair.change import Change, Step
 from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
@@ -55,7 +55,7 @@ class RepairScan(Verification):
             self._keep_missing(run)
 
     def _keep_missing(self, run: QueueRun) -> None:
-        if run.batch or self.store.unread_queues is not None:
+        if run.batch or self.store.unread_queues is not None or not usable_topic(run.topic):
             return
         if self.store.unclean:
             key = (run.topic, run.queue_id)
@@ -72,6 +72,8 @@ class RepairScan(Verification):
                 at = np.where(inside, run.offsets - begin, 0)
                 same = (there["physical_offset"][at] == rows["physical_offset"]) & (there["size"][at] == rows["size"])
                 differs &= ~(inside & same)
+                for k in np.flatnonzero(inside & ~same).tolist():
+                    differs[k] = not proof.is_place_of(self.log, there[at[k]], int(run.offsets[k]))
             if self.store.unclean:
                 differs &= run.offsets < high  # the broker adds the rest
         elif self.store.unclean:

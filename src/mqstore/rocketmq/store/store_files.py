@@ -77,7 +77,11 @@ class StoreFiles:
         self.log_only = isinstance(directory, SingleFile)
         beside = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
         self.paths_config = beside or self.config
-        self.directory = with_configured_log(directory, self.paths_config)
+        self._read_from(with_configured_log(directory, self.paths_config))
+        self._keep = keep  # keeps an unpacked archive as long as the store that reads it
+
+    def _read_from(self, directory: ReadOnlyDirectory) -> None:
+        self.directory = directory
         self.directory.tolerate_unlisted(*REQUIRED)
         if self.directory.has_entry("commitlog") and not self.directory.is_directory("commitlog"):
             self.directory.entries("commitlog")  # raises an error that says more
@@ -86,7 +90,14 @@ class StoreFiles:
             )
         self.log = open_log(self.directory, self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
-        self._keep = keep  # keeps an unpacked archive as long as the store that reads it
+
+    def seen_in(self, directory: ReadOnlyDirectory) -> Self:
+        """Return the same store as another directory shows it."""
+        store = object.__new__(type(self))
+        for name in ("path", "config", "configured", "log_only", "paths_config", "config_path", "_keep"):
+            setattr(store, name, getattr(self, name))
+        store._read_from(directory)
+        return store
 
     @classmethod
     def at(cls, place: StorePlace, *, config: Path | None = None) -> Self:

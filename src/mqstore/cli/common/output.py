@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from mqstore.report.parts import (
     Tone,
     distinct,
 )
-from mqstore.table.formatting import count, no_formula, printable, printable_csv, printable_json
+from mqstore.table.formatting import count, display_width, no_formula, printable, printable_csv, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,9 +232,9 @@ class Output:
 
         whole: do not wrap it, because it is meant to be copied.
         """
-        shown = "\n".join(printable(part) for part in text.split("\n"))
-        # a name that is longer than a line stays whole: the terminal breaks it, and it can be copied
-        self.console.print(shown, markup=False, style=style, soft_wrap=True if whole else None, overflow="ignore", crop=False)
+        width = None if whole or not self.bounded else self.console.width
+        shown = "\n".join(printable(part) if width is None else _wrapped(printable(part), width) for part in text.split("\n"))
+        self.console.print(shown, markup=False, style=style, soft_wrap=True)
 
     def fact(self, name: str, value: str, style: str | None = None) -> None:
         """Print a name and its value; a long value is wrapped beside the name."""
@@ -372,6 +373,30 @@ class Output:
             title, unit=unit, wanted=self.settings.progress and not quiet, console=self.errors if visible else None
         ) as report:
             yield report
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break text between its words, a path that is longer than a line after a `/`, and a name only if it is itself longer than a line.
+
+    >>> _wrapped("take-out, store/commitlog/00000000000000000000 at 0", 24).split("\\n")
+    ['take-out, store/', 'commitlog/', '00000000000000000000 at', '0']
+    """
+    lines = [""]
+    for word in re.findall(r"\s*\S+", text):
+        for part in [word] if display_width(word.lstrip()) <= width else re.findall(r"\s*[^\s/]*/?", word):
+            shown = part
+            while shown:
+                if display_width(lines[-1]) + display_width(shown) <= width:
+                    lines[-1] += shown
+                    break
+                if lines[-1]:
+                    lines.append("")
+                    shown = shown.lstrip()
+                    continue
+                lines[-1], shown = shown[:width], shown[width:]
+                while display_width(lines[-1]) > width:
+                    lines[-1], shown = lines[-1][:-1], lines[-1][-1] + shown
+    return "\n".join(lines)
 
 
 def _bounded(stream: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import Master, QueueNames, Store, option
-from mqstore.cli.common.command import diagnosis_of, show_diagnosis, verb
+from mqstore.cli.common.command import diagnosis_of, verb
 from mqstore.cli.common.output import Output
 from mqstore.findings import SalvageReport, Verdict
 
@@ -103,10 +103,10 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
     report = run(store, options.to, names=names, observer=out, **options.request())
     if out.is_text:
         out.show(salvaged_parts(report, everything=out.settings.verbose))
-    if options.as_kind is not None:
-        show_diagnosis(out, report.as_dict(), diagnosis_of(out, Path(options.to), version=options.for_version))
-    elif not out.is_text:
+    if not out.is_text:
         out.report(report.as_dict())
+    elif options.as_kind is not None:
+        out.show(answer_parts(diagnosis_of(out, Path(options.to), version=options.for_version)))
     elif options.to == f"{store}.jsonl" and isinstance(report, SalvageReport):  # what `diagnose` advises where nothing can be repaired
         out.show(answer_parts(diagnosis_of(out, Path(store)), written=False))
     return 0 if report.ok else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mqstore.findings import Verdict
@@ -52,6 +53,10 @@ def _file_parts(report: SalvageReport) -> Parts:
     if report.findings:
         yield Gap()
         yield Findings(report.findings)
+    if any((Path(report.store) / part).is_dir() for part in ("commitlog", "msg_stores")):
+        yield Gap()
+        advice = "see what the broker itself keeps of the store; `mqstore replay` sends rows of the file to a running one."
+        yield NextStep(advice, (command("mqstore", "diagnose", report.store),))
 
 
 def _store_parts(report: StoreReport, everything: bool) -> Parts:

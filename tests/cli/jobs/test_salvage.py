@@ -27,6 +27,13 @@ def test_text_output_counts_the_messages_of_each_verdict(tmp_path: Path) -> None
     assert len(rows) == 100
 
 
+def test_what_to_do_with_the_file_is_said(tmp_path: Path) -> None:
+    store = goldenkit.opened(E2)
+    done = run_cli("salvage", store, "--to", tmp_path / "e2.jsonl")
+    assert done.stdout.splitlines()[-1].strip() == f"mqstore diagnose {store}"
+    assert "`mqstore replay` sends rows of the file" in " ".join(done.stdout.split())
+
+
 def test_missing_messages_give_status_1(tmp_path: Path) -> None:
     done = run_cli("salvage", E2.archive, "--to", tmp_path / "e2.parquet", "-o", "json")
     assert done.status == 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mqstore.files import ReadOnlyDirectory
@@ -151,7 +151,14 @@ def _text(name: bytes) -> str:
 def site_of(store: RabbitMQStore) -> Site:
     """Return the parts of a store."""
     node = node_directory(store.directory)
-    return Site((*(part for vhost in store.vhosts for part in _vhost_parts(store, vhost)), *_node_parts(store, node)))
+    parts = (*(part for vhost in store.vhosts for part in _vhost_parts(store, vhost)), *_node_parts(store, node))
+    unpacked, archive = os.path.abspath(store.directory.root), os.path.abspath(store.path)
+    return Site(parts if unpacked == archive else tuple(_named_by(part, unpacked, str(store.path)) for part in parts))
+
+
+def _named_by(part: Part, unpacked: str, archive: str) -> Part:
+    """Return a part of an archive under the archive's name: the place where it is unpacked is about to vanish."""
+    return part if part.path is None else replace(part, path=os.path.join(archive, os.path.relpath(part.path, unpacked)))
 
 
 def _vhost_parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:

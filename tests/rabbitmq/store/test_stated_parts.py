@@ -67,6 +67,16 @@ def test_a_message_file_that_is_shorter_than_stated_is_named(tmp_path: Path) -> 
     assert detail.startswith("msg_store_persistent/0.rdq has 1,000,000 of 4,176,574 bytes")
 
 
+def test_a_missing_file_that_has_another_name_is_pointed_at(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    (node / RDQ).rename(node / f"{RDQ}.bak")
+    ((_, detail, _),) = _parts(node)
+    assert detail.endswith("; 0.rdq.bak beside it has that size: is it this file, under another name?")
+    packed = shutil.make_archive(str(tmp_path / "backup"), "tar", tmp_path, node.name)
+    (part,) = (part for part in run_cli("inspect", packed, "-o", "json").document["site"] if part["part"] == "message file")
+    assert part["path"] == f"{packed}/{RDQ}"
+
+
 def test_after_an_unclean_stop_old_lists_say_nothing(tmp_path: Path) -> None:
     node = unpack_node_site("missing-rdq", tmp_path)
     (node / ROOT / "msg_store_persistent" / "clean.dot").unlink()

@@ -31,20 +31,25 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class MissingFile:
-    """A message file that is not there, or is shorter than stated. path: relative to the root; there: its bytes, None without the file."""
+    """A message file that is not there, or is shorter than stated. path: relative to the root; there: its bytes, None without the file.
+
+    beside: the name of another file of just that size in the same directory.
+    """
 
     path: str
     size: int
     there: int | None
     known_from: str
     exact: bool = True
+    beside: str | None = None
 
     @property
     def damage(self) -> Damage:
         stated = f"{'' if self.exact else 'at least '}{self.size:,} bytes"
         name = "/".join(self.path.split("/")[-2:])
         if self.there is None:
-            sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it"
+            here = "" if self.beside is None else f"; {self.beside} beside it has that size: is it this file, under another name?"
+            sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it{here}"
         else:
             sentence = f"{name} has {self.there:,} of {stated}, which {self.known_from} states: get the whole file before anything else"
         return Damage(self.path, self.there or 0, self.size - (self.there or 0), Kind.MISSING_PART, sentence)
@@ -91,7 +96,8 @@ def missing_files(directory: ReadOnlyDirectory, store: str) -> Iterator[MissingF
         for number, size in sorted(stated.items()):
             name = f"{number}.rdq"
             if sizes.get(name, 0) < size and (name in sizes or not directory.has_entry(f"{store}/{name}")):
-                yield MissingFile(f"{store}/{name}", size, sizes.get(name), source, exact)
+                others = (other for other, length in sorted(sizes.items()) if exact and length == size > 0 and not other.endswith(".rdq"))
+                yield MissingFile(f"{store}/{name}", size, sizes.get(name), source, exact, next(others, None))
         return
 
 

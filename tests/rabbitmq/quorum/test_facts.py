@@ -159,6 +159,17 @@ def test_a_member_without_config_is_read_by_its_name_in_names_dets(tmp_path: Pat
     assert "config-missing" in facts(tmp_path)
 
 
+def test_a_damaged_config_loses_what_a_missing_one_does(tmp_path: Path) -> None:
+    copied(MIX, tmp_path)
+    config = tmp_path / queue_named(tmp_path, "returns").log.place / "config"
+    config.write_bytes(bytes(range(255, -1, -1)))
+    damaged = facts(tmp_path)["config-missing"]
+    config.unlink()
+    missing = facts(tmp_path)["config-missing"]
+    assert "cannot be read" in damaged.sentence
+    assert (damaged.messages, damaged.again, damaged.does) == (missing.messages, missing.again, missing.does)
+
+
 @pytest.mark.parametrize(("case", "does"), [(MIX, "skips the write-ahead log"), (OLD, "none is usable")])
 def test_without_names_dets_everything_is_read(case: str, does: str, tmp_path: Path) -> None:
     node = copied(case, tmp_path)

@@ -89,11 +89,12 @@ def missing_names(system: RaftDirectory) -> Iterator[Fact]:
 
 
 def unknown_member(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
-    """A member that the node does not know, or whose config is missing."""
+    """A member that the node does not know, or whose config is missing or damaged, which is the same for the node."""
     system, log = queue.log.system, queue.log
     if queue.known:
-        if not system.directory.exists(f"{log.place}/config"):
-            yield _rolled_back("config-missing", f"{log.place}/config", "it is missing", queue, state)
+        if not queue.configured:
+            seen = "it cannot be read" if system.directory.exists(f"{log.place}/config") else "it is missing"
+            yield _rolled_back("config-missing", f"{log.place}/config", seen, queue, state)
         return
     seen = "the member is not in names.dets" + ("; the node was killed soon after the queue was declared" if system.names else "")
     if uses_long_names(system):
@@ -105,12 +106,12 @@ def unknown_member(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
 
 def delivered_indexes(queue: QuorumQueue, state: QueueState) -> frozenset[int]:
     """Return the messages that the node delivers: none, if it does not start or the queue fails in recovery or has no leader."""
-    system, log = queue.log.system, queue.log
+    system = queue.log.system
     failing = any(fact.stops for fact in damaged_logs(system)) or any(True for _ in broken_recovery(queue, state))
     if failing or (not queue.known and not uses_long_names(system)):
         return frozenset()
     there = _readable(queue, state)
-    if queue.known and system.directory.exists(f"{log.place}/config"):
+    if queue.known and queue.configured:
         return there
     return there & _readable(*_older(queue))
 

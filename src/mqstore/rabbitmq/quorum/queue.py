@@ -191,6 +191,12 @@ class QuorumQueue:
         return named_by_cluster(self.log.system.names.get(self.log.uid, ""))
 
     @property
+    def configured(self) -> bool:
+        """Whether the member has a config that can be read."""
+        _ = self.config
+        return not any(item.kind is Kind.UNKNOWN_MEMBER for item in self.damage)
+
+    @property
     def name(self) -> tuple[str | None, str]:
         """The vhost and the name of the queue; the UID in place of an unknown name."""
         return self.config.vhost, self.config.queue or self.log.uid

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from mqstore.findings import Verdict
 from mqstore.report.checks import outcome
-from mqstore.report.parts import SHOWN, Column, Findings, Gap, Headline, Others, Parts, Sentence, Table, Tone
+from mqstore.report.parts import SHOWN, Column, Findings, Gap, Headline, NextStep, Others, Parts, Sentence, Table, Tone
 from mqstore.report.written import converted_parts
-from mqstore.table.formatting import clock, count, pace, size
+from mqstore.table.formatting import clock, command, count, pace, size
 from mqstore.wreck.salvage import AnyReport, CarveReport, SentReport, StoreReport
 
 if TYPE_CHECKING:

@@ -76,6 +76,39 @@ def test_tasks_of_find_export_and_lookup_read_the_log_where_a_configuration_besi
     assert [json.loads(line)["physical_offset"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [1834]
 
 
+def test_an_answer_says_where_the_missing_records_are_and_whether_offsets_count(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path / "renamed")
+    done = run_cli("find", store, "o-7")
+    name = "commitlog/00000000000000131072"
+    assert f"the records of {name} are in {name}.bak, which is not read: `mqstore repair` gives back the name" in done.stderr
+    store = unpack_site("lmq-offsets", tmp_path / "lmq")
+    found = run_cli("find", store, "o-7", "--whole-key")
+    assert (
+        "whether messages were consumed is not known: a broker with enableLmq=true does not load config/consumerOffset.json" in found.stderr
+    )
+    store = unpack_site("config-only", tmp_path / "config")
+    assert run_cli("topics", store).stdout.strip() == "no consume queues, and no log to build them from"
+
+
+def test_an_offset_of_a_pop_consumer_proves_nothing_without_the_queues_of_its_pops(tmp_path: Path) -> None:
+    store = unpack_site("pop-unacked", tmp_path)
+    said = "what pop consumers have in hand cannot be told without the consume queues"
+    assert said not in run_cli("groups", store).stderr + run_cli("find", store, "o-7").stderr
+    shutil.move(store / "consumequeue" / "rmq_sys_wheel_timer", tmp_path / "away")
+    assert said in run_cli("groups", store).stderr
+    assert said in run_cli("find", store, "o-7").stderr
+    shutil.rmtree(store / "consumequeue")
+    assert said in run_cli("find", store, "o-7").stderr
+
+
+def test_a_lost_volume_of_a_broker_that_kept_its_configuration_in_a_database_is_a_store(tmp_path: Path) -> None:
+    store = unpack(case_named("5.5.0/e-rocksdb-config-v1"), tmp_path / "store")
+    for name in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(store / name, ignore_errors=True)
+    assert _states(store)["log"] == "absent"
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] > 0
+
+
 def test_salvage_into_a_new_store_carves_the_log_on_another_disk(tmp_path: Path) -> None:
     store = unpack_site("separate-commitlog", tmp_path)
     done = run_cli("salvage", store, "--to", tmp_path / "new", "--as", "rocketmq", "-o", "json")
@@ -123,6 +156,21 @@ def test_a_file_in_the_place_of_a_directory_is_a_finding(name: str, tmp_path: Pa
     assert (item["file"], item["kind"], item["messages"]) == (name, "unreadable", 0)
     assert run_cli("inspect", store).status == 1
     assert any(name in sentence for sentence in run_cli("diagnose", store, "-o", "json").document["unknown"])
+
+
+@pytest.mark.parametrize("name", ["timerwheel", "config/timercheck", "epochFileCheckpoint", "brokerIdentity"])
+def test_a_directory_in_the_place_of_a_file_is_a_finding_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    place = store / name
+    place.unlink(missing_ok=True)
+    place.mkdir()
+    report = run_cli("verify", store, "-o", "json")
+    assert [(item["file"], item["kind"]) for item in report.document["damage"]] == [(name, "unreadable")]
+    assert run_cli("inspect", store).status == 1
+    assert run_cli("find", store, "no-such-text").status in (0, 1)
+    assert run_cli("timers", store).status in (0, 1)
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert found["starts"] == (not name.endswith(("timerwheel", "timercheck")))
 
 
 def test_a_directory_in_the_place_of_the_lock_stops_a_broker_and_is_moved_by_hand(tmp_path: Path) -> None:
@@ -336,6 +384,11 @@ def test_a_bare_log_of_5_shows_what_5_adds(tmp_path: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     found = run_cli("inspect", store, "-o", "json").document
     assert (found["fits"], found["shutdown"]) == ("5.x", "unknown")
+    store = unpack(case_named("5.1.4/a-clean"), tmp_path / "5.1")
+    for entry in store.iterdir():
+        if entry.name != "commitlog":
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    assert run_cli("inspect", store, "-o", "json").document["fits"] == "4.9 and later 4.x, or of 5.0 and 5.1"
 
 
 # an empty answer from what is left of a log

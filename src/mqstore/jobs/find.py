@@ -182,6 +182,10 @@ def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
     if store.unread_queues is not None and rows:
         sentence = "`verdict` and `state` do not say whether a message is in its queue"
         found.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
+    if rows:
+        found += store.view().pops.notes
+    if store.offset_table.doubt and any(row["consumed_by"] for row in rows):
+        found.append(f"whether messages were consumed is not known: {store.offset_table.doubt}")
     if lacks := lacks_of_log(store, expired=not rows):
         found.append(f"only what is left of the log was searched: {lacks}")
     return found

@@ -64,6 +64,8 @@ def bare_topics(store: RocketMQStore, shown: set[str], only: str | None) -> list
 
 def no_topics_sentence(store: RocketMQStore, view: View, only: str | None) -> str:
     """Return why there is neither a queue nor a configured topic, and what to do."""
+    if only is None and view.log_elsewhere is not None:
+        return "no consume queues, and no log to build them from"
     if only is None:
         return "no consume queues; `mqstore messages` lists what the log holds, `mqstore rebuild` builds the queues from it"
     meant = did_you_mean(only, {*store.topics.names, *(queue.topic for queue in view.queues())})

@@ -42,6 +42,7 @@ from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
+from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
 from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
@@ -307,8 +308,9 @@ class _Work:
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
-        if store.directory.is_directory("lock"):
-            self.obstacles.append(Evidence("stray-file", "lock", "it is a directory, and a broker opens it as a file: it does not start"))
+        for name in ("lock", *(() if self.rules.startswith("4") else (WHEEL, CHECK))):
+            if store.directory.is_directory(name):
+                self.obstacles.append(Evidence("stray-file", name, "it is a directory, and a broker opens it as a file: it does not start"))
         if self.database is not None and self.database.obstacle is not None:
             self.obstacles.append(self.database.obstacle)
             return None

@@ -102,7 +102,7 @@ def read_check(directory: ReadOnlyDirectory) -> TimerCheck | None:
 
 def slots(directory: ReadOnlyDirectory) -> Iterator[Slot]:
     """Yield the slots that have been used, in the order of the wheel. Holes of the file are not read."""
-    if not directory.exists(WHEEL):
+    if not directory.exists(WHEEL) or directory.is_directory(WHEEL):
         return
     mapped = directory.map(WHEEL)
     for low, high in mapped.data_extents():

@@ -156,6 +156,10 @@ def lacks_of_log(store: StoreFiles, *, expired: bool = True) -> str:
     elsewhere = log_elsewhere(store)
     if elsewhere is not None:
         return f"what is in the rest of it {elsewhere.sentence}"
+    renamed = renamed_log_files(store)
+    if renamed:
+        more = f" and of {len(renamed) - 1} more" if len(renamed) > 1 else ""
+        return f"the records of {renamed[0].to}{more} are in {renamed[0].relative}, which is not read: `mqstore repair` gives back the name"
     holes = [item for item in store.log.findings if item.kind is Kind.MISSING_FILE]
     if holes:
         return f"{count(sum(item.length for item in holes), 'byte')} of the log are missing, the first from {holes[0].file} on"

@@ -43,7 +43,7 @@ from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.system_topics import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
-from mqstore.rocketmq.format.timer_wheel import read_check
+from mqstore.rocketmq.format.timer_wheel import TimerLog, read_check
 from mqstore.rocketmq.store.databases import KV_PLACE, POP_FAMILY
 from mqstore.rocketmq.store.unread_parts import holds
 
@@ -57,6 +57,9 @@ _MOST_OFFSETS = 1 << 10  # of one checkpoint; a broker gives at most 32
 
 ORDERS = "config/consumerOrderInfo.json"
 
+_WITHOUT_QUEUES = (
+    "what pop consumers have in hand cannot be told without the consume queues, and an offset alone does not prove consumption"
+)
 Popper = tuple[str, str, int]  # group, topic, queue id
 Queue = Any  # a QueueView: that module names Pops
 ReadRecord = Callable[[int], "Record | None"]
@@ -137,7 +140,7 @@ def now_ms() -> int:
 
 def read_pops(files: StoreFiles, queues: Sequence[Queue], record: ReadRecord, log_min: int) -> Pops:
     """Return what pop consumers have in hand. queues, record, log_min: of a view."""
-    notes: list[str] = []
+    notes = [_WITHOUT_QUEUES] if _lacks_queues(files, queues) else []
     checkpoints: dict[tuple[_Key, tuple[int, ...]], Checkpoint] = {}
     acknowledged: dict[_Key, set[int]] = defaultdict(set)
     for number, body in enumerate(_bodies(files, queues, partial(_records, record, log_min), notes)):
@@ -166,6 +169,14 @@ def read_pops(files: StoreFiles, queues: Sequence[Queue], record: ReadRecord, lo
     for popper, offsets in held.items():  # one that was popped again, or whose time was changed, has two checkpoints
         done[popper] -= offsets.keys()
     return Pops(dict(held), dict(done), tuple(notes))
+
+
+def _lacks_queues(files: StoreFiles, queues: Sequence[Queue]) -> bool:
+    """Return whether pops may be in the log whose queues are gone: there is none at all, or that of a timer log which has units."""
+    if any(queue.topic == TIMER_TOPIC or queue.topic.startswith(REVIVE_PREFIX) for queue in queues) or files.log_only:
+        return False
+    possible = any(name.startswith(REVIVE_PREFIX) for name in files.topics.names)
+    return possible and files.log.last_written() >= 0 and (not queues or TimerLog(files.directory).end > 0)
 
 
 def _bodies(

@@ -367,6 +367,16 @@ class StoreFiles:
         return ext.tags_code
 
 
+_MARKS = (
+    "consumequeue",
+    "index",
+    "checkpoint",
+    "config/consumerOffset.json",
+    "config/topics.json",
+    *(f"{place}/CURRENT" for place in (TOPICS, OFFSETS, V2)),
+)
+
+
 def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
     """Return whether a directory looks like a RocketMQ store: it has a commit log, or files derived from one.
 
@@ -374,9 +384,7 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
     """
     if directory.is_directory("commitlog"):
         return True
-    marks = sum(
-        directory.exists(name) for name in ("consumequeue", "index", "checkpoint", "config/consumerOffset.json", "config/topics.json")
-    )
+    marks = sum(map(directory.exists, _MARKS))
     return marks >= 2 or (marks == 1 and _configured_beside(directory))
 
 
@@ -522,6 +530,9 @@ def _evidence(store: StoreFiles) -> Evidence:
     if why is None and _may_be_of_4_or_5(store):
         why = "there is only a log, and its properties end with a separator, as 4.0 to 4.8 and 5.2 and later write them"
         return Evidence(profile("4.7.1"), why, ("4.0 to 4.8, or of 5.2 and later", "5.x opens both, and upgrades what 4.x wrote"))
+    if why is None and store.bare_log:
+        why = "there is only a log, and nothing in it is written by 5.2 and later only"
+        return Evidence(profile("4.9.3"), why, ("4.9 and later 4.x, or of 5.0 and 5.1", "5.x opens both, and upgrades what 4.x wrote"))
     if why is None:
         return Evidence.of("4.9.3", "nothing in the store is written by 5.x only")
     if store.checkpoint.logics_physical_offset > 0:

@@ -25,6 +25,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.format.dledger_log import second_log
+from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
 from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.databases import INDEX_PLACE, KV_PLACE, POP_FAMILY, QUEUE_PLACES, Databases
 
@@ -44,6 +45,7 @@ _DATABASES = (
 REQUIRED = ("", "commitlog")
 _QUEUES = ("consumequeue", "batchconsumequeue", "consumequeue_ext")
 _PLACES = (*_QUEUES, "index", "config")
+_FILES = (WHEEL, CHECK, EPOCHS, IDENTITY)
 _NOT_DERIVED = ("timerlog", "compaction", KV_PLACE, INDEX_PLACE, "consumequeue_rocksdb")
 _NOT_A_DIRECTORY = "not a directory, so nothing that belongs in it can be read; put the directory back"
 _ADVICE = "it is skipped: replace it with the directory that belongs there"
@@ -108,6 +110,9 @@ def static_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
 
 def _group_of_brokers(directory: ReadOnlyDirectory) -> Iterator[str]:
     """Yield what the files of a controller's group say, and what they cannot."""
+    for path in filter(directory.is_directory, (IDENTITY, EPOCHS)):
+        yield f"the group of brokers of a controller: {path} cannot be read, it is a directory"
+        return
     identity = (directory.read(IDENTITY, _LIMIT) or b"").decode("utf-8", "replace").split("#")
     if len(identity) == 3:
         yield f"the group of brokers of a controller: this is broker {identity[2]} of {identity[1]} in cluster {identity[0]} ({IDENTITY})"
@@ -171,6 +176,9 @@ def unread_directories(directory: ReadOnlyDirectory) -> Iterator[Damage]:
         if directory.has_entry(directory_path) and not directory.is_directory(directory_path) and directory_path not in directory.unlisted:
             advice = "" if directory_path in _NOT_DERIVED else ", or rebuild it from the log"
             yield Damage(directory_path, 0, 0, Kind.UNREADABLE, f"{_NOT_A_DIRECTORY}{advice}")
+    for path in _FILES:
+        if directory.is_directory(path):
+            yield Damage(path, 0, 0, Kind.UNREADABLE, "a directory in the place of a file: move it away")
     for directory_path in _QUEUES:
         for topic in directory.entries(directory_path):
             own = f"{directory_path}/{topic.name}"

@@ -42,7 +42,7 @@ class TimerProof:
         if not directory.exists(WHEEL) and not self._log.queue.files:
             return
         yield from self._log.queue.findings
-        size = directory.map(WHEEL).size if directory.exists(WHEEL) else 0
+        size = directory.map(WHEEL).size if directory.exists(WHEEL) and not directory.is_directory(WHEEL) else 0
         if size % SLOT_SIZE:
             yield Damage(WHEEL, 0, size, Kind.BAD_TIMER, f"the wheel has {size} bytes, which is not a whole number of slots")
         count = 0

@@ -114,7 +114,8 @@ class ChangedDirectory(ReadOnlyDirectory):
         if wanted != size:
             longer = _memory(wanted)
             for begin, end in written if longer is not None and file is not None else ():
-                longer[begin : min(end, wanted)] = file[begin : min(end, wanted)]  # type: ignore[index]
+                kept = max(begin, min(end, wanted, size))  # what was cut off is gone, also if the file gets longer again
+                longer[begin:kept] = file[begin:kept]  # type: ignore[index]
             file = longer
         self._take(relative, file, written)
         return file, written

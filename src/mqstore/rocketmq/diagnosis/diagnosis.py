@@ -368,7 +368,7 @@ class _Work:
                 if known:
                     self.obstacles.append(Evidence("queue-type", f"{path}/{topic}", f"{sentence}: the broker does not start"))
                 else:
-                    self.unknown.append(f"the queue.type of topic {topic!r}, which has queues in {path}: there is no config/topics.json")
+                    self.of_clients.append(f"the queue.type of topic {topic!r}, which has queues in {path}: there is no config/topics.json")
 
     # 2, 3: what the start does, and what it loses
 
@@ -408,7 +408,7 @@ class _Work:
             where = f"topic {topic!r}, queue {queue_id}" if len(affected) == 1 else f"{len(affected)} queues, most of topic {topic!r}"
             self.evidence.append(Evidence(finding, file, f"{count(total, 'message')} of {where} {sentence}", first, messages=total))
         for topic, queue_id in check.uncounted:
-            self.unknown.append(
+            self.of_clients.append(
                 f"how many messages of topic {topic!r}, queue {queue_id} are gone: it has no files, and a record of it has a queue offset "
                 "that cannot be right"
             )

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.errors import UnsupportedError
+from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.repair.changed_directory import ChangedDirectory
@@ -92,7 +93,17 @@ def _steps(store: RocketMQStore, threads: int, progress: Callable[[int, int], No
             f"the log of {store.path} is at {places}, and repair changes files of one directory only; nothing is changed: put the log into "
             f"commitlog/ of the store, or `mqstore rebuild {store.path} --to OUT` makes a whole store from it"
         )
-    return [guard.spared(step) for step in steps]
+    return [guard.spared(step) for step in steps if not _is_done(store.directory, step)]
+
+
+def _is_done(directory: ReadOnlyDirectory, step: Step) -> bool:
+    """Return whether all that a step writes is there already: some entries, such as stand-ins, stay a finding."""
+    return step.possible and all(
+        change.op == "write"
+        and directory.exists(change.file)
+        and directory.mapped(change.file).bytes(change.offset, change.offset + len(change.made)) == change.made
+        for change in step.changes
+    )
 
 
 class RecordGuard:

@@ -1,14 +1,15 @@
 """What `diagnose` predicts of RocketMQ stores, beside what the real store of the version makes of copies of them.
 
 The oracle finds queues in RocksDB by the records of the log: what was lost is not known if it stops before the end, or if reading fails.
-A message counts as lost by the real store if pulls from the minimum of its queue do not hand it out any more (in RocksDB: no entry of its
-queue leads to it), or the log ends before it, or its record can no longer be parsed. A store that neither starts nor says why within the
-patience counts as one that does not start: 4.9.3 waits forever for bytes that no file has.
+A message counts as lost by the real store if pulls from the minimum of its queue do not hand it out whole any more (in RocksDB: no entry of
+its queue leads to it), or the log ends before it, or its record can no longer be parsed. A store that neither starts nor says why within
+the patience counts as one that does not start: 4.9.3 waits forever for bytes that no file has.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
 __all__ = ["Outcome", "Place", "outcomes_of"]
 
-PATIENCE = 60.0  # seconds without any further answer, after which the stores without one are given up
+PATIENCE = 60.0  # seconds without a further answer, more under load, after which the stores without one are given up
 POLL = 0.2
 READING = "mqstore.oracle.Report"  # in a stack trace: the store had started, and the oracle was reading
 
@@ -87,7 +88,7 @@ def _boot(version: str, jobs: Sequence[Job], work: Path, threads: int, patience:
     with answers.open("wb") as out, (work / "java.err").open("wb") as errors:
         running = subprocess.Popen(oracle(version, "batch", str(list_file), "--threads", str(threads)), stdout=out, stderr=errors)
     done, since = -1, time.monotonic()
-    while running.poll() is None and time.monotonic() - since < patience:
+    while running.poll() is None and time.monotonic() - since < patience * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)):
         time.sleep(POLL)
         now = len(_lines(answers)) + sum((work / job.id / "report" / "boot.json").exists() for job in jobs)
         if now != done:
@@ -118,15 +119,27 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _lost(messages: Mapping[int, tuple[str, int, int]], store: Path, config: Path, report: Path, end: int) -> int | None:
-    log = open_rocketmq(store, config=config).log
-    pulled = report / "pulled.jsonl"
+    opened = open_rocketmq(store, config=config)
+    log, pulled = opened.log, report / "pulled.jsonl"
+    longest: dict[tuple[str, int, int], int] = {}
+    listed = [(queue["topic"], queue["queue_id"], *entry[:2]) for queue in _lines(report / "queues.jsonl") for entry in queue["entries"]]
+    listed += [  # the report has no entries of a queue whose minimum no file has
+        (queue.topic, queue.queue_id, *row[:2])
+        for queue in opened.consume_queues()
+        for file in queue.files
+        for row in queue.rows(file).tolist()
+    ]
+    for topic, queue_id, at, size in listed:
+        key = (topic, queue_id, at or log.start)  # where no file has 0, the first one is read
+        longest[key] = max(longest.get(key, 0), size)
+    handed = longest.keys()
     if pulled.exists():
-        listed = {(queue["topic"], queue["queue_id"], int(at)) for queue in _lines(pulled) for at in queue["physical_offsets"]}
-    else:
-        queues = _lines(report / "queues.jsonl")
-        listed = {(queue["topic"], queue["queue_id"], int(entry[0])) for queue in queues for entry in queue["entries"]}
+        handed = {(queue["topic"], queue["queue_id"], at) for queue in _lines(pulled) for at in queue["physical_offsets"]}
     return sum(
-        (topic, queue_id, offset) not in listed or offset + size > end or log.record(offset) is None
+        (topic, queue_id, offset) not in handed
+        or longest.get((topic, queue_id, offset), size) < size
+        or offset + size > end
+        or log.record(offset) is None
         for offset, (topic, queue_id, size) in messages.items()
         if offset >= log.start  # the messages of a missing oldest file have expired, as far as anything shows
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import struct
 import tempfile
@@ -116,6 +117,17 @@ def _without_offsets(store: Path, dice: random.Random) -> None:
         path.unlink()
 
 
+def _older_offsets(store: Path, dice: random.Random) -> bool:
+    """Set the groups back, and keep the offsets as .bak, where a broker keeps those before. Return whether there are any."""
+    path = store / CONSUMER_OFFSETS
+    text = path.read_text() if path.exists() else ""
+    older = re.sub(r"(?<=[{,])(\s*\d+:)(\d+)", lambda pair: f"{pair[1]}{dice.randrange(int(pair[2]) + 1)}", text)
+    if older != text:
+        path.with_name(f"{path.name}.bak").write_text(text)
+        path.write_text(older)
+    return older != text
+
+
 def _empty_last_queue_file(store: Path, dice: random.Random) -> None:
     path = one_file(store, "consumequeue/*/*/*", dice)
     if path is not None:
@@ -186,24 +198,32 @@ def _state(seed: int, base: Path) -> State:
         CHANGES[name](store, dice)
     if dice.random() < 0.4:
         _marked(store, dice)
+    if dice.random() < 0.15 and _older_offsets(store, dice):
+        changes += ("offsets-older",)
     unclean = (store / "abort").exists()
     return State(seed, version, case, changes, unclean, Place(str(seed), store, opened(case), case.properties))
 
 
 def again_of(state: State, report: Path, config: Path) -> int:
-    """Count the messages up to the offsets of the golden store that groups get again by those that the real broker loads."""
-    store = open_rocketmq(state.place.base, config=config)
+    """Count the messages before the offsets of the golden store that the real one lists after those that it loads, each for each group."""
+    store, base = (open_rocketmq(place, config=config) for place in (state.place.store, state.place.base))
     rows = json.loads((report / "groups.json").read_text())["offset_table"]
     loaded = {(key, int(queue_id)): int(offset) for key, by_queue in rows.items() for queue_id, offset in by_queue.items()}
-    ends = {}
+    listed = {}
     for line in (report / "queues.jsonl").read_text().splitlines():
         queue = json.loads(line)
-        ends[queue["topic"], queue["queue_id"]] = (queue["min_offset"], queue["max_offset"])
+        if "batch" in queue:
+            continue
+        listed[queue["topic"], queue["queue_id"]] = (queue["min_offset"], [int(entry[0]) for entry in queue["entries"]])
     total = 0
-    for (group, topic), by_queue in store.offset_table.offsets.items():
+    for (group, topic), by_queue in base.offset_table.offsets.items():
         for queue_id, offset in by_queue.items():
-            low, high = ends.get((topic, queue_id), (0, 0))
-            total += max(0, min(offset, high) - max(loaded.get((f"{topic}@{group}", queue_id), low), low))
+            was, (low, entries) = base.view("recovered").queue_or_none(topic, queue_id), listed.get((topic, queue_id), (0, []))
+            if was is None:
+                continue
+            had = {int(entry["physical_offset"]) for entry in was.entries(was.min_offset, min(offset, was.max_offset))}
+            after = max(0, loaded.get((f"{topic}@{group}", queue_id), low) - low)
+            total += sum(physical in had and store.log.record(physical) is not None for physical in set(entries[after:]))
     return total
 
 

@@ -16,9 +16,12 @@ Format: docs/formats/rocketmq.md, sections 1.5, 10.1 and 11.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.diagnosis import Evidence
 from mqstore.errors import CannotOpenError
@@ -104,6 +107,8 @@ def readable_offsets(text: str) -> dict[str, dict[int, int]]:
 # Redelivery: which messages consumers get although they had them, because their progress is lost or lies outside its queue.
 #
 #     the progress file is torn           the .bak, or nothing, is loaded: each group continues from there
+#     the progress file is an older one   as far as its .bak is ahead of it
+#     messages have other queue offsets   those that a group had, and that are now listed after its place
 #     an offset after the end of a queue  4.x: the client is sent to 0 if the queue begins there, else to the end; 5.x: to the end
 #     messages in hand of pop consumers   they come again when their time is over, unless they are acknowledged first: no harm
 #     the delay offsets are lost or old   delayed messages whose copy is in their topic are delivered again
@@ -124,8 +129,14 @@ class Redelivery:
     unknown: tuple[str, ...]
 
 
-def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int) -> Redelivery:
-    """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message."""
+Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
+
+
+def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int, shifted: Shifted) -> Redelivery:
+    """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
+
+    shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets.
+    """
     evidence: list[Evidence] = []
     unknown: list[str] = []
     for config in configs:
@@ -142,6 +153,8 @@ def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedCo
         evidence.append(Evidence("note", CONSUMER_OFFSETS, why))
     evidence += _of_delays(store, view, last_timestamp, unknown)
     evidence += _past_the_end(view)
+    evidence += _of_older_offsets(store, view, configs)
+    evidence += _of_shifted(view, shifted)
     in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
     unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
     messages = sum(item.messages for item in evidence)
@@ -224,6 +237,46 @@ def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig) 
             source = "its .bak" if config.outcome == "bak" else "an empty table"
             sentence = f"group {group!r} continues on topic {topic!r} from {source}: it gets at least {again} messages again"
             yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
+
+
+def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig]) -> Iterator[Evidence]:
+    """A broker keeps the offsets before the last change as .bak: where these are ahead, the file is an older one, or was set back."""
+    for config in configs:
+        if config.file not in (CONSUMER_OFFSETS, LMQ_OFFSETS) or config.outcome != "main":
+            continue
+        for key, by_queue in sorted(readable_offsets(torn_text(store.directory, f"{config.file}.bak")).items()):
+            topic, _, group = key.partition("@")
+            again = 0
+            for queue_id, before in by_queue.items():
+                queue, offset = view.queue_or_none(topic, queue_id), store.offset_table.offsets.get((group, topic), {}).get(queue_id)
+                if queue is not None and offset is not None:
+                    again += max(0, min(before, queue.max_offset) - max(offset, queue.min_offset))
+            if again:
+                sentence = (
+                    f"group {group!r} is behind its place in the .bak on topic {topic!r}: the file is an older one, or its offsets were "
+                    f"set back; it gets {count(again, 'message')} again"
+                )
+                yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
+
+
+def _of_shifted(view: RecoveredView, shifted: Shifted) -> Iterator[Evidence]:
+    """Messages that a group had, by their queue offsets, and that are listed after the place where it continues; and the reverse."""
+    for item in view.consumer_offsets():
+        queue = view.queue_or_none(item.topic, item.queue_id)
+        parts = shifted.get((item.topic, item.queue_id), ())
+        if queue is None or not parts or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
+            continue
+        offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+        rows = queue.entries(max(item.offset, queue.min_offset), queue.max_offset)
+        ahead = np.isin(physical, rows["physical_offset"].astype(np.int64))
+        had = offsets < item.offset
+        again, passed = int((had & ahead).sum()), int((~had & ~ahead).sum())
+        if what := [f"gets {count(again, 'message')} again"] * bool(again) + [f"does not get {count(passed, 'message')}"] * bool(passed):
+            sentence = (
+                f"group {item.group!r} continues at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, where messages have "
+                f"other queue offsets than before: it {' and '.join(what)}"
+            )
+            yield Evidence("moved", CONSUMER_OFFSETS, sentence, messages=again)
 
 
 def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, unknown: list[str]) -> Iterator[Evidence]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,55 @@ def test_torn_consumer_offsets_say_how_much_is_read_again_and_what_is_not_known(
     assert found.starts
     assert found.redelivers == sum(item.messages for item in found.evidence if item.finding == "progress-lost") > 0
     assert any("no offsets at all" in sentence for sentence in found.unknown)
+
+
+def test_groups_that_are_behind_the_offsets_of_the_bak_get_again_what_is_between(tmp_path: Path) -> None:
+    sound, store = of(FOUR), unpack(FOUR, tmp_path / "store")
+    offsets = store / "config" / "consumerOffset.json"
+    text = offsets.read_text()
+    offsets.with_name("consumerOffset.json.bak").write_text(text)
+    assert "{0:29,1:27,2:35,3:48" in text
+    offsets.write_text(text.replace("{0:29,1:27,2:35,3:48", "{0:20,1:27,2:30,3:48"))
+    found = of(FOUR, store)
+    assert (found.loses, found.redelivers, found.unknown) == (0, sound.redelivers + 14, sound.unknown)
+    assert found.status == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "lost"),
+    [
+        ("orders/0/00000000000000004000", "rare/0/00000000000000014000", 177),  # what has expired is not lost
+        ("orders/2/00000000000000004000", "only-old/0/00000000000000000000", 95),  # a part of a message is not the message
+    ],
+)
+def test_queue_files_that_were_swapped_lose_what_a_real_store_loses(one: str, other: str, lost: int, tmp_path: Path) -> None:
+    case = case_named("4.9.3/d-rolled")
+    queues = unpack(case, tmp_path / "store") / "consumequeue"
+    (queues / one).rename(tmp_path / "first")
+    (queues / other).rename(queues / one)
+    (tmp_path / "first").rename(queues / other)
+    found = of(case, tmp_path / "store")
+    assert (found.starts, found.loses, found.unknown) == (True, lost, ())
+
+
+@pytest.mark.parametrize(("place", "size"), [(447, 1 << 30), (449, 300)])  # at its end, and after entries that were never written
+def test_an_entry_after_the_end_of_a_queue_that_no_record_can_have_had_is_of_no_message(place: int, size: int, tmp_path: Path) -> None:
+    case = case_named("5.3.3/k-rolled")
+    store = unpack(case, tmp_path / "store")
+    with (store / "consumequeue" / "TopicTest" / "0" / "00000000000000008000").open("r+b") as file:
+        file.seek(20 * place - 8000)
+        file.write(struct.pack(">qiq", 1156797, size, 0))
+    assert of(case, store).loses == 0
+
+
+def test_messages_that_a_group_had_and_that_are_listed_after_its_place_are_delivered_again(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    (file,) = (store / "consumequeue" / "s62_audit-log" / "11").iterdir()
+    raw = file.read_bytes()
+    file.write_bytes(raw[20 * 17 : 20 * 22] + raw[20 * 5 : 20 * 17] + raw[: 20 * 5] + raw[20 * 22 :])  # the group is at 17
+    moved = [item for item in of(FOUR, store).evidence if item.finding == "moved" and "group 's62_slow'" in item.detail]
+    assert [item.messages for item in moved] == [5]
+    assert "gets 5 messages again and does not get 5 messages" in moved[0].detail
 
 
 def test_a_lost_delay_table_delivers_delayed_messages_again(tmp_path: Path) -> None:

@@ -226,7 +226,8 @@ class _Work:
             self._add_database(recovery)
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
-            again = redelivery(self.store, RecoveredView(self.store, recovery, self.profile), self.configs, check.last_timestamp)
+            view = RecoveredView(self.store, recovery, self.profile)
+            again = redelivery(self.store, view, self.configs, check.last_timestamp, check.shifted)
             redelivers = again.messages
             self.harmless &= not redelivers
             in_hand = again.in_hand

@@ -4,16 +4,18 @@ The log is read as `verify` reads it, so that intact records count wherever they
 up in the queues that the simulated recovery ends with:
 
     kept      its entry is at its queue offset, and the log is not cut before its end
-    moved     its entry is in its queue, at another queue offset
+    moved     its entry is in its queue, at another queue offset; also one that leads to 0, where a log whose beginning has been deleted
+              gives its first record
     skipped   as kept, but a pull passes over it: after an entry that leads to no bytes of the log, such as one past its end, it
               goes on with the first entry that leads to the next log file or later
-    lost      none of these
+    lost      none of these; the bytes of an entry that is shorter than its record are not a message
     missing   its queue has or had an entry for it, and no record of the log has that queue offset; where a queue has no file, the
               records before and after it are there
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +28,7 @@ from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
 from mqstore.rocketmq.format.log_slices import LogFiles
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -39,6 +42,7 @@ Longs = NDArray[np.int64]
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
 SHORTLY = 1024  # queue offsets before an entry without bytes from which pulls are played
+SAMPLED = 64  # entries of a queue file, to see whose they are
 FAR = 1024  # queue offsets that may be missing in a queue of a few records
 
 
@@ -114,17 +118,26 @@ def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.
 
 @dataclass(slots=True)
 class _Listed:
-    """The physical offsets that one recovered queue lists, sorted; made for a queue in which something is not where it should be."""
+    """What one recovered queue lists, sorted; made for a queue in which something is not where it should be. log_min: of the log."""
 
     image: AnyQueueImage
+    log_min: int
     offsets: Longs = field(init=False)
+    sizes: Longs = field(init=False)
 
     def __post_init__(self) -> None:
         rows = self.image.entries(self.image.min_offset, self.image.max_offset)
-        self.offsets = np.sort(rows["physical_offset"].astype(np.int64))
+        offsets, sizes = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
+        offsets[offsets == 0] = max(0, self.log_min)
+        order = np.lexsort((sizes, offsets))
+        self.offsets, self.sizes = offsets[order], sizes[order]
 
-    def has(self, physical: Longs) -> NDArray[np.bool_]:
-        return _in_sorted(self.offsets, physical)
+    def has(self, physical: Longs, sizes: Longs) -> NDArray[np.bool_]:
+        """Return which records have an entry that is long enough."""
+        last = np.searchsorted(self.offsets, physical, side="right") - 1
+        there = last >= 0
+        there[there] = (self.offsets[last[there]] == physical[there]) & (self.sizes[last[there]] >= sizes[there])
+        return np.asarray(there, np.bool_)
 
 
 class SurvivalCheck(Verification):
@@ -137,11 +150,14 @@ class SurvivalCheck(Verification):
         self.lost = 0
         self.moved = 0
         self.contested = 0  # lost ones whose place another message has, with the same queue offset: no queue can list both
+        self.shifted: dict[tuple[str, int], list[tuple[Longs, Longs]]] = {}  # moved messages: queue offsets of records, physical offsets
         self._listed: _Listed | None = None  # of the queue that was looked at last
         self._skipped: dict[tuple[str, int], Longs] = {}
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._misplaced: dict[tuple[str, int], list[tuple[int, int]]] = {}  # half-open ranges of entries in files of another place
+        self._told: dict[tuple[str, int], list[tuple[Longs, NDArray[np.void]]]] = {}  # what such files say: queue offsets, entries
         self._places: list[Longs] = []  # physical offsets of missing messages, if a message can be in several queues
 
     def count_missing(self) -> int:
@@ -152,36 +168,78 @@ class SurvivalCheck(Verification):
                 self.uncounted.append(key)
             else:
                 total += max(0, high - low + 1 - records)
-        total += sum(self._missing_of(proof) for proof in self.queues.values())
+        self._find_misplaced()
+        total += sum(self._missing_of(key, proof) for key, proof in self.queues.items())
         places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
         return total - (len(places) - len(distinct(places)))
 
-    def _missing_of(self, proof: QueueProof) -> int:
-        """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other."""
-        left = list(proof.unproved())
+    def _find_misplaced(self) -> None:
+        """Find the queue files that have the place of another one: most of their entries lead to records that do not belong there."""
+        for key, proof in self.queues.items():
+            left = list(proof.unproved())
+            for low, high in left:
+                for start, stop in proof.queue.file_ranges(low, high):
+                    entries = proof.queue.entries(start, stop)
+                    usable = (entries["size"] >= MIN_RECORD_SIZE) & (entries["physical_offset"].astype(np.int64) >= self.log.start)
+                    owners: Counter[tuple[str, int, int]] = Counter()
+                    for k in np.flatnonzero(usable).tolist():
+                        record = self.log.record(int(entries["physical_offset"][k]))
+                        if record is not None:
+                            owners[record.topic, record.queue_id, record.queue_offset - start - k] += 1
+                        if owners.total() == SAMPLED:
+                            break
+                    for (topic, queue_id, shift), number in owners.most_common(1):
+                        if number > 1 and 2 * number > owners.total() and (topic, queue_id, shift) != (*key, 0):
+                            self._misplaced.setdefault(key, []).append((start, stop))
+                            self._told.setdefault((topic, queue_id), []).append((np.arange(start, stop) + shift, entries))
+
+    def _missing_of(self, key: tuple[str, int], proof: QueueProof) -> int:
+        """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other.
+
+        The entries of a misplaced file are looked at in their own place, and what was in its place is taken for lost only after `oldest`,
+        the first message that is left: before it messages have expired.
+        """
         claimed = np.concatenate(proof.claimed) if proof.claimed else np.empty(0, np.int64)
-        end = proof.end_of_messages(self.log, self.log_end)
+        misplaced, told = self._misplaced.get(key, []), self._told.get(key, [])
+        end = proof.end_of_messages(self.log, self.log_end, misplaced)
+        for places, entries in told:
+            written = places[(entries["size"] >= MIN_RECORD_SIZE) & (entries["size"] != BLANK_SIZE)]
+            end = max([end, *(written[-1:] + 1).tolist()])
         oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
+        known = any(low == oldest for low, _ in proof.proved)
+        limit = int(proof.queue.entries(oldest, oldest + 1)["physical_offset"][0]) if known else self.log_end
         total = 0
-        for low, high in left:
+        for low, high in proof.unproved():
             for start in range(low, min(high, end), SLOTS):
-                entries = proof.queue.entries(start, min(high, end, start + SLOTS))
-                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+                stop = min(high, end, start + SLOTS)
+                rows = proof.queue.entries(start, stop)
+                physical, size, offsets = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64), np.arange(start, stop)
+                for first, last in misplaced:
+                    physical[max(0, first - start) : max(0, last - start)] = size[max(0, first - start) : max(0, last - start)] = 0
+                for places, entries in told:
+                    inside = (places >= start) & (places < stop)
+                    physical[places[inside] - start] = entries["physical_offset"][inside].astype(np.int64)
+                    size[places[inside] - start] = entries["size"][inside]
                 blank = (physical == 0) & (size == BLANK_SIZE)
                 # the message of an unwritten entry below those that the log begins with has expired, too
-                expired = (physical < self.log.start) & ((size > 0) | (np.arange(start, start + len(entries)) < oldest))
+                expired = (physical < self.log.start) & ((size > 0) | (offsets < oldest))
                 gone = np.setdiff1d(start + np.flatnonzero(~blank & ~expired), claimed)
                 lost = [offset for offset in gone.tolist() if not self._is_there(int(physical[offset - start]), offset)]
+                lost = [offset for offset in lost if offset >= oldest or self._may_be_gone(int(physical[offset - start]), limit)]
                 total += len(lost)
                 if self.rules.multi_dispatch:
-                    places = physical[np.array(lost, np.int64) - start]
-                    self._places.append(places[size[np.array(lost, np.int64) - start] > 0])
+                    where = physical[np.array(lost, np.int64) - start]
+                    self._places.append(where[size[np.array(lost, np.int64) - start] > 0])
         return total
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is another one."""
         record = self.log.record(physical)
         return record is not None and int(record.queue_offset) == queue_offset
+
+    def _may_be_gone(self, physical: int, limit: int) -> bool:
+        """Return whether an entry of before the first message that is left can have led to a message between it and the log's begin."""
+        return self.log.start <= physical < limit and self.log.record(physical) is None
 
     def _take_run(self, run: QueueRun) -> None:
         super()._take_run(run)
@@ -226,10 +284,12 @@ class SurvivalCheck(Verification):
         if placed.all():
             return
         if self._listed is None or self._listed.image is not image:
-            self._listed = _Listed(image)
+            self._listed = _Listed(image, self.recovery.log_min)
         rest = ~placed
-        there = self._listed.has(physical[rest]) & whole[rest] & ~skipped[rest]
+        there = self._listed.has(physical[rest], ends[rest] - physical[rest]) & whole[rest] & ~skipped[rest]
         self._count(run, physical[rest], there, whole[rest], lost, moved)
+        if there.any() and not run.batch:
+            self.shifted.setdefault((run.topic, run.queue_id), []).append((run.offsets[rest][there], physical[rest][there]))
         self.by_queue[run.topic, run.queue_id].skipped += int((skipped & whole).sum())
         self.contested += self._contested(run.offsets[rest][~there], image)
 
@@ -257,7 +317,7 @@ class SurvivalCheck(Verification):
         return queues.get((run.topic, run.queue_id, run.batch)) or queues.get((run.topic, run.queue_id, False))
 
     def _at_their_place(self, image: AnyQueueImage, run: QueueRun) -> Longs:
-        """Return the physical offsets that the recovered queue has at the queue offsets of a run; -1 where it has none."""
+        """Return the physical offsets that the recovered queue has at the queue offsets of a run; -1 where it has none of that length."""
         physical_offsets = np.full(len(run), -1, np.int64)
         if image.batch or run.batch:
             return physical_offsets  # units are looked up by physical offset
@@ -268,7 +328,9 @@ class SurvivalCheck(Verification):
         begin = max(low, image.min_offset)
         rows = image.entries(begin, min(high, image.max_offset))
         inside = (offsets >= begin) & (offsets < begin + len(rows))
-        physical_offsets[inside] = rows["physical_offset"].astype(np.int64)[offsets[inside] - begin]
+        there = rows[offsets[inside] - begin]
+        whole = there["size"] >= run.entries.view(ENTRY)["size"][inside]
+        physical_offsets[inside] = np.where(whole, there["physical_offset"].astype(np.int64), -1)
         return physical_offsets
 
     def _count(

@@ -23,6 +23,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -127,6 +128,14 @@ class ConsumeQueueReader(QueueReader):
                 if file.start // ENTRY_SIZE + start >= high:
                     return high, high
         return high, high
+
+    def file_ranges(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Yield the half-open ranges of entries of each file that lies within a range, up to the end of the queue or from its begin."""
+        for file in self.files:
+            start, stop = file.start // ENTRY_SIZE, (file.start + file.size) // ENTRY_SIZE
+            start, stop = max(start, self.min_offset), min(stop, self.max_offset)
+            if low <= start < stop <= high:
+                yield start, stop
 
     @property
     def min_offset(self) -> int:

@@ -6,7 +6,7 @@ on either side is checked entry by entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,21 +112,31 @@ class QueueProof:
         place = (self.queue.topic, self.queue.queue_id, queue_offset)
         return record is not None and (record.topic, record.queue_id, record.queue_offset) == place
 
-    def end_of_messages(self, log: CommitLog, log_end: int) -> int:
+    def end_of_messages(self, log: CommitLog, log_end: int, misplaced: Sequence[tuple[int, int]] = ()) -> int:
         """Return the queue offset after the last message that the queue ever had, as far as its entries can be trusted.
 
-        An entry is trusted if it could be that of a record of the log and does not lead to another one, as in a misplaced file. One that is
-        the entry before it once more is what `repair` writes in the place of a message that is gone, if a record is there; else it is not.
+        misplaced: half-open ranges of entries that are not to be trusted.
+
+        An entry is trusted if it could be that of a record of the log after the record of the entry before it, and does not lead to another
+        one, as in a misplaced file. One that is the entry before it once more is what `repair` writes in the place of a message that is
+        gone, if a record is there; else it is not.
         """
+        file_size = log.file_size or LARGEST_LOG
         known = max((high for _, high in self.proved), default=self.queue.min_offset)
         known = max([known, *(int(offsets.max()) + 1 for offsets in self.claimed)])
         for low, high in reversed(list(self.unproved())):
             for start in reversed(range(max(low, known), high, ENTRIES_AT_ONCE)):
                 first = max(self.queue.min_offset, start - 1)
                 entries = self.queue.entries(first, min(high, start + ENTRIES_AT_ONCE))
-                physical, size = entries["physical_offset"].astype(np.int64), entries["size"]
+                physical, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+                ends = physical + size
                 trusted = (physical >= log.start) & (physical < log_end + LARGEST_LOG) & (size >= MIN_RECORD_SIZE) & (size != BLANK_SIZE)
+                trusted &= physical % file_size + size <= file_size
+                follows = (size[:-1] > 0) & (ends[:-1] <= physical[1:])
+                trusted[1:] &= follows | (size[:-1] == BLANK_SIZE) | (entries[1:] == entries[:-1])
                 trusted[: start - first] = False
+                for begin, stop in misplaced:
+                    trusted[max(0, begin - first) : max(0, stop - first)] = False
                 for k in np.flatnonzero(trusted)[::-1].tolist():
                     again = k > 0 and bool(entries[k] == entries[k - 1])
                     if again == (log.record(int(physical[k])) is not None):

@@ -16,7 +16,7 @@ Format: docs/formats/rocketmq.md, sections 1.5, 10.1 and 11.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,12 +130,16 @@ class Redelivery:
 
 
 Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
+Repeated = Callable[[tuple[str, int], int], NDArray[np.int64]]
 
 
-def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int, shifted: Shifted) -> Redelivery:
+def redelivery(
+    store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int, shifted: Shifted, repeated: Repeated
+) -> Redelivery:
     """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
 
-    shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets.
+    shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. repeated:
+    returns the physical offsets of the messages of before a queue offset that a queue lists after it, too.
     """
     evidence: list[Evidence] = []
     unknown: list[str] = []
@@ -154,7 +158,7 @@ def redelivery(store: RocketMQStore, view: RecoveredView, configs: list[LoadedCo
     evidence += _of_delays(store, view, last_timestamp, unknown)
     evidence += _past_the_end(view)
     evidence += _of_older_offsets(store, view, configs)
-    evidence += _of_shifted(view, shifted)
+    evidence += _of_shifted(view, shifted, repeated)
     in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
     unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
     messages = sum(item.messages for item in evidence)
@@ -253,24 +257,29 @@ def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[L
                     again += max(0, min(before, queue.max_offset) - max(offset, queue.min_offset))
             if again:
                 sentence = (
-                    f"group {group!r} is behind its place in the .bak on topic {topic!r}: the file is an older one, or its offsets were "
-                    f"set back; it gets {count(again, 'message')} again"
+                    f"group {group!r} continues before its place in the .bak on topic {topic!r}: the file is an older one, or its "
+                    f"offsets were set back; it gets {count(again, 'message')} again"
                 )
                 yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_shifted(view: RecoveredView, shifted: Shifted) -> Iterator[Evidence]:
+def _of_shifted(view: RecoveredView, shifted: Shifted, repeated: Repeated) -> Iterator[Evidence]:
     """Messages that a group had, by their queue offsets, and that are listed after the place where it continues; and the reverse."""
     for item in view.consumer_offsets():
-        queue = view.queue_or_none(item.topic, item.queue_id)
-        parts = shifted.get((item.topic, item.queue_id), ())
-        if queue is None or not parts or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
+        key = (item.topic, item.queue_id)
+        queue, parts = view.queue_or_none(*key), shifted.get(key, ())
+        if queue is None or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
             continue
-        offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-        rows = queue.entries(max(item.offset, queue.min_offset), queue.max_offset)
-        ahead = np.isin(physical, rows["physical_offset"].astype(np.int64))
-        had = offsets < item.offset
-        again, passed = int((had & ahead).sum()), int((~had & ~ahead).sum())
+        again = passed = 0
+        offsets = physical = np.empty(0, np.int64)
+        if parts:
+            offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+            rows = queue.entries(max(item.offset, queue.min_offset), queue.max_offset)
+            ahead = np.isin(physical, rows["physical_offset"].astype(np.int64))
+            had = offsets < item.offset
+            again, passed = int((had & ahead).sum()), int((~had & ~ahead).sum())
+        twice = repeated(key, item.offset)
+        again += len(np.setdiff1d(twice, physical))
         if what := [f"gets {count(again, 'message')} again"] * bool(again) + [f"does not get {count(passed, 'message')}"] * bool(passed):
             sentence = (
                 f"group {item.group!r} continues at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, where messages have "

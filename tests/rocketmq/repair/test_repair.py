@@ -258,3 +258,22 @@ def test_the_folder_of_written_delay_offsets_is_removed_when_the_repair_is_undon
         path.unlink() if path.is_file() else path.rmdir()
     _, steps = repaired_and_undone(store, FIVE)
     assert [step.file for step in steps if step.possible] == ["config/delayOffset.json"]
+
+
+def test_entries_before_the_first_message_of_a_queue_file_are_no_end_of_the_queue(tmp_path: Path) -> None:
+    """Seed 191 of the proof: the real store ended the queue at the first entry that was not written, and lost 137 messages."""
+    case = case_named("5.3.3/k-rolled")
+    store = unpack(case, tmp_path / "store")
+    file = store / "consumequeue" / "TopicTest" / "0" / "00000000000000006000"
+    file.write_bytes(bytes(file.stat().st_size))  # the messages of the first ten have expired
+    found, _ = repaired_and_undone(store, case)
+    assert (found.loses, found.status) == (0, 0)
+
+
+def test_what_groups_get_twice_by_the_copies_of_a_repair_is_counted(tmp_path: Path) -> None:
+    """Seed 371 of the proof: a group of the real store was about to read the place of a message that is lost, and gets the one before."""
+    case = case_named("4.9.3/m-damaged/0-clean")
+    store = unpack(case, tmp_path / "store")
+    (store / "commitlog" / "00000000000000032768").unlink()
+    found, _ = repaired_and_undone(store, case)
+    assert (found.loses, found.redelivers) == (56, 1)

@@ -232,10 +232,27 @@ class SurvivalCheck(Verification):
                     self._places.append(where[size[np.array(lost, np.int64) - start] > 0])
         return total
 
+    def repeated(self, key: tuple[str, int], offset: int) -> Longs:
+        """Return the physical offsets of messages of before a queue offset that the queue lists from there on, once more."""
+        proof = self.queues.get(key)
+        found: set[int] = set()
+        for low, high in () if proof is None else proof.unproved():
+            for start in range(max(low, offset), high, SLOTS):
+                assert proof is not None
+                for physical in proof.queue.entries(start, min(high, start + SLOTS))["physical_offset"].tolist():
+                    record = None if physical in found else self.log.record(physical)
+                    if record is not None and (record.topic, record.queue_id) == key and record.queue_offset < offset:
+                        found.add(physical)
+        return np.array(sorted(found), np.int64)
+
     def _is_there(self, physical: int, queue_offset: int) -> bool:
-        """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is another one."""
+        """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""
         record = self.log.record(physical)
-        return record is not None and int(record.queue_offset) == queue_offset
+        if record is None or record.queue_offset != queue_offset:
+            return False
+        own = self.queues.get((record.topic, record.queue_id))
+        entries = () if own is None else own.queue.entries(queue_offset, min(queue_offset + 1, own.queue.max_offset))
+        return not any(int(entry["physical_offset"]) == physical for entry in entries)
 
     def _may_be_gone(self, physical: int, limit: int) -> bool:
         """Return whether an entry of before the first message that is left can have led to a message between it and the log's begin."""

@@ -4,7 +4,8 @@ An entry that leads elsewhere is replaced, unless another message with its queue
 are missing at the end, or of queues without files, are written unless the broker recovers as after a crash, and so adds them itself.
 
 The place of a message whose record is lost gets the entry of the message before it. Consumers then receive that one twice. An unwritten
-entry would end the queue there, and one that leads to bytes without a record makes clients drop the rest of what they pulled.
+entry would end the queue there, and one that leads to bytes without a record makes clients drop the rest of what they pulled. For the
+first reason entries before the first one in its file become blanks, which a broker passes over, where messages have expired.
 Entries after the last message that a queue ever had are of no message, and become unwritten ones.
 
 Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
@@ -22,7 +23,7 @@ from mqstore.files import Bytes
 from mqstore.repair.change import Change, Step
 from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
@@ -109,7 +110,7 @@ class RepairScan(Verification):
         return end
 
     def stand_ins(self, key: tuple[str, int], log_end: int) -> tuple[NDArray[np.int64], Rows]:
-        """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its end are left out."""
+        """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its ends are left out."""
         proof = self.queues[key]
         known = {
             int(offset): row for offsets, rows in self.missing.get(key, ()) for offset, row in zip(offsets.tolist(), rows, strict=True)
@@ -127,7 +128,7 @@ class RepairScan(Verification):
         offsets, rows = [], []
         before: np.void | None = None
         for number in sorted(by_number):
-            if number - 1 not in by_number or before is None:
+            if number - 1 not in by_number:
                 entries = proof.queue.entries(number - 1, number)
                 before = known.get(number - 1, entries[0] if len(entries) else None)
             if before is not None:
@@ -179,6 +180,11 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             continue
         proof = scan.queues.get((topic, queue_id))
         size = (proof.queue.file_size if proof is not None else 0) or common
+        before = 0 if proof is None else _unwritten_before(proof.queue, int(offsets[0]))
+        if before:  # a broker that loads the file stops at the first of them
+            filler = np.array((0, BLANK_SIZE, 0), ENTRY) if store.log.start else rows[0]
+            offsets = np.concatenate((np.arange(offsets[0] - before, offsets[0]), offsets))
+            rows = np.concatenate((np.full(before, filler, ENTRY), rows)).astype(ENTRY)
         changes = tuple(_changes(place, size, offsets, rows, proof is not None, _names(scan, topic, queue_id)))
         yield Step(
             "entries",
@@ -192,6 +198,15 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             changes,
             assumes=assumed,
         )
+
+
+def _unwritten_before(queue: ConsumeQueueReader, offset: int) -> int:
+    """Return how many entries there are from the begin of a queue file to a place in it, if none of them is written."""
+    for file in queue.files:
+        place = offset - file.start // ROW
+        if 0 < place <= file.size // ROW and not queue.rows(file)[:place].view(np.uint8).any():
+            return place
+    return 0
 
 
 def _writes(scan: RepairScan, key: tuple[str, int], offsets: NDArray[np.int64], rows: Rows) -> Iterator[Change]:

@@ -97,7 +97,7 @@ def _steps(store: RocketMQStore, threads: int, progress: Callable[[int, int], No
 
 
 def _is_done(directory: ReadOnlyDirectory, step: Step) -> bool:
-    """Return whether all that a step writes is there already: some entries, such as stand-ins, stay a finding."""
+    """Return whether all that a step writes is there already: entries of records that are made up are still a finding."""
     return step.possible and all(
         change.op == "write"
         and directory.exists(change.file)

@@ -187,6 +187,37 @@ class RabbitMQScripts(Kind):
         return part
 
 
+class QuorumScripts(Kind):
+    """Random lives of quorum queues and streams on a real node, read by us after each phase; a seed is a batch on one node."""
+
+    name = "scripts-quorum"
+    unit = "lives"
+    per_seed = 30
+    part = 2
+
+    def missing(self) -> str | None:
+        from interop.rabbitmq.node import missing
+
+        return missing() or None
+
+    def run(self, seeds: range, jobs: int, deadline: float, place: Path | None) -> Part:
+        from interop.rabbitmq.quorum_lives import prove
+
+        part = Part(seeds.start)
+        for seed in seeds:
+            if time.time() >= deadline:
+                return part
+            try:
+                wrong = prove(seed, self.per_seed)
+            except Exception as error:  # whatever it is, it is a failure of this batch, and the next one is played
+                wrong = [f"{type(error).__name__}: {error}"]
+            if wrong:
+                part.failures.append(self.failed(seed, "\n".join(wrong)[:4000]))
+            part.done += self.per_seed
+            part.stop = seed + 1
+        return part
+
+
 class Diagnosis(Kind):
     """What `diagnose` says of structural states, against real brokers; 40 seeds in a row are one version. module: of the states."""
 
@@ -291,6 +322,7 @@ KINDS: dict[str, Kind] = {
         Crashes("rabbitmq"),
         RocketMQScripts(),
         RabbitMQScripts(),
+        QuorumScripts(),
         DiagnosisRabbitMQ(),
         DiagnosisRocketMQ(),
         Sites("rocketmq"),

@@ -35,25 +35,28 @@ CARVED_MEANINGS = {
 }
 
 
-def salvaged_parts(report: AnyReport, *, everything: bool = False) -> Parts:
-    """Return how many messages were written or sent, with which verdicts, and what was not. everything: also long lists in full."""
+def salvaged_parts(report: AnyReport, *, everything: bool = False, diagnosed: bool = False) -> Parts:
+    """Return how many messages were written or sent, with which verdicts, and what was not.
+
+    everything: also long lists in full. diagnosed: a diagnosis of the store follows, so that none is advised.
+    """
     if isinstance(report, StoreReport):
         return _store_parts(report, everything)
     if isinstance(report, SentReport):
         return _sent_parts(report)
     if isinstance(report, CarveReport):
         return _carved_parts(report, everything)
-    return _file_parts(report)
+    return _file_parts(report, diagnosed)
 
 
-def _file_parts(report: SalvageReport) -> Parts:
+def _file_parts(report: SalvageReport, diagnosed: bool) -> Parts:
     yield Headline(f"Salvaged {report.to}", outcome(report.ok))
     yield Sentence(f"{count(report.messages, 'message')}, {size(report.bytes)} of {report.format}, in {clock(report.seconds)}.")
     yield from _verdicts(report.verdicts, MEANINGS)
     if report.findings:
         yield Gap()
         yield Findings(report.findings)
-    if any((Path(report.store) / part).is_dir() for part in ("commitlog", "msg_stores")):
+    if not diagnosed and any((Path(report.store) / part).is_dir() for part in ("commitlog", "msg_stores")):
         yield Gap()
         advice = "see what the broker itself keeps of the store; `mqstore replay` sends rows of the file to a running one."
         yield NextStep(advice, (command("mqstore", "diagnose", report.store),))

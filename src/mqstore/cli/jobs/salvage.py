@@ -101,14 +101,15 @@ def salvage(out: Output, store: Store, options: SalvageOptions) -> int:
 
     names = () if options.names is None else tuple(read_queue_names(options.names))
     report = run(store, options.to, names=names, observer=out, **options.request())
-    if out.is_text:
-        out.show(salvaged_parts(report, everything=out.settings.verbose))
+    advised = options.to == f"{store}.jsonl" and isinstance(report, SalvageReport)  # by `diagnose`, where nothing can be repaired
     if not out.is_text:
         out.report(report.as_dict())
-    elif options.as_kind is not None:
-        out.show(answer_parts(diagnosis_of(out, Path(options.to), version=options.for_version)))
-    elif options.to == f"{store}.jsonl" and isinstance(report, SalvageReport):  # what `diagnose` advises where nothing can be repaired
-        out.show(answer_parts(diagnosis_of(out, Path(store)), written=False))
+    else:
+        out.show(salvaged_parts(report, everything=out.settings.verbose, diagnosed=advised))
+        if options.as_kind is not None:
+            out.show(answer_parts(diagnosis_of(out, Path(options.to), version=options.for_version)))
+        elif advised:
+            out.show(answer_parts(diagnosis_of(out, Path(store)), written=False))
     return 0 if report.ok else 1
 
 

@@ -150,12 +150,14 @@ def _print_findings(out: Output, report: RescueReport | InPlaceReport, found: Se
 
 
 def _end(out: Output, report: RescueReport | InPlaceReport, data: Path) -> None:
-    answer = diagnosis_of(out, Path(report.to) / "msg_stores", version=report.version)
+    written = Path(report.to) / "msg_stores"  # not of a node of which only metadata is left
+    answer = diagnosis_of(out, written, version=report.version) if written.exists() else None
     if not out.is_text:
-        out.report(report.as_dict() | {"store": str(data), "diagnosis": answer.as_dict()})
+        out.report(report.as_dict() | {"store": str(data), "diagnosis": None if answer is None else answer.as_dict()})
         return
     out.line()
-    out.line(answer.headline)
+    if answer is not None:
+        out.line(answer.headline)
     out.next_step(f"follow {Path(report.to) / 'STEPS.md'}.")
 
 

@@ -20,7 +20,8 @@ from mqstore.errors import UsageError
 from mqstore.jobs.export import export_queues as export
 from mqstore.pipeline.queries.narrowing import relations_of, sql
 from mqstore.pipeline.source.pushdown import filters_as_text
-from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource, RabbitMQOptions
+from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
+from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.spark.session import error_sentence as told
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
-from mqstore.pipeline.source.rabbitmq import FORMAT, RabbitMQOptions, fields, open_rabbitmq
+from mqstore.pipeline.source.rabbitmq import FORMAT
+from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions, fields, open_rabbitmq
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.source.stores import STORE, ddl_schema, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once

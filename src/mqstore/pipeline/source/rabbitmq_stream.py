@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.source.options import RABBITMQ_STREAM, checked, count_option
-from mqstore.pipeline.source.rabbitmq import RabbitMQOptions, open_rabbitmq
+from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions, open_rabbitmq
 from mqstore.pipeline.source.stores import STORE, boolean, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import (

@@ -92,8 +92,12 @@ def torn_text(directory: ReadOnlyDirectory, relative: str) -> str:
 
 
 def readable_offsets(text: str) -> dict[str, dict[int, int]]:
-    """Return key -> queue id -> offset of the whole pairs in a torn offset file. A number that the tear may have cut is left out."""
+    """Return key -> queue id -> offset of the whole pairs in a torn offset file. A number that the tear may have cut is left out.
+
+    The offsets that are pulled, which 5.x keeps after those that are consumed, are not among them.
+    """
     tables = {}
+    text = text.partition('"pullOffsetTable"')[0]
     for match in _TABLE.finditer(text):
         end, first = match.start(), max(0, match.start() - _KEY_SIZE)
         start = text.rfind('"', first, end)

@@ -91,6 +91,11 @@ def test_5_3_3_sends_no_group_back_to_the_start(tmp_path: Path) -> None:
     assert "offset-past-end" in findings(found)
 
 
+def test_offsets_that_are_pulled_are_not_those_that_are_consumed() -> None:
+    text = '{"offsetTable":{"orders@billing":{0:3}},"pullOffsetTable":{"orders@billing":{0:12}}}'
+    assert readable_offsets(text) == {"orders@billing": {0: 3}}
+
+
 def test_torn_consumer_offsets_say_how_much_is_read_again_and_what_is_not_known(tmp_path: Path) -> None:
     found = of(FIVE, made("torn_consumer_offsets", FIVE, tmp_path / "store"))
     assert found.starts

@@ -40,17 +40,20 @@ class StoreInUseError(TargetError):
 class StoreLock:
     """The broker's lock on a store's directory, held until `close`. Raises StoreInUseError if it is held already.
 
-    A broker takes it after it has loaded and recovered; mqstore takes it before it changes a store.
+    A broker takes it after it has loaded and recovered; mqstore takes it before it changes a store. as_it_is: what a file that is there
+    has stays, so that a repair can be undone to the last byte.
     """
 
-    def __init__(self, directory: DurableDirectory) -> None:
+    def __init__(self, directory: DurableDirectory, *, as_it_is: bool = False) -> None:
+        stays = as_it_is and directory.exists(LOCK)
         try:
             self._file = LockedFile(directory, LOCK)
         except LockHeldError as error:
             holder = "another process" if error.elsewhere else "this process, which has it open already"
             raise StoreInUseError(f"{directory.root} is in use by {holder}; stop the broker, or close the store, and try again") from None
         try:
-            self._file.write(_CONTENT)
+            if not stays:
+                self._file.write(_CONTENT)
         except BaseException:
             self._file.close()
             raise

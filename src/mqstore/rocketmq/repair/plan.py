@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.log_site import renamed_log_files, require_whole_log
 from mqstore.rocketmq.store.store import RocketMQStore
 
-LOCKING = StoreLocking(StoreLock, LOCK)
+LOCKING = StoreLocking(partial(StoreLock, as_it_is=True), LOCK)
 
 
 ROUNDS = 4  # in which a plan is made of what the steps before leave

@@ -73,6 +73,7 @@ _MADE_NEW = frozenset(
     kind
     for kind in Kind
     if kind.remedy is Remedy.REBUILD and kind.noticed and kind.subject in (Subject.QUEUE_ENTRY, Subject.QUEUE, Subject.INDEX)
+    if kind is not Kind.MISSING_INDEX_ENTRY  # of a few messages, such as those that a repair has brought back
 ) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
 _HEADER = frames.ENTRY_HEADER_SIZE
@@ -143,6 +144,7 @@ class _Work:
         self.configs: list[LoadedConfig] = []
         self.locked = False
         self.threads: int | None = None  # those of a whole diagnosis
+        self.lost = 0  # messages of the log that the start does not keep
         self.missing = 0  # messages of which only the places in their queues are left
         self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
@@ -205,7 +207,7 @@ class _Work:
         loses = redelivers = in_hand = 0
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
-            self.missing = missing
+            self.lost, self.missing = check.lost, missing
             before_end = sum(loss.before_end for loss in check.by_queue.values())
             self.unlisted = max(0, before_end - check.contested) or (check.lost if self.store.unclean else 0)
             loses = check.lost + missing
@@ -583,7 +585,7 @@ class _Work:
         return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
 
     def _repair_is_next(self) -> bool:
-        """Return whether `repair` can change something in this store, and a rebuild would not make the same new after it."""
+        """Return whether `repair` can change something in this store for the better, and a rebuild would not make the same new after it."""
         if isinstance(self.store.directory, ChangedDirectory):
             return False
         assert self.threads is not None
@@ -592,20 +594,25 @@ class _Work:
             check_changes(Path(self.store.directory.root), changes, LOCKING)
         except MqstoreError:
             return False
-        if any(change.file.partition("/")[0] not in _DERIVED for change in changes):
-            return True  # a rebuild takes the log and the configuration as they are
-        after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked)
-        return bool(changes) and not after.run(self.threads, None).next.startswith("mqstore rebuild ")
+        if not changes:
+            return False
+        # a rebuild takes the log and the configuration as they are
+        of_these = any(change.file.partition("/")[0] not in _DERIVED for change in changes)
+        if of_these and self.obstacles:
+            return True
+        after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
+        if not self.obstacles and after.loses > self.lost + self.missing:
+            return False
+        return of_these or not after.next.startswith("mqstore rebuild ")
 
     def _rebuild_helps(self) -> bool:
         """Return whether new queues, a new index and a clean end would give more than the files as they are.
 
-        The places of messages that are gone stay in their queues: there are as many findings about them.
+        New queues do not have the places of messages that are gone, so that consumers get what comes after them again.
         """
         if self.obstacles or self.unlisted or any(sentence not in self.of_clients for sentence in self.unknown):
             return True
-        entries = sum(item.finding in _OF_GONE for item in self.evidence)
-        return any(item.finding in _MADE_NEW and (item.finding not in _OF_GONE or entries > self.missing) for item in self.evidence)
+        return not self.missing and any(item.finding in _MADE_NEW for item in self.evidence)
 
     def _is_for_good(self) -> bool:
         """Return whether there is damage that neither `repair` nor `rebuild` can mend, and no other: in bodies and properties, or gone.

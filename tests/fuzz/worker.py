@@ -35,7 +35,7 @@ def check(images: Images, number: int, seconds: float) -> dict[str, object] | No
     except Exception as error:  # the next image is checked whatever this one did
         trace = "" if isinstance(error, AssertionError) else "".join(traceback.format_exception(error))
         told = f"{type(error).__name__}: {error}"
-        return {"number": number, "error": told[:2000], "image": "; ".join(error.__notes__), "trace": trace[-4000:]}
+        return {"number": number, "error": told[:2000], "image": "; ".join(getattr(error, "__notes__", ())), "trace": trace[-4000:]}
     finally:
         faulthandler.cancel_dump_traceback_later()
     return None

@@ -375,7 +375,7 @@ class ReadOnlyDirectory:
         """Return the first `limit` bytes of a small file; None if it does not exist. Raises CannotOpenError if it cannot be read."""
         try:
             with open_regular_file(self._where(relative)) as file:
-                return file.read(limit)
+                return file.read(min(limit, os.fstat(file.fileno()).st_size))  # as many bytes are allocated as are asked for
         except FileNotFoundError:
             if os.path.islink(self._where(relative)):
                 raise CannotOpenError(f"{self.path(relative)} is a symbolic link to a file that does not exist") from None

@@ -78,7 +78,7 @@ from mqstore.pipeline.spark.source_api import (
     require_stream_sink,
     require_streams,
 )
-from mqstore.rocketmq.lookup.pruning import FileTask, PointTask, prune, read_files, read_points, seen_at
+from mqstore.rocketmq.lookup.pruning import MAX_PLANNED_KEYS, FileTask, PointTask, prune, read_files, read_points, seen_at
 from mqstore.rocketmq.scan.planned_files import files_seen, missing_file, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
@@ -328,7 +328,7 @@ class RocketMQReader(StoreReader):
         if self.options.fail_fast:
             columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
         splits = overlapping(self._plan(store), self.selection)
-        pruned = prune(store, self.selection) if self.options.use_derived_files else None
+        pruned = prune(store, self.selection, most_entries=MAX_PLANNED_KEYS) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if pruned is None else (pruned.how, pruned.why)
         task_of: type[ReadTask] = ReadTask
         if pruned is not None and pruned.unproved:

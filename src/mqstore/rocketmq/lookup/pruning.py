@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 Longs = NDArray[np.int64]
 
 BLOCK = 1 << 20  # entries read at once
-MAX_ENTRIES = 8_000_000  # queue entries that planning reads for keys: some six seconds, 160 MB
+MAX_ENTRIES = 32_000_000  # queue entries that a key search holds in memory: 256 MB
+MAX_PLANNED_KEYS = 8_000_000  # of them, those that planning reads before the first task: some six seconds
 MAX_POINTS = 1_000_000  # offsets that are passed to tasks one by one
 MAX_PLANNED = 4_000_000  # queue entries that planning reads for a range of a queue: some two seconds
 SEARCH = 500  # entries that could be read while a queue is searched for those of one log file
@@ -96,8 +97,8 @@ class PrunedScan:
         return len(self.points) + sum(each.high - each.low for each in self.ranges)
 
 
-def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
-    """Return the smallest reading of a selection that cannot miss a message."""
+def prune(store: RocketMQStore, selection: Selection, *, most_entries: int = MAX_ENTRIES) -> PrunedScan:
+    """Return the smallest reading of a selection that cannot miss a message. most_entries: of queues, read here for a search by keys."""
     by_queue = bool(selection.topics and selection.queue_ids) and (
         selection.from_queue_offset is not None or selection.to_queue_offset is not None
     )
@@ -111,7 +112,7 @@ def prune(store: RocketMQStore, selection: Selection) -> PrunedScan:
         return _by_tasks(store, entries)
     if not by_queue and not store.index_files():
         return _scan(store, "there is no index file")
-    if not by_queue and entries > MAX_ENTRIES:
+    if not by_queue and entries > most_entries:
         return _scan(store, "the queues are too long to be compared with the index; `mqstore lookup` searches them by the key")
     sure = fully_indexed(store, _written_files(store.log))
     if not sure:

@@ -91,8 +91,13 @@ def likely_version(store: RabbitMQStore, *, read_messages: bool = True) -> str:
     by_flags = _by_flags(store)
     if by_flags is not None and by_flags.oldest is not None:
         return min(by_flags.oldest, RELEASES[-1], key=order)
-    if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
-        return versions_with_machine(max(machines))[0]
+    least = max((mark.oldest for mark in _marks_of_files(store) if mark.oldest is not None), key=order, default=RELEASES[0])
+    if any(node.queues for node in store.examined_quorum):
+        return least
+    return max(least, _of_classic_queues(store, read_messages), key=order)
+
+
+def _of_classic_queues(store: RabbitMQStore, read_messages: bool) -> str:
     if any(queue.version == 1 for queue in store.queues):
         return "3.10" if all(vhost.config_there for vhost in store.vhosts) else "3.8"
     if lacks_schema_version(store):
@@ -136,13 +141,7 @@ def version_evidence(store: RabbitMQStore) -> VersionEvidence:
 
 def _marks(store: RabbitMQStore) -> Iterator[_Mark]:
     """Yield what shows the version besides feature flags, the surest first."""
-    if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
-        yield _Mark("4.3", "4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
-    if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
-        fit = versions_with_machine(max(machines))
-        yield _Mark(fit[0], fit[-1], f"a quorum queue has a machine of version {max(machines)}")
-    if (node := node_directory(store.directory)) is not None:
-        yield from _marks_of_node(store, node)
+    yield from _marks_of_files(store)
     count = 0
     for container in islice(are_containers(store), LOOKED_AT):
         if container and any(queue.version == 1 for queue in store.queues):
@@ -155,6 +154,17 @@ def _marks(store: RabbitMQStore) -> Iterator[_Mark]:
     if count:
         oldest = "3.10" if any(queue.version == 2 for queue in store.queues) else "3.8"
         yield _Mark(oldest, "3.12", "no stored message that was looked at is a message container, which 3.13 and later write", weak=True)
+
+
+def _marks_of_files(store: RabbitMQStore) -> Iterator[_Mark]:
+    """Yield what shows the version without a look at messages."""
+    if any(terms.redeliver is not None for vhost in store.vhosts for terms in vhost.terms.values()):
+        yield _Mark("4.3", "4.3", "recovery.dets has redeliver_seq_id, which 4.3 writes")
+    if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
+        fit = versions_with_machine(max(machines))
+        yield _Mark(fit[0], fit[-1], f"a quorum queue has a machine of version {max(machines)}")
+    if (node := node_directory(store.directory)) is not None:
+        yield from _marks_of_node(store, node)
 
 
 def _marks_of_node(store: RabbitMQStore, node: ReadOnlyDirectory) -> Iterator[_Mark]:

@@ -185,7 +185,9 @@ def test_a_directory_in_the_place_of_the_lock_stops_a_broker_and_is_moved_by_han
 
 
 def test_of_a_lost_volume_the_log_is_absent_and_the_offsets_say_so(tmp_path: Path) -> None:
-    site = _site(unpack_site("config-only", tmp_path))
+    store = unpack_site("config-only", tmp_path)
+    assert "mqstore rebuild" not in run_cli("inspect", store).stdout
+    site = _site(store)
     assert site["log"][0]["state"] == "absent"
     assert site["log"][0]["known_from"] == "consumerOffset.json and checkpoint"
     assert site["consume queues"][0]["known_from"] == "consumerOffset.json"
@@ -193,7 +195,11 @@ def test_of_a_lost_volume_the_log_is_absent_and_the_offsets_say_so(tmp_path: Pat
 
 
 def test_a_log_file_under_a_wrong_name_and_a_bare_log(tmp_path: Path) -> None:
-    assert _states(unpack_site("log-file-renamed-bak", tmp_path / "a"))["log"] == "partly"
+    store = unpack_site("log-file-renamed-bak", tmp_path / "a")
+    assert _states(store)["log"] == "partly"
+    told = run_cli("inspect", store).stdout
+    assert f"its records are those of {131072:020d}, and that is not its name" in told
+    assert "move it away" not in told
     states = _states(unpack_site("bare-log-47", tmp_path / "b"))
     assert (states["log"], states["consume queues"], states["index"]) == ("here", "absent", "absent")
     log = next((tmp_path / "b" / "store" / "commitlog").iterdir())

@@ -110,7 +110,7 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
         yield "messages", f"{end.unqueued:,}" if end.walked else "not counted; `mqstore verify` reads all of it"
         return
     elif not summary.queues_unread:
-        yield "queues", "none; `mqstore rebuild` builds them from the log"
+        yield "queues", "none; `mqstore rebuild` builds them from the log" if summary.log_files else "none"
     else:
         yield "queues", "not read"
     if not end.walked:
@@ -121,7 +121,7 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
         behind = "" if summary.index_end is None else f", up to physical offset {summary.index_end}"
         yield "index", f"{count(summary.index_entries, 'key')} in {count(summary.index_files, 'file')}{behind}"
     else:
-        yield "index", "none; key queries find nothing until `mqstore rebuild` builds it"
+        yield "index", "none; key queries find nothing" + (" until `mqstore rebuild` builds it" if summary.log_files else "")
     if summary.checkpoint is None:
         yield "checkpoint", "none"
     else:

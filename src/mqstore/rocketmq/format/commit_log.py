@@ -210,9 +210,17 @@ class CommitLog:
             return mapped
 
     def _start_in(self, file: QueueFile) -> int | None:
-        """Return where a file starts according to the physical offsets in most of its first records; None if it has none."""
+        """Return where a file starts according to the physical offsets in most of its first records; None if it has none.
+
+        A file whose name is no position (its start is negative) is not searched when the log is opened: its first record says it.
+        """
         try:
-            return start_in(self.mapped(file), file.start)
+            mapped = self.mapped(file)
+            if file.start < 0:
+                at = self.header_size + PHYSICAL_OFFSET_AT
+                start = int.from_bytes(mapped.bytes(at, at + 8), "big") - self.header_size
+                return start if start >= 0 and status_at(mapped, self.header_size, start) == frames.STOP else None
+            return start_in(mapped, file.start)
         except CannotOpenError:
             return None
 

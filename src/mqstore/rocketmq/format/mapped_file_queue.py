@@ -84,7 +84,7 @@ class FileQueue:
                 )
                 reasons.append(f"{where} {what}, {must}; move it away or give it that size")
             elif _start_of(entry.name) is None:
-                reasons.append(f"{where} has the size of the files here, but its name is not a number; move it away")
+                reasons.append(f"{where} has the size of the files here, but its name is not a number")
         return tuple(reasons)
 
     def out_of_place(self) -> Iterator[tuple[str, int]]:
@@ -191,7 +191,7 @@ def load(
         if entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
             files.append(QueueFile(entry.name, start, entry.size, f"{relative}/{entry.name}"))
         else:
-            findings.append(_not_a_queue_file(f"{relative}/{entry.name}", entry, start))
+            findings.append(_not_a_queue_file(f"{relative}/{entry.name}", entry, start, start_in))
     file_size = size or infer_size([(file.start, file.size) for file in files])
     if max_gap is not None:
         files, astray = _largest_group(files, file_size * max_gap)
@@ -228,7 +228,13 @@ def load(
     return FileQueue(tuple(valid), file_size, tuple(findings), relative, listing)
 
 
-def _not_a_queue_file(relative: str, entry: DirectoryEntry, start: int | None) -> Damage:
+def _not_a_queue_file(
+    relative: str, entry: DirectoryEntry, start: int | None, start_in: Callable[[QueueFile], int | None] | None
+) -> Damage:
+    inside = start_in(QueueFile(entry.name, -1, entry.size, relative)) if start_in is not None and entry.is_file else None
+    if inside is not None:
+        sentence = f"its records are those of {inside:020d}, and that is not its name: it is not read"
+        return _damage(relative, entry.size, Kind.STRAY_FILE, sentence)
     what = "a directory" if entry.is_directory else "its name is not a position of 20 digits" if entry.is_file else "not a regular file"
     if not entry.is_file and start is not None and start >= 0 and len(entry.name) == NAME_DIGITS:
         return Damage(relative, 0, 0, Kind.UNREADABLE, f"in the place of a file, but {what}: nothing of it is read")

@@ -446,14 +446,12 @@ class _Work:
             if not self._is_repairable:
                 return missing.next, missing.why
             return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
-        if old or new or other:
-            directory = self.store.directory
-            if directory.root == Path(store) and not self._without_metadata():
-                target = self.version.name
-                return (
-                    command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
-                    f"prepare queues, definitions and steps for a node of {target}; start none on this directory",
-                )
+        if (old or new or other) and not self._without_metadata():
+            target = self.version.name
+            return (
+                command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
+                f"prepare queues, definitions and steps for a node of {target}; start none on this directory",
+            )
         if old or new or any(item.finding == "message-containers" for item in self.obstacles):
             return (
                 command("mqstore", "convert", store, "--to", f"{store}.new", "--for", self.name),

@@ -116,7 +116,7 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     if not end.walked:
         yield "", f"{'further ' if summary.queues else ''}messages in the log were not counted; `mqstore verify` reads all of it"
     elif end.unqueued:
-        yield "", f"{count(end.unqueued, 'further message')} at the end of the log, not yet in a queue"
+        yield "", f"{count(end.unqueued, 'further message' if summary.queues else 'message')} at the end of the log, not yet in a queue"
     if summary.index_files:
         behind = "" if summary.index_end is None else f", up to physical offset {summary.index_end}"
         yield "index", f"{count(summary.index_entries, 'key')} in {count(summary.index_files, 'file')}{behind}"

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.golden import case_named, opened, opened_node, run_cli, unpack, unpack_node
+from support.golden import GOLDEN, case_named, opened, opened_node, run_cli, unpack, unpack_node, unpack_node_site
 
 OLD = case_named("3.8.9/a-v1-clean")
 NEW = case_named("4.0.5/a-v2-kill9")
@@ -92,3 +92,19 @@ def test_nothing_half_made_is_left_when_messages_cannot_be_written_for_the_versi
     done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "3.10")
     assert (done.status, "messages cannot be written for that version" in done.stderr) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["node"]
+
+
+def test_a_directory_above_a_node_and_the_archive_of_one_are_rescued_as_diagnose_says(tmp_path: Path) -> None:
+    above = unpack_node_site("plain", tmp_path / "above").parent
+    packed = tmp_path / "volume.tar.gz"
+    shutil.copy(GOLDEN / "rabbitmq-sites" / "archive-of-volume.tar.gz", packed)
+    advised = run_cli("diagnose", packed, "--for", "4.0", "-o", "json").document["next"]
+    assert advised == f"mqstore rescue {packed} --to {packed}.new --for 4.0"
+    for number, given in enumerate((above, packed)):
+        out = tmp_path / str(number)
+        done = run_cli("rescue", given, "--to", out, "--for", "4.0", "-o", "json")
+        assert (done.status, done.document["messages"], done.document["to_replay"][0]["messages"]) == (0, 87, 7), done.stderr
+        assert (
+            f"mqstore replay {tmp_path / ('above/rabbit@oldhost' if given == above else 'volume.tar.gz')} "
+            in (out / "STEPS.md").read_text()
+        )

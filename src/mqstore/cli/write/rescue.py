@@ -28,7 +28,9 @@ SHOWN = 20
 
 Data = Annotated[
     Path,
-    typer.Argument(metavar="DATADIR", show_default=False, help="The data directory of a stopped or dead node; with --check, also OUT."),
+    typer.Argument(
+        metavar="DATADIR", show_default=False, help="A stopped or dead node's data directory, or its archive; with --check, also OUT."
+    ),
 ]
 To = Annotated[
     Path | None, option("--to", metavar="OUT", help="The directory to create; it must not exist, and appears only when complete.")
@@ -78,10 +80,12 @@ def rescue(
         if users:
             raise UsageError("with --in-place users and permissions stay in the data directory; leave out --users")
         return _rescue_in_place(out, data, to, target, threads)
+    from mqstore.places import find_store
     from mqstore.rabbitmq.convert.rescue import rescue as run
 
+    place = find_store(data, "rabbitmq")
     with out.progress("rescuing", "queues") as progress:
-        report = run(data, to, target, users=users, threads=threads, progress=progress)
+        report = run(str(place.root), to, target, users=users, threads=threads, progress=progress, named=str(place.path))
     if out.is_text:
         _print(out, report)
     _end(out, report, data)

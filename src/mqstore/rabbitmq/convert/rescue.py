@@ -136,9 +136,11 @@ def rescue(
     users: bool = False,
     threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
+    named: str | Path | None = None,
 ) -> RescueReport:
     """Write a new directory with everything for a node of a version. data: a node's data directory. users: with users and permissions.
 
+    named: the path of data in the steps; an archive has the one of the archive.
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError; then nothing is left behind.
     """
     broker = target_version(version)
@@ -160,7 +162,7 @@ def rescue(
         stopped.check()
         prepared = _prepare(definitions, queues, broker, users)
         made.append(prepared)
-        sending = replay_steps(Path(data), Path(to), replayed, 6 if store.vhosts else 3)
+        sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3)
         text = steps(
             broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, sending, users=users,
             plugins=prepared.plugins, delayed=delayed, untold=untold, written_by=written_by, stores=bool(store.vhosts),

@@ -212,7 +212,7 @@ class CommitLog:
     def _start_in(self, file: QueueFile) -> int | None:
         """Return where a file starts according to the physical offsets in most of its first records; None if it has none.
 
-        A file whose name is no position (its start is negative) is not searched when the log is opened: its first record says it.
+        A file with another name (its start is negative) is not searched when the log is opened: its first record says it.
         """
         try:
             mapped = self.mapped(file)

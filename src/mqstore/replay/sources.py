@@ -1,19 +1,24 @@
-"""Messages of a store in the form in which they are replayed, in the order of the log, or of the queues.
+"""Messages in the form in which they are replayed: of a store, in the order of the log or of the queues, or of an edited file of rows.
 
 A message is left out, and counted, if its verdict is not one of those chosen, if its body cannot be read, or if it is in an internal topic
 that was not asked for by name. A message asked for from the topic of delayed messages, or of half transactions, goes to its own topic.
+All rows of a file are checked before the first is sent.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mqstore.errors import NotFoundError
+from mqstore.errors import CannotOpenError, NotFoundError, UsageError
+from mqstore.files.regular_file import open_regular_file
+from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, open_source
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
@@ -21,6 +26,7 @@ from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.replay.outgoing import ReplayMessage, born_of
+from mqstore.replay.queue_rows import BadRowError, holds_queue_rows, queue_rows
 from mqstore.rocketmq.format.system_topics import is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
@@ -45,6 +51,8 @@ COLUMNS = (
 )
 COMPRESSED = 1
 HIGHEST_LEVEL, LEVEL_BITS = 255, 56
+SHOWN = 5  # bad lines that are named
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +204,65 @@ def _queued(message: MessageTerm, source: str, position: int, name: str, queue: 
         exchange=message.exchange.decode("utf-8", "replace"),
         routing_key=message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else "",
     )
+
+
+def digest_of(file: Path) -> str:
+    """Return a digest of a file: a resume file belongs to the rows as they were. Raises CannotOpenError."""
+    digest = hashlib.blake2b(digest_size=8)
+    try:
+        with open_regular_file(file) as source:
+            while piece := source.read(CHUNK):
+                digest.update(piece)
+    except OSError as error:
+        raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def rows_of_file(file: Path) -> Iterator[ReplayMessage]:
+    """Return the messages of a file of rows of either broker. Raises UsageError, which names bad lines, and CannotOpenError."""
+    noun, skip = "line", 0
+    bad: list[str] = []
+    while len(bad) <= SHOWN:
+        try:
+            for _ in _messages(file, skip):
+                pass
+            break
+        except (BadPlaceError, BadRowError) as error:
+            noun = "row" if file.suffix == ".parquet" else "line"
+            bad.append(f"{noun} {error.place}: {error}")
+            skip = error.place
+    if bad:
+        more = f", and more {noun}s" if len(bad) > SHOWN else ""
+        raise UsageError(f"{file}, {'; '.join(bad[:SHOWN])}{more}; nothing was sent")
+    return _messages(file, 0)
+
+
+def _messages(file: Path, skip: int) -> Iterator[ReplayMessage]:
+    if holds_queue_rows(file):
+        yield from queue_rows(file, skip)
+    else:
+        yield from _log_rows(open_source(str(file), skip, BodyForm.AUTO), file.name)
+
+
+def _log_rows(source: Source, name: str) -> Iterator[ReplayMessage]:
+    for rows in source.rows:
+        for place, row in zip(rows.places, rows.batch.to_pylist(), strict=True):
+            properties = dict(row.get("properties") or ())
+            for key, column in (("KEYS", "keys"), ("TAGS", "tags"), ("UNIQ_KEY", "uniq_key")):
+                if row.get(column):
+                    properties[key] = " ".join(row[column]) if isinstance(row[column], list) else row[column]
+            queue = row.get("queue_id") or 0
+            born = row.get("born_timestamp")
+            yield ReplayMessage(
+                f"{row['topic']}/{queue}",
+                place,
+                f"{name}#{place}",
+                row["topic"],
+                row.get("body") or b"",
+                queue,
+                properties,
+                flag=row.get("flag") or 0,
+                compressed=bool((row.get("sys_flag") or 0) & 1),
+                born_timestamp=int(born.timestamp() * 1000) if hasattr(born, "timestamp") else born,
+                reconsume_times=row.get("reconsume_times") or 0,
+            )

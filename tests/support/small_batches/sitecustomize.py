@@ -24,7 +24,7 @@ from typing import Any, SupportsIndex
 # module without `mqstore.`: value of each constant. Mostly odd numbers, so that cuts fall anywhere among records and groups.
 LOWERED = {
     "broker.runtime.acceptor": {"ACCEPTED_AT_ONCE": 1},
-    "replay.file_rows": {"CHUNK": 61},
+    "replay.sources": {"CHUNK": 61},
     "rocketmq.listing": {"CHUNK": 3},
     "cli.write.load": {"FLUSH_EVERY": 4099},
     "jobs.load_rows": {"ROWS": 3, "BYTES": 1001},

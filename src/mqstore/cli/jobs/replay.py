@@ -105,7 +105,7 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
         **({"set": edits} if edits else {}),
     }
     if _is_rows(store):
-        from mqstore.replay.file_rows import digest_of
+        from mqstore.replay.sources import digest_of
 
         what["digest"] = digest_of(store)
     about = f"{store.absolute()}: {what or 'all'} -> {shown(options.to)}"
@@ -156,9 +156,7 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
     if _is_rows(store):
         if any(value for value in vars_of(options.filters).values()) or options.not_consumed_by:
             raise UsageError(f"{store} is a file of rows: all of them are sent; choose them by editing the file")
-        from mqstore.replay.file_rows import rows_of_file
-
-        return rows_of_file(store)
+        return sources.rows_of_file(store)
     opened = open_store(store, names=() if options.names is None else read_queue_names(options.names))
     verdicts = frozenset(options.filters.verdict or ())
     unknown = verdicts - {str(verdict) for verdict in Verdict}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.golden import run_cli, unpack_node_site
+
+from mqstore.rabbitmq.format.names import queue_directory
 
 VHOST = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
 
@@ -54,3 +57,25 @@ def test_message_stores_alone_have_no_definitions(tmp_path: Path) -> None:
             path.unlink()
     (definitions,) = (part for part in parts_of(node) if part["part"] == "definitions")
     assert definitions["state"] == "absent"
+
+
+def test_verify_promises_a_start_only_where_every_queue_is_one_that_the_node_knows(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path / "a")
+    assert run_cli("verify", node, "-o", "json").document["next"] == "rabbitmq-server"
+    queues = node / VHOST / "queues"
+    other = queues / queue_directory("/", "other")  # as of another node
+    shutil.copytree(queues / "COIWU2452WZO5YSQZU0J666GX", other)
+    (other / ".queue_name").write_text("VHOST: /\nQUEUE: other\n")
+    found = run_cli("verify", node, "-o", "json").document
+    assert (found["damage"], found["next"]) == ([], f"mqstore diagnose {node}")
+    assert run_cli("diagnose", node, "-o", "json").document["loses"] > 0
+    node = unpack_node_site("plain", tmp_path / "b")
+    shutil.rmtree(node / "msg_stores")
+    assert run_cli("verify", node, "-o", "json").document["next"] != "rabbitmq-server"
+
+
+def test_what_is_delivered_again_is_evidence_by_queue(tmp_path: Path) -> None:
+    found = run_cli("diagnose", unpack_node_site("plain", tmp_path), "-o", "json").document
+    again = [item for item in found["evidence"] if item["finding"] == "redelivered"]
+    assert [(item["messages"], "'unacked.q'" in item["detail"]) for item in again] == [(2, True)]
+    assert found["redelivers"] == 2

@@ -17,7 +17,8 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -87,16 +88,22 @@ class _Work:
         self._check_vhosts()
         if report is not None:
             self.intact = not report.damage
+            self._check_feature_flags()
+            self._check_small_files()
             self._check_steps()
         if self.obstacles:
             return Advice(False, *self._advice(starts=False, loses=0))
         if report is not None and self._other_node() is None and not (self.unknown or unread_parts(self.store)):
             affected = sum(item.messages for item in report.damage)
-            if affected or not report.damage:
+            if affected or (not report.damage and self._has_all()):
                 return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
         what = "every message is looked up" if report is None else "it also asks what depends on the node and its version"
         sentence = f"see whether a node starts on it, and which messages it does not deliver; {what}"
         return Advice(None, command("mqstore", "diagnose", self.store.path), sentence)
+
+    def _has_all(self) -> bool:
+        """Return whether every queue has its directory, and every directory is one of a queue that the node knows."""
+        return not any(each.sure for each in absent_queues(self.store)) and not any(map(self._unknown_queue, queue_rows(self.store)))
 
     def run(self, progress: Callable[[int, int], None] | None) -> Diagnosis:
         rows = list(queue_rows(self.store))
@@ -128,7 +135,9 @@ class _Work:
             damage = self.store.definitions.damage[0]
             what = "which queues the node knows, and it deletes the directories of all others"
             self.unknown.append(f"{what}: {damage.file} cannot be read whole: {damage.detail}")
-        redelivers = 0 if self.obstacles or other is not None else sum(self._marked()) + self.again
+        if not self.obstacles and other is None:
+            self._check_marked()
+        redelivers = 0 if self.obstacles or other is not None else self.again
         report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
@@ -366,7 +375,7 @@ class _Work:
                 self._take_quorum_queue(queue)
 
     def _take_quorum_queue(self, queue: ExaminedQueue) -> None:
-        self.again += queue.redelivered
+        self._deliver_again(queue.redelivered, queue.place, str(queue))
         self.unknown += [f"{queue}: {sentence}" for sentence in queue.uncertain]
         if queue.version > self.version.machine:
             runs = f"its machine has version {queue.version}, and the node runs up to {self.version.machine}"
@@ -386,11 +395,20 @@ class _Work:
     def _unread(self, queue_version: int) -> bool:
         return queue_version not in self.version.reads
 
-    def _marked(self) -> Iterator[int]:
-        """Yield how many messages of each piece of a queue the node delivers with the flag `redelivered`."""
+    def _check_marked(self) -> None:
+        """Count the messages of classic queues that the node delivers with the flag `redelivered`."""
+        marked: Counter[str] = Counter()
         for rows in self.store.rows(QueueSelection(recovered=True)):
             if not self._unread(rows.table.version):
-                yield int((rows.table.kept & rows.table.redelivered).sum())
+                marked[f"vhost {rows.vhost!r}, queue {rows.queue!r}"] += int((rows.table.kept & rows.table.redelivered).sum())
+        for queue, messages in marked.items():
+            self._deliver_again(messages, ".", queue)
+
+    def _deliver_again(self, messages: int, file: str, queue: str) -> None:
+        if messages:
+            self.again += messages
+            sentence = f"{count(messages, 'message')} of {queue}: delivered before, and not acknowledged"
+            self.evidence.append(Evidence("redelivered", file, sentence, messages=messages))
 
     # what to do
 

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from support.queries import drained
+
 import mqstore
 import mqstore.jobs.export
 import mqstore.jobs.rebuild
@@ -110,8 +112,8 @@ def stream(spark: SparkSession, *, store: str, to: str, checkpoint: str) -> Any:
 
     register(spark)
     frame = spark.readStream.format("rocketmq").option("startingOffsets", "earliest").load(store).select("physical_offset", "topic")
-    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    writer.start(to).awaitTermination()
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    drained(writer, to)
     return sorted(row[0] for row in spark.read.parquet(to).select("physical_offset").collect())
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import case_named, opened
+from support.queries import drained
 from support.s3 import endpoint
 from support.spark_api import needs_streams
 from support.stores import BEGIN, Store, message
@@ -140,7 +141,7 @@ def streamed(spark: SparkSession, path: Path | Url, checkpoint: Path, **options:
     counts: list[int] = []
     live = spark.readStream.format("rocketmq").options(**{"startingOffsets": "earliest", **options}).load(str(path))
     writing = live.writeStream.foreachBatch(lambda batch, _: counts.append(batch.count()))
-    writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    drained(writing.option("checkpointLocation", str(checkpoint)))
     return sum(counts)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import streams
+from support.queries import drained
 from support.spark_api import needs_streams
 
 from mqstore import pipeline
@@ -143,7 +144,7 @@ def test_a_query_reads_the_streams_of_a_node_and_goes_on_after_a_restart(spark: 
         node.grow(segments)
         live = spark.readStream.format("rabbitmq").option("startingOffsets", "earliest").option("columns", "queue,stream_offset")
         written = live.load(str(node.root)).writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        written.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+        drained(written, str(tmp_path / "out"))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.stream_offset for row in rows) == EXPECTED
     assert {row.queue for row in rows} == {WHOLE.name}

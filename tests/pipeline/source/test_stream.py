@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged
+from support.queries import drained
 from support.spark_api import needs_streams
 from support.stores import BEGIN, Store, message
 
@@ -305,8 +307,7 @@ def drain(frame: DataFrame, checkpoint: Path, **options: Any) -> list[list[dict[
         rows = [row.asDict() for row in batch.collect()]
         batches[number] = sorted(rows, key=lambda row: (row.get("store", ""), row["physical_offset"]))
 
-    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
+    drained(frame.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)))
     assert sorted(batches) == list(batches)
     return list(batches.values())
 
@@ -602,13 +603,35 @@ def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: 
     assert "nowhere does not exist" in told(caught.value)
 
 
+LATE_ONCE = """#!/bin/sh
+case "$*" in *streaming_source*) [ -e {mark} ] || { touch {mark}; sleep 12; } ;; esac
+exec {python} "$@"
+"""
+
+
+@pytest.mark.long
+def test_a_stream_that_spark_did_not_wait_for_is_started_again_and_said(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path / "store")
+    writer.put(20)
+    worker = tmp_path / "python"
+    worker.write_text(LATE_ONCE.replace("{mark}", str(tmp_path / "late")).replace("{python}", sys.executable))
+    worker.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(worker))
+    with pytest.warns(UserWarning, match="started again: a Python worker did not start within the 10 seconds that Spark allows"):
+        batches = drain(stream(spark, writer.path), tmp_path / "checkpoint")
+    monkeypatch.undo()
+    register(spark)
+    assert [row["physical_offset"] for batch in batches for row in batch] == writer.offsets
+
+
 @pytest.mark.versions
 def test_the_progress_of_a_query_says_how_far_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "store")
     writer.put(90)
     frame = stream(spark, writer.path, startingOffsets="earliest", maxRowsPerTrigger=40)
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mark")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    query = drained(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "mark")))
     told_of = [json.loads(progress["sources"][0]["latestOffset"]) for progress in query.recentProgress if progress["numInputRows"]]
     end = LogTail(str(writer.path), FILE).latest().offset
     lags = [found[str(writer.path)] for found in told_of]

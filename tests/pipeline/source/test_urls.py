@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from support.golden import GoldenCase, case_named, opened, run_cli
+from support.queries import drained
 from support.s3 import SECRET, endpoint, faulty
 from support.spark_api import needs_streams
 
@@ -234,7 +235,7 @@ def test_streams_and_sinks_need_a_file_system_of_this_machine(spark: SparkSessio
     pipeline.register(spark)
     with pytest.raises(PySparkException, match="a stream works on a store of a local or shared file system"):
         stream = spark.readStream.format("rocketmq").options(**options_of(url)).load(str(url))
-        stream.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+        drained(stream.writeStream.format("noop"))
     with pytest.raises(PySparkException, match="results are written to a directory of a local or shared file system"):
         spark.sql("select 't' topic, 'b' body").write.format("rocketmq").mode("append").save(str(url))
 

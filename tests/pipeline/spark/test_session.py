@@ -13,7 +13,7 @@ import pytest
 
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.java import Java, bundled_java, cache_directory, feature_of, find_java, launcher_home, system_java
-from mqstore.pipeline.spark.session import error_sentence, failures, running, session
+from mqstore.pipeline.spark.session import _spark_home, error_sentence, failures, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,6 +140,30 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     from mqstore.pipeline.spark.runner import run_tasks
 
     assert run_tasks(spark, [0], lambda _: sys.executable) == [sys.executable]
+
+
+@pytest.mark.versions
+def test_workers_import_pyspark_as_installed_and_not_from_an_archive(spark: SparkSession) -> None:
+    from mqstore.pipeline.spark.runner import run_tasks
+
+    assert run_tasks(spark, [0], lambda _: sys.modules["pyspark"].__file__) == [sys.modules["pyspark"].__file__]
+
+
+def test_spark_is_started_from_links_without_its_archive_of_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = _spark_home()
+    assert home.is_relative_to(tmp_path)
+    assert {path.name: path.readlink() for path in home.iterdir()} == {name: installed / name for name in ("bin", "jars")}
+    assert _spark_home() == home
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(tmp_path)
+    assert _spark_home() == installed
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert _spark_home() == installed
 
 
 def test_a_session_that_runs_is_used_and_left_running(spark: SparkSession) -> None:

@@ -97,7 +97,8 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     end = summary.end
     length = size(end.offset - summary.log_start)
     torn = "; the last record is torn" if end.torn else ""
-    yield "log", f"physical offsets {summary.log_start} to {end.offset}, {length} in {count(summary.log_files, 'file')}{torn}"
+    covers = f"physical offsets {summary.log_start} to {end.offset}, {length} in {count(summary.log_files, 'file')}{torn}"
+    yield "log", covers if summary.log_files else "no file of it is here"
     if summary.dledger is not None:
         yield "", f"kept by DLedger in {summary.dledger}; what a broker of the group recovers depends on the other members"
     if summary.first_store_timestamp is not None:

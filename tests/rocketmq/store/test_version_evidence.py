@@ -37,6 +37,24 @@ def test_the_files_suggest_a_version_and_inspect_says_how_it_knows(name: str) ->
     assert f"Known from: {document['version_known_from']}." in run_cli("inspect", opened(case_named(name))).stdout
 
 
+FITS = {
+    "4.3.0/a-clean": "4.0 to 4.8, or of 5.2 and later",  # a store without config/
+    "4.7.1/b-rich": "4.0 to 4.8, or of 5.2 and later",
+    "4.9.3/a-clean-small": "4.9 and later 4.x",
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_properties_show_which_releases_of_4_wrote_a_store(name: str, tmp_path: Path) -> None:
+    store = unpack(case_named(name), tmp_path / "store")
+    assert run_cli("inspect", store, "-o", "json").document["fits"] == FITS[name]
+    (store / "config").mkdir(exist_ok=True)
+    whole = "4.9 and later 4.x" if name.startswith("4.9.3") else "4.0 to 4.8"
+    assert run_cli("inspect", store, "-o", "json").document["fits"] == whole
+    shutil.rmtree(store / "commitlog")
+    assert run_cli("inspect", store, "-o", "json").document["fits"] == "4.x"
+
+
 def test_the_tags_in_an_index_show_5_4_where_nothing_else_does(tmp_path: Path) -> None:
     store = unpack(case_named("5.5.0/a-clean"), tmp_path / "store")
     for path in store.iterdir():

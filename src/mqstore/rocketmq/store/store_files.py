@@ -510,6 +510,9 @@ def _sorted(queues: Iterable[ConsumeQueueReader]) -> tuple[ConsumeQueueReader, .
 # oldest version that fits is suggested; a later broker may have written the store.
 
 
+_SEPARATED = ("4.0 to 4.8, or of 5.2 and later", "5.x opens both, and upgrades what 4.x wrote")  # properties that end with a separator
+
+
 class Evidence(NamedTuple):
     """The profile that the files suggest, and what in them does. fits: the brokers that open the store, and what else to know."""
 
@@ -529,12 +532,12 @@ def _evidence(store: StoreFiles) -> Evidence:
     why = next(_v5(store), None)
     if why is None and _may_be_of_4_or_5(store):
         why = "there is only a log, and its properties end with a separator, as 4.0 to 4.8 and 5.2 and later write them"
-        return Evidence(profile("4.7.1"), why, ("4.0 to 4.8, or of 5.2 and later", "5.x opens both, and upgrades what 4.x wrote"))
+        return Evidence(profile("4.7.1"), why, _SEPARATED)
     if why is None and store.bare_log:
         why = "there is only a log, and nothing in it is written by 5.2 and later only"
         return Evidence(profile("4.9.3"), why, ("4.9 and later 4.x, or of 5.0 and 5.1", "5.x opens both, and upgrades what 4.x wrote"))
     if why is None:
-        return Evidence.of("4.9.3", "nothing in the store is written by 5.x only")
+        return Evidence(profile("4.9.3"), "nothing in the store is written by 5.x only", _fits_4(store))
     if store.checkpoint.logics_physical_offset > 0:
         return Evidence.of("5.5.0", "the checkpoint has a sixth field, which 5.5.0 writes")
     if store.directory.exists("rocksdbstore"):
@@ -542,6 +545,18 @@ def _evidence(store: StoreFiles) -> Evidence:
     if store.indexes_tags:
         return Evidence.of("5.4.0", "the index has entries of tags, which 5.4.0 and later write")
     return Evidence.of("5.3.3", why)
+
+
+def _fits_4(store: StoreFiles) -> tuple[str, str]:
+    """Return which brokers wrote a store that 5.x has left no sign in, by the properties of the newest log file's first record."""
+    message = _newest_file_begins_with(store)
+    if message is None or not message.properties:
+        return "4.x", "5.x opens it too, and upgrades it when it writes"
+    if not message.properties.endswith(b"\x02"):
+        return profile("4.9.3").fits
+    if store.directory.is_directory("config"):
+        return "4.0 to 4.8", "later ones open it too, and 5.x upgrades it when it writes"
+    return _SEPARATED
 
 
 def written_by_5(store: StoreFiles) -> bool:

@@ -134,10 +134,10 @@ def pace(count_of_bytes: int, seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """Format a number with its noun, with thousands separators.
 
-    >>> count(1, "message"), count(12000, "queue entry"), count(0, "key")
-    ('1 message', '12,000 queue entries', '0 keys')
+    >>> count(1, "message"), count(12000, "queue entry"), count(0, "policy")
+    ('1 message', '12,000 queue entries', '0 policies')
     """
-    plural = noun[:-1] + "ies" if noun.endswith("try") else noun + "s"
+    plural = noun[:-1] + "ies" if noun.endswith(("try", "cy")) else noun + "s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.convert.rescue import RescueReport
 
 SHOWN = 20
+_DEFINED = {"vhosts": "vhost", "queues": "queue", "exchanges": "exchange", "bindings": "binding", "policies": "policy"}
 
 Data = Annotated[
     Path,
@@ -94,7 +95,7 @@ def rescue(
 
 def _print(out: Output, report: RescueReport) -> None:
     rows = report.definitions
-    kinds = [f"{len(rows[kind]):,} {kind}" for kind in ("vhosts", "queues", "exchanges", "bindings", "policies")]
+    kinds = [count(len(rows[kind]), noun) for kind, noun in _DEFINED.items()]
     out.line(f"Rescued for RabbitMQ {report.version}: {report.to}", style="bold green" if report.ok else "bold yellow", whole=True)
     out.line(f"{count(report.converted.messages - report.deleted, 'message')}; definitions: {', '.join(kinds)}.")
     out.line(f"Old node: {report.written_by.version or 'its version is not known'}: {report.written_by.why}.")
@@ -177,7 +178,7 @@ def _check(out: Output, place: Path, url: str, version: str | None) -> int:
 
 
 def _print_check(out: Output, found: NodeCheck) -> None:
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in found.compared.items())
+    kinds = ", ".join(count(number, _DEFINED.get(kind, kind.removesuffix("s"))) for kind, number in found.compared.items())
     if found.ok:
         out.line(f"RabbitMQ {found.version} at {found.node} has all definitions: {kinds}.", style="bold green")
     else:

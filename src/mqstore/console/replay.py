@@ -133,7 +133,7 @@ def _outgoing(stores: StoreList, places: Sequence[Place], user: str, progress: P
     for store, rows in queue_rows(stores, places):
         for number in range(len(rows)):
             progress(done, len(places))
-            message = outgoing_message(store, rows, number, user=user)
+            message = outgoing_message(store, rows, number, user)
             if message is not None:
                 done += 1
                 yield message

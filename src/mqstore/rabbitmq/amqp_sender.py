@@ -109,15 +109,10 @@ def outgoing_messages(
                     yield _sent(stored, None if by_exchange else named.queue, _block_of(properties, user, to_queue=not by_exchange))
 
 
-def outgoing_message(
-    store: RabbitMQStore, rows: MessageRows, row: int, *, by_exchange: bool = False, user: str = "guest", into: str | None = None
-) -> OutgoingMessage | None:
-    """Return one row of the message table as it is sent again, None if its message is unreadable.
-
-    Other arguments are those of `outgoing_messages`.
-    """
+def outgoing_message(store: RabbitMQStore, rows: MessageRows, row: int, user: str) -> OutgoingMessage | None:
+    """Return one row of the message table as it is sent again to its queue, None if its message is unreadable."""
     try:
-        return _message_of(store, rows, row, by_exchange=by_exchange, user=user, into=into)
+        return _message_of(store, rows, row, by_exchange=False, user=user, into=None)
     except PropertiesError:
         return None
 

@@ -289,7 +289,7 @@ def _from_stores(queue: Queue) -> Iterator[MessageTerm]:
 WRITTEN = frozenset({Verdict.INTACT, Verdict.CONSUMED, Verdict.UNINDEXED, Verdict.DUPLICATE, Verdict.DAMAGED})
 
 
-def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | None = None) -> RabbitMQStore:
+def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = ()) -> RabbitMQStore:
     """Return the store at path, or the parts of one: a directory, any single file, an archive. It is read carefully.
 
     Raises CannotOpenError, NotAStoreError.
@@ -300,7 +300,7 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = (), now: int | 
     elif not path.exists():
         raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
     directory = open_parts(path if keep is None else keep.store_root())
-    return as_wreck(RabbitMQStore(path, names=names, now=now, keep=keep, directory=directory, careful=True))
+    return as_wreck(RabbitMQStore(path, names=names, keep=keep, directory=directory, careful=True))
 
 
 def as_wreck(store: RabbitMQStore) -> RabbitMQStore:
@@ -372,7 +372,6 @@ def salvage_store(
     into: str | None = None,
     vhost: str = "/",
     entries_v2: int = ENTRY_COUNT,
-    threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> ConvertReport:
     """Write the valid, unacknowledged messages of all queues to a new `msg_stores` directory, from which a broker starts.
@@ -391,7 +390,7 @@ def salvage_store(
     if len(set(places.values())) < len(places):
         raise UsageError("two vhosts of the store would have the same name; salvage their directories one by one")
     place = None if into is None else (vhost, into)
-    options = ConvertOptions(version, entries_v2, names=store.names, threads=threads, progress=progress, into=place, broker=broker)
+    options = ConvertOptions(version, entries_v2, names=store.names, progress=progress, into=place, broker=broker)
     return write_stores(store.directory, places, to, options)
 
 

@@ -212,11 +212,9 @@ class RefusedError(ClientError):
 class Producer:
     """Sends messages to the brokers of a name server. credentials: (access key, secret key). tls: the context of TLS connections."""
 
-    def __init__(
-        self, address: str, *, credentials: tuple[str, str] | None = None, tls: ssl.SSLContext | None = None, timeout: float = 10.0
-    ) -> None:
+    def __init__(self, address: str, *, credentials: tuple[str, str] | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
-        self._options: dict[str, Any] = {"credentials": credentials, "tls": tls, "timeout": timeout}
+        self._options: dict[str, Any] = {"credentials": credentials, "tls": tls}
         self._connections: dict[str, RemotingConnection] = {}
         self._routes: dict[str, tuple[WriteQueue, ...]] = {}
         self.when_dropped: Callable[[str], None] = lambda address: None  # what was posted over its connection gets no response

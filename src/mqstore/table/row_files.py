@@ -348,10 +348,9 @@ def write_rows(
     to: Path,
     format: str,  # noqa: A002
     verdicts: frozenset[str],
-    complete: Complete | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RowCounts:
-    """Write the rows with these verdicts to a new file. schema: of the batches. complete: called before the file is published.
+    """Write the rows with these verdicts to a new file. schema: of the batches.
 
     progress: takes the number of messages read so far, and 0 for their total. Raises TargetError.
     """
@@ -364,8 +363,6 @@ def write_rows(
         else:
             _write_parquet(rows, schema, new.file)
         counts.bytes = new.file.size
-        if complete is not None:
-            complete(new, counts)
         new.publish()
     return counts
 

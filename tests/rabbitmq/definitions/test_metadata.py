@@ -94,11 +94,10 @@ def test_a_policy_gives_a_queue_its_version(tmp_path: Path) -> None:
     assert {queue.name for queue in found.queues} == {b"plain", b"prio", b"later", b"last", b"quorum", "Schlange ✓".encode()}
 
 
-def test_definitions_are_found_below_a_directory_and_their_absence_is_not_damage(tmp_path: Path) -> None:
+def test_the_absence_of_definitions_is_not_damage(tmp_path: Path) -> None:
     unpacked("dumped", tmp_path / "mnesia" / "rabbit@host")
-    directory = ReadOnlyDirectory(tmp_path)
-    assert len(metadata.read_definitions(directory, "mnesia/rabbit@host").queues) == 6
-    assert metadata.read_definitions(directory) == metadata.Definitions()
+    assert len(metadata.read_definitions(ReadOnlyDirectory(tmp_path / "mnesia" / "rabbit@host")).queues) == 6
+    assert metadata.read_definitions(ReadOnlyDirectory(tmp_path)) == metadata.Definitions()
 
 
 def test_a_damaged_file_is_reported_and_the_others_are_read(tmp_path: Path) -> None:

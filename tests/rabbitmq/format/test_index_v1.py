@@ -11,7 +11,7 @@ from support.rabbitmq_index import array, message_id, term, write
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rabbitmq.format import journal, segment
-from mqstore.rabbitmq.format.index_v1 import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, QueueIndexV1, journal_map, minus_plus
+from mqstore.rabbitmq.format.index_v1 import JA, JD, JDA, JP, JPD, JPDA, NOTHING, SP, SPD, SPDA, QueueIndexV1, journal_map, merge
 
 PUB, DEL, ACK = journal.PUBLISH, journal.DELIVER, journal.ACKNOWLEDGE
 ACTIONS = {"pub": PUB, "del": DEL, "ack": ACK}
@@ -115,6 +115,11 @@ CLEAN = [
     (JA, SPD, ACKED, ACKED),
     (JDA, SPD, None, ACKED),
 ]
+
+
+def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:
+    merged = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
+    return int(merged.state[0]), bool(merged.crash[0])
 
 
 @pytest.mark.parametrize(("in_journal", "in_segment", "outcome", "kept"), DIRTY)

@@ -7,8 +7,9 @@ from support.golden import CASES, PLAIN, VERSIONS, GoldenCase, address, case_id,
 from support.reading import batch_queue, made, started, tagged
 
 from mqstore.errors import UsageError
-from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.format.log_slices import LogFiles, store_timestamp_at
+from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at
 from mqstore.rocketmq.format.record import encode, offset_message_id, parse_host
 from mqstore.rocketmq.query import point_lookup
 
@@ -55,7 +56,7 @@ def test_every_queue_entry_leads_to_the_store_time_of_its_message(case: GoldenCa
     for queue in broker.queues:
         listed = range(queue.min_offset, queue.max_offset)
         for offset in listed:
-            physical = point_lookup.commit_log_offset_in_queue(queue, offset)
+            physical = physical_at(queue, offset)
             found = point_lookup.store_timestamp_of(queue, broker.log, offset, case.version)
             assert found == (times[physical] if physical >= broker.log.min_offset else -1)
         if listed:
@@ -111,20 +112,23 @@ def test_the_earliest_time_of_a_log_is_read_by_5_3_from_a_header_and_by_4_9_from
 # in a queue
 
 
+def physical_at(queue: PagedQueue, offset: int) -> int:
+    entry = entry_at(queue, offset)
+    return 0 if entry is None else int(entry["physical_offset"])
+
+
 @both_versions
-def test_a_queue_tells_offsets_times_and_its_number_of_messages(version: str) -> None:
+def test_a_queue_tells_offsets_and_times(version: str) -> None:
     store = made([tagged("TagA", store_timestamp=START + number) for number in range(25)], first=13)
     queue = store.queue
     assert [point_lookup.store_timestamp_of(queue, store.log, 13 + number, version) for number in range(25)] == [
         START + n for n in range(25)
     ]
-    assert [point_lookup.commit_log_offset_in_queue(queue, 13 + number) for number in range(25)] == store.physicals
+    assert [physical_at(queue, 13 + number) for number in range(25)] == store.physicals
     assert point_lookup.earliest_time(queue, store.log, version) == START
-    assert point_lookup.message_total(queue) == 25
     for offset in (-1, 12, 38):
         assert point_lookup.store_timestamp_of(queue, store.log, offset, version) == -1
-        assert point_lookup.commit_log_offset_in_queue(queue, offset) == 0
-        assert not point_lookup.is_on_disk(queue, store.log, offset, 0)
+        assert physical_at(queue, offset) == 0
 
 
 @both_versions
@@ -133,28 +137,11 @@ def test_an_unknown_queue_tells_nothing(version: str) -> None:
     empty = QueueImage("T", 9, 200)
     assert point_lookup.store_timestamp_of(empty, store.log, 0, version) == -1
     assert point_lookup.earliest_time(empty, store.log, version) == -1
-    assert (point_lookup.message_total(empty), point_lookup.message_ids(empty, 0, 9, "127.0.0.1:1")) == (0, {})
-
-
-def test_records_far_behind_the_end_of_the_log_count_as_on_disk() -> None:
-    store = made([tagged("TagA") for _ in range(10)])
-    behind = store.log.max_offset - store.physicals[4]
-    found = [point_lookup.is_on_disk(store.queue, store.log, offset, behind) for offset in range(10)]
-    assert found == [True] * 4 + [False] * 6
-
-
-def test_message_ids_are_those_of_the_entries_asked_for_across_files() -> None:
-    store = made([tagged("TagA") for _ in range(25)])
-    host = "127.0.0.1:10911"
-    assert point_lookup.message_ids(store.queue, 7, 22, host) == {
-        offset_message_id(parse_host(host), store.physicals[offset]): offset for offset in range(7, 22)
-    }
-    assert len(point_lookup.message_ids(store.queue, -5, 900, host)) == 25
 
 
 def test_of_a_batch_queue_the_unit_that_holds_an_offset_answers() -> None:
     queue = batch_queue([10] * 50, times=[START + number for number in range(50)])
-    assert [point_lookup.commit_log_offset_in_queue(queue, offset) for offset in (0, 9, 10, 199, 200, 499, 500)] == [
+    assert [physical_at(queue, offset) for offset in (0, 9, 10, 199, 200, 499, 500)] == [
         0,
         0,
         100,
@@ -163,8 +150,6 @@ def test_of_a_batch_queue_the_unit_that_holds_an_offset_answers() -> None:
         4900,
         0,
     ]
-    assert list(point_lookup.message_ids(queue, 5, 25, "127.0.0.1:1").values()) == [0, 10, 20]
-    assert point_lookup.message_total(BatchQueueImage("T", 0, 460)) == 1
 
 
 # by key

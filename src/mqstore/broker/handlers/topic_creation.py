@@ -56,16 +56,16 @@ class TopicsAndGroups(Component):
             config = groups.get(name)
         return config
 
-    def check_group(self, name: str, code: int = ResponseCode.SYSTEM_ERROR, more: int = 1) -> None:
+    def check_group(self, name: str, code: int = ResponseCode.SYSTEM_ERROR) -> None:
         """Refuse a new group that is more than the broker holds. Raises ResponseError."""
         self.context.limits.name(name, "consumer group")
-        self.context.limits.check("groups", len(self.context.store.groups.names()), more, code)
+        self.context.limits.check("groups", len(self.context.store.groups.names()), 1, code)
 
     # topics
 
-    def check_topic(self, code: int = ResponseCode.SYSTEM_ERROR, more: int = 1) -> None:
+    def check_topic(self, code: int = ResponseCode.SYSTEM_ERROR) -> None:
         """Refuse a new topic that is more than the broker holds. Raises ResponseError."""
-        self.context.limits.check("topics", len(self.context.store.topics.names()), more, code)
+        self.context.limits.check("topics", len(self.context.store.topics.names()), 1, code)
 
     def retry_topic(self, group: SubscriptionGroupConfig) -> bool:
         """Create a group's retry topic. Returns whether it is new and must be saved."""

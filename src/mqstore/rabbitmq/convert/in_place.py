@@ -39,6 +39,7 @@ from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.feature_flags import flags_file, newest_flag, order, since
 from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, MAX_FILE_BYTES, TABLES, file_names, read_definitions, replay
+from mqstore.rabbitmq.definitions.node_directory import COORDINATION
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import read_terms
@@ -156,7 +157,7 @@ def _check_source(directory: ReadOnlyDirectory) -> str:
     """Return the name of the node. Raises UnsupportedError if a node of 4.3 would not start on the directory, or may not."""
     if any(_is_vhost(record) for record in read_khepri(directory).records):
         raise _refuse("this one has its metadata in Khepri")
-    if not directory.is_directory("coordination"):
+    if not directory.is_directory(COORDINATION):
         raise _refuse("this one has no coordination/, so it is one of 3.8")
     _check_flags(directory)
     vhosts = find_vhosts(directory)

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.definitions.node_directory import COORDINATION
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, raft_systems
@@ -304,12 +305,11 @@ def _resource_path(term: Term) -> Path:
 # files
 
 
-def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
-    """Return the records of a node's metadata in Khepri. place: the data directory, relative to directory."""
+def read_khepri(directory: ReadOnlyDirectory) -> KhepriRecords:
+    """Return the records of a node's metadata in Khepri. directory: its data directory."""
     damage: list[Damage] = []
-    below = f"{place}/coordination" if place else "coordination"
     tree, there = Tree(), False
-    for system in raft_systems(directory, below) if directory.is_directory(below) else ():
+    for system in raft_systems(directory, COORDINATION) if directory.is_directory(COORDINATION) else ():
         for uid in [uid for uid, name in system.names.items() if name == MEMBER]:
             log = system.member(uid)
             tree = _replay(log, damage)
@@ -319,7 +319,7 @@ def read_khepri(directory: ReadOnlyDirectory, place: str = "") -> KhepriRecords:
     strange = (*(f"transaction {name}" for name in sorted(tree.unknown)), *(f"command {name}" for name in sorted(tree.unknown_commands)))
     for name in strange:
         detail = f"The log of Khepri has a {name}, which is not known; it may have changed definitions."
-        damage.append(Damage(below, 0, 0, Kind.BAD_SIDE_FILE, detail))
+        damage.append(Damage(COORDINATION, 0, 0, Kind.BAD_SIDE_FILE, detail))
     return KhepriRecords(tuple(tree.payloads()), there, tuple(damage))
 
 

@@ -36,7 +36,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions.khepri import read_khepri
-from mqstore.rabbitmq.definitions.node_directory import coordination_files, node_directory
+from mqstore.rabbitmq.definitions.node_directory import COORDINATION, coordination_files, node_directory
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.etf import Buffer
 from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode
@@ -183,35 +183,32 @@ class Definitions:
     damage: tuple[Damage, ...] = field(default=())
 
 
-def table_files(directory: ReadOnlyDirectory, tables: Sequence[str], place: str = "") -> tuple[dict[str, bytes], list[Damage]]:
-    """Return the files of Mnesia that tables are in, by name, and those that cannot be read. place: as for `read_definitions`."""
+def table_files(directory: ReadOnlyDirectory, tables: Sequence[str]) -> tuple[dict[str, bytes], list[Damage]]:
+    """Return the files of Mnesia that tables are in, by name, and those that cannot be read."""
     files, damage = {}, []
     for name in file_names(tables):
-        path = f"{place}/{name}" if place else name
         try:
-            content = directory.read(path, MAX_FILE_BYTES)
+            content = directory.read(name, MAX_FILE_BYTES)
         except CannotOpenError as error:
-            damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
+            damage.append(Damage(name, 0, 0, Kind.UNREADABLE, str(error)))
             continue
         if content is not None:
             files[name] = content
     return files, damage
 
 
-def read_definitions(directory: ReadOnlyDirectory, place: str = "") -> Definitions:
-    """Return the definitions of a node. place: its data directory, which also has `msg_stores`, relative to directory."""
-    files, damage = table_files(directory, TABLES, place)
+def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
+    """Return the definitions of a node. directory: its data directory, which also has `msg_stores`."""
+    files, damage = table_files(directory, TABLES)
     tables = replay(files, TABLES)
-    replayed = read_khepri(directory, place)
+    replayed = read_khepri(directory)
     damage += replayed.damage
     records: list[tuple[str, Term]]
     if any(_tag(record) == "vhost" for record in replayed.records):
-        records = [(f"{place}/coordination" if place else "coordination", record) for record in replayed.records]
+        records = [(COORDINATION, record) for record in replayed.records]
     else:
-        damage += [Damage(f"{place}/{item.file}" if place else item.file, *_located(item)) for item in tables.damage]
-        records = [
-            (f"{place}/{table}.DCD" if place else f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows
-        ]
+        damage += tables.damage
+        records = [(f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows]
     objects = _Sorted()
     for path, record in records:
         try:
@@ -295,10 +292,6 @@ def _permission(record: Term) -> Permission:
         return Permission(_octets(user), _octets(vhost), _octets(configure), _octets(write), _octets(read))
     (_, (_, user, vhost), exchange), (_, _, write, read) = record[1], record[2]
     return Permission(_octets(user), _octets(vhost), None, _octets(write), _octets(read), _octets(exchange))
-
-
-def _located(item: Damage) -> tuple[int, int, Kind, str, int]:
-    return item.offset, item.length, item.kind, item.detail, item.messages
 
 
 def _octets(term: Term) -> bytes:
@@ -415,12 +408,10 @@ def resource_names(octets: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield octets[start:end], octets[first:last]
 
 
-def search_names(directory: ReadOnlyDirectory, place: str = "") -> set[tuple[bytes, bytes]]:
+def search_names(directory: ReadOnlyDirectory) -> set[tuple[bytes, bytes]]:
     """Return names of queues in the files of Mnesia and the Raft logs, damaged or not: candidates, to be proved by a directory."""
     names: set[tuple[bytes, bytes]] = set()
-    paths = [f"{place}/{name}" if place else name for name in file_names(TABLES)]
-    paths += coordination_files(directory, place)
-    for path in paths:
+    for path in (*file_names(TABLES), *coordination_files(directory)):
         try:
             content = directory.read(path, MAX_FILE_BYTES)
         except CannotOpenError:

@@ -18,6 +18,7 @@ from mqstore.files.location import Location
 from mqstore.rabbitmq.definitions.feature_flags import flags_file
 from mqstore.rabbitmq.format.layout import MNESIA, NODE_NAME, cluster_nodes, is_node, node_name
 
+COORDINATION = "coordination"  # the directory of the Raft system that has the metadata
 _CONTAINERS = "message_containers"
 _LONG_NAME = re.compile(r"[0-9A-Fa-f]{16}\.(?:wal|segment)")
 _SHORT_NAME = re.compile(r"[0-9A-Fa-f]{8}\.(?:wal|segment)")
@@ -42,7 +43,7 @@ def name_of_node(node: ReadOnlyDirectory) -> str | None:
 
     That is the name of its Raft systems, else of the directory if the cluster has such a member, else of the only member.
     """
-    for system in ("quorum", "coordination"):
+    for system in ("quorum", COORDINATION):
         if node.is_directory(system):
             raft = [entry.name for entry in node.entries(system) if entry.is_directory and NODE_NAME.fullmatch(entry.name)]
             if len(raft) == 1:
@@ -65,12 +66,11 @@ def _above_msg_stores(root: Location) -> Path | None:
     return None
 
 
-def coordination_files(directory: ReadOnlyDirectory, place: str = "") -> list[str]:
-    """Return the files of the Raft system that has the metadata. place: the data directory, relative to directory."""
-    below = f"{place}/coordination" if place else "coordination"
-    if not directory.is_directory(below):
+def coordination_files(directory: ReadOnlyDirectory) -> list[str]:
+    """Return the files of the Raft system that has the metadata. directory: the data directory."""
+    if not directory.is_directory(COORDINATION):
         return []
-    return sorted(path for path, entry in directory.walk(below) if entry.is_file)
+    return sorted(path for path, entry in directory.walk(COORDINATION) if entry.is_file)
 
 
 def stream_release(node: ReadOnlyDirectory) -> str:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.erlang.etf import LIMITS, Buffer, EtfError, Limits, decode
+from mqstore.rabbitmq.erlang.etf import Buffer, EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
 MAGIC = bytes.fromhex("01020304")
@@ -91,7 +91,7 @@ def items(data: Buffer, at: int = 8) -> Iterator[LogItem]:
         at = start + length
 
 
-def read_log(data: Buffer, file: str = "", limits: Limits = LIMITS) -> DiskLog:
+def read_log(data: Buffer, file: str = "") -> DiskLog:
     """Return all terms of a log. file: its name in findings. A term that cannot be decoded is a finding."""
     view = data if isinstance(data, memoryview) else memoryview(cast(bytes, data))
     if view[:4] != MAGIC or view[4:8] not in (CLOSED, OPENED):
@@ -100,7 +100,7 @@ def read_log(data: Buffer, file: str = "", limits: Limits = LIMITS) -> DiskLog:
     for item in items(view):
         end = item.start + item.length
         try:
-            terms.append(decode(view[item.start : end], 0, limits)[0])
+            terms.append(decode(view[item.start : end])[0])
         except EtfError as error:
             damage.append(
                 Damage(
@@ -145,6 +145,6 @@ def read_table(data: Buffer, file: str = "") -> SavedTable:
     return SavedTable(properties, objects, whole, log.damage)
 
 
-def write_table(table: SavedTable, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
+def write_table(table: SavedTable) -> bytes:
     """Return the bytes of a saved table, identical to those it was read from."""
-    return write_log([table.properties, *table.objects, [END_OF_TABLE, [(Atom("count"), len(table.objects))]]], True, atoms)
+    return write_log([table.properties, *table.objects, [END_OF_TABLE, [(Atom("count"), len(table.objects))]]])

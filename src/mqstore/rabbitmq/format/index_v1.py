@@ -373,15 +373,8 @@ for _s, _row in {
 _PLUS[SPDA] = _PLUS[NOTHING]
 
 
-class MergedState(NamedTuple):
-    """The state of one sequence id as bits (7: acknowledged), and whether the broker would crash on it."""
-
-    state: int
-    crash: bool
-
-
 class MergedStates(NamedTuple):
-    """The same for many sequence ids."""
+    """The state of each sequence id as bits (7: acknowledged), and whether the broker would crash on it."""
 
     state: NDArray[np.uint8]
     crash: NDArray[np.bool_]
@@ -419,18 +412,6 @@ def merge(j: NDArray[np.uint8], s: NDArray[np.uint8], same: NDArray[np.bool_], *
 def without_journal(*, dirty: bool, lenient: bool) -> MergedStates:
     """Return the result of `merge` for each of the eight segment parts, with nothing in the journal."""
     return merge(np.zeros(8, np.uint8), np.arange(8, dtype=np.uint8), np.ones(8, np.bool_), dirty=dirty, lenient=lenient)
-
-
-def minus_plus(j: int, s: int, *, dirty: bool, lenient: bool = False, same: bool = True) -> tuple[int, bool]:
-    """Merge one sequence id; return (state, crash).
-
-    >>> MergedState(*minus_plus(JD, SP, dirty=True))
-    MergedState(state=3, crash=False)
-    >>> MergedState(*minus_plus(JA, SP, dirty=True))
-    MergedState(state=7, crash=True)
-    """
-    merged = merge(np.array([j], np.uint8), np.array([s], np.uint8), np.array([same]), dirty=dirty, lenient=lenient)
-    return int(merged.state[0]), bool(merged.crash[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,10 @@ def put_each(appender: Appender, messages: Sequence[Message]) -> BatchResult:
     return BatchResult(PutStatus.PUT_OK, offsets[0], offsets[1], offsets[2])
 
 
-def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stored: bool = False, first_row: int = 0) -> BatchResult:
+def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stored: bool = False) -> BatchResult:
     """Append the rows of an Arrow batch. Raises UsageError for a row that no store accepts.
 
     stored: the rows come from a store: their delay is already over, and their checksum property no longer holds.
-    first_row: number of the first row in errors.
     """
     config = appender.config
     columns = BatchColumns.from_arrow(
@@ -87,16 +86,15 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         max_message_size=config.max_message_size,
         property_crc=appender.follows.has_property_crc and config.enabled_append_prop_crc,
         stored=stored,
-        first_row=first_row,
     )
     if len(columns) and columns.sizes.max() > appender.max_record_size:
         row = int(np.argmax(columns.sizes > appender.max_record_size))
         sentence = f"a record of {columns.sizes[row]} bytes, at most {appender.max_record_size} fit into a file of this store"
-        raise bad_row("body", row, first_row, sentence)
+        raise bad_row("body", row, 0, sentence)
     for number, (topic, _) in enumerate(() if stored else columns.groups):
         refused = appender.refusal_of(topic)
         if refused:
-            raise bad_row("topic", int(np.argmax(columns.group == number)), first_row, refused)
+            raise bad_row("topic", int(np.argmax(columns.group == number)), 0, refused)
     stop_at = np.append(np.flatnonzero(special_rows(columns, stored)), len(columns))
     done = 0
     status, detail = PutStatus.PUT_OK, ""
@@ -108,7 +106,7 @@ def put_columns(appender: Appender, messages: pa.RecordBatch | pa.Table, *, stor
         if stop < len(columns):
             result = appender.put(message_of_row(columns, stop))
             if not result.stored:
-                status, detail = result.status, f"row {first_row + stop}: {result.detail}"
+                status, detail = result.status, f"row {stop}: {result.detail}"
                 break
             columns.fields[frames.PHYSICAL_OFFSET, stop] = result.physical_offset
             columns.fields[frames.QUEUE_OFFSET, stop] = result.queue_offset

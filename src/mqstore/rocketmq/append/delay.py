@@ -247,11 +247,11 @@ class DelayService:
         """Return delay level -> next queue offset to deliver, for levels that have delivered something."""
         return self._table.levels()
 
-    def run_once(self, now: int | None = None) -> int:
-        """Deliver everything due at `now` (ms; by default the store's clock). Returns the number of messages put."""
+    def run_once(self) -> int:
+        """Deliver everything due by the store's clock. Returns the number of messages put."""
         with self._lock:
-            moment = self._clock() if now is None else now
-            return sum(self._run_level(level, moment) for level in range(1, len(self.levels) + 1) if not self._stop.is_set())
+            now = self._clock()
+            return sum(self._run_level(level, now) for level in range(1, len(self.levels) + 1) if not self._stop.is_set())
 
     def persist(self) -> bool:
         """Write config/delayOffset.json if anything has changed. Returns whether it was written."""

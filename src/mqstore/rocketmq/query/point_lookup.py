@@ -3,7 +3,6 @@
     record_at(log, p)                      the record at a physical offset; not checked for being the start of one
     record_by_id(log, id)                  the same by the message id that a put returned: store host and physical offset
     query_message(files, log, topic, key)  the records with a key, by the index
-    message_ids(queue, lo, hi, host)       message id -> queue offset
     earliest_time, earliest_time_of_log    store time of the oldest message
     …
 
@@ -29,7 +28,7 @@ from typing import NamedTuple
 from mqstore.errors import UsageError
 from mqstore.rocketmq.format.log_slices import LogSlices, store_timestamp_at, store_timestamp_in
 from mqstore.rocketmq.format.profile import version_rules
-from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at, page_from
+from mqstore.rocketmq.format.queue_page import PagedQueue, entry_at
 from mqstore.rocketmq.format.record import (
     BORN_HOST_IPV6,
     PHYSICAL_OFFSET_AT,
@@ -37,8 +36,6 @@ from mqstore.rocketmq.format.record import (
     STORE_TIMESTAMP_AT_IPV6,
     SYS_FLAG_AT,
     Record,
-    offset_message_id,
-    parse_host,
     parse_message_id,
     record_or_none,
     records_of,
@@ -95,12 +92,6 @@ def earliest_time_of_log(log: LogSlices, version: str, max_message_size: int = M
 # in a queue
 
 
-def commit_log_offset_in_queue(queue: PagedQueue, offset: int) -> int:
-    """Return the physical offset in an entry, 0 if there is no entry."""
-    entry = entry_at(queue, offset)
-    return 0 if entry is None else int(entry["physical_offset"])
-
-
 def store_timestamp_of(queue: PagedQueue, log: LogSlices, offset: int, version: str) -> int:
     """Return the store time of the message at a queue offset, or -1."""
     entry = entry_at(queue, offset)
@@ -110,35 +101,6 @@ def store_timestamp_of(queue: PagedQueue, log: LogSlices, offset: int, version: 
 def earliest_time(queue: PagedQueue, log: LogSlices, version: str) -> int:
     """Return the store time of the message at the queue's minimum, or -1."""
     return store_timestamp_of(queue, log, queue.min_offset, version)
-
-
-def message_total(queue: PagedQueue) -> int:
-    """Return the messages in the queue: maximum minus minimum, which is 1 too many for a batch queue that never had one."""
-    return queue.max_offset - queue.min_offset
-
-
-def is_on_disk(queue: PagedQueue, log: LogSlices, offset: int, in_memory_bytes: int) -> bool:
-    """Return whether the record of an entry is so far before the end of the log that it counts as on disk; False without an entry."""
-    entry = entry_at(queue, offset)
-    return entry is not None and log.max_offset - int(entry["physical_offset"]) > in_memory_bytes
-
-
-def message_ids(queue: PagedQueue, low: int, high: int, store_host: str) -> dict[str, int]:
-    """Return message id -> queue offset of the entries low..high-1, as far as they exist. store_host: `ip:port` of the broker."""
-    host = parse_host(store_host)
-    ids: dict[str, int] = {}
-    at, stop = max(low, queue.min_offset), min(high, queue.max_offset)
-    while at < stop:
-        page = page_from(queue, at)
-        if page is None:
-            break
-        for row in page.rows(None if queue.batch else stop - at).tolist():
-            offset = row[4] if queue.batch else at
-            if offset >= stop:
-                return ids
-            ids[offset_message_id(host, row[0])] = offset
-            at = offset + (row[5] if queue.batch else 1)
-    return ids
 
 
 # by the index

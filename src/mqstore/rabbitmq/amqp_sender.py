@@ -31,9 +31,8 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import without_password
 from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 from mqstore.findings import Verdict
-from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import mapped_bytes
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
+from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError
 from mqstore.rabbitmq.message.properties import Properties, properties_to_bin
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import TRANSIENT
@@ -121,14 +120,7 @@ def _message_of(
     store: RabbitMQStore, rows: MessageRows, row: int, *, by_exchange: bool, user: str, into: str | None
 ) -> OutgoingMessage | None:
     """Return the same. Raises PropertiesError."""
-    source = int(rows.table.source[row])
-    name, data = rows.table.sources[source] if source >= 0 else ("", None)
-    data = mapped_bytes(store.directory, name) if data is None and name else data
-    at, length = int(rows.table.at[row]), int(rows.table.length[row])
-    try:
-        message = read_message(data[at : at + length].tobytes()) if data is not None else None
-    except EtfError:
-        return None
+    message = rows.table.message(row, store.directory)
     if message is None:
         return None
     queue = rows.queue if rows.indexed else into

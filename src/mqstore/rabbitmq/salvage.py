@@ -73,7 +73,7 @@ from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ENTRY
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER
-from mqstore.rabbitmq.format.layout import STREAM_FILE, looks_like_rabbitmq, mapped_bytes
+from mqstore.rabbitmq.format.layout import STREAM_FILE, looks_like_rabbitmq
 from mqstore.rabbitmq.format.message_file import OVERHEAD, record
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
@@ -260,18 +260,11 @@ def _guess(queue: Queue, vhost: Vhost) -> set[tuple[str, str]]:
 
 
 def _messages(queue: Queue, vhost: Vhost) -> Iterator[MessageTerm]:
-    for found in queue.entry_tables():
-        for source, at, length in zip(found.source.tolist(), found.at.tolist(), found.length.tolist(), strict=True):
-            if source < 0:
-                continue
-            name, data = found.sources[source]
-            if data is None:
-                data = mapped_bytes(vhost.root, name)
-            try:
-                if data is not None and length > 0:
-                    yield read_message(data[at : at + length].tobytes())
-            except EtfError:
-                continue
+    for table in queue.entry_tables():
+        for row in range(len(table.source)):
+            message = table.message(row, vhost.root)
+            if message is not None:
+                yield message
 
 
 def _from_stores(queue: Queue) -> Iterator[MessageTerm]:

@@ -19,9 +19,8 @@ import numpy as np
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files.regular_file import open_regular_file
 from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, open_source
-from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.layout import mapped_bytes
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, read_message
+from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -136,7 +135,7 @@ def rabbitmq_messages(
             if verdict not in verdicts:
                 skipped[verdict] += 1
                 continue
-            message = _stored(store, rows, k)
+            message = rows.table.message(k, store.directory)
             if message is None:
                 skipped["unreadable"] += 1
                 continue
@@ -164,17 +163,6 @@ def rabbitmq_messages(
                     skipped["unreadable"] += 1
                 else:
                     yield _queued(stored, source, offset, f"{store.path.name}#{source}/{offset}", named.queue, dict(properties))
-
-
-def _stored(store: RabbitMQStore, rows: MessageRows, k: int) -> MessageTerm | None:
-    source = int(rows.table.source[k])
-    name, data = rows.table.sources[source] if source >= 0 else ("", None)
-    data = mapped_bytes(store.directory, name) if data is None and name else data
-    at, length = int(rows.table.at[k]), int(rows.table.length[k])
-    try:
-        return read_message(data[at : at + length].tobytes()) if data is not None else None
-    except EtfError:
-        return None
 
 
 def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTerm, number: int) -> ReplayMessage:

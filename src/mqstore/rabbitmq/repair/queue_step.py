@@ -25,11 +25,9 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, LOST, UNREADABLE, select_messages
 from mqstore.rabbitmq.erlang import dets
-from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Term
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, queue_value
-from mqstore.rabbitmq.message.message_term import read_message
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change, Step
@@ -159,7 +157,7 @@ def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
     rest = np.setdiff1d(np.flatnonzero(table.kept & live & ((table.entries["flags"] & PERSISTENT) != 0)), rows)
-    readable = np.array([_is_message(table, int(row), vhost) for row in rest], np.bool_)
+    readable = np.array([table.message(int(row), vhost.root) is not None for row in rest], np.bool_)
     if readable.any():
         more = rest[readable]
         added = table.entries[more].copy()
@@ -175,17 +173,3 @@ def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
         gained[shared[at >= 0]] = False
     returned = int((table.kept & ~live).sum())
     return SegmentContent(rows, entries, gained, at[missed], returned, rest[~readable] if len(rest) else rest)
-
-
-def _is_message(table: EntryTable, row: int, vhost: Vhost) -> bool:
-    """Return whether the bytes of a row are a message, of whatever id."""
-    if table.source[row] < 0:
-        return False
-    name, data = table.sources[int(table.source[row])]
-    at, length = int(table.at[row]), int(table.length[row])
-    try:
-        data = vhost.root.map(name).data if data is None else data
-        read_message(data[at : at + length].tobytes())
-    except (CannotOpenError, EtfError):
-        return False
-    return True

@@ -23,8 +23,8 @@ from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import index_v2, message_file
 from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndexV1
 from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
-from mqstore.rabbitmq.format.layout import QueueDirectory
-from mqstore.rabbitmq.message.message_term import read_message
+from mqstore.rabbitmq.format.layout import QueueDirectory, mapped_bytes
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store import fate
 from mqstore.rabbitmq.store.fate import Fates, QueueStart
 from mqstore.shown import Shown
@@ -99,6 +99,16 @@ class EntryTable:
         """Return the same of some rows, without crashes and findings."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _ENTRY_COLUMNS}
         return replace(self, **columns, crashes=(), findings=(), astray=())
+
+    def message(self, row: int, directory: ReadOnlyDirectory) -> MessageTerm | None:
+        """Return the stored message of an entry; None without one, or if its bytes are no message. directory: that of the sources."""
+        source, at = int(self.source[row]), int(self.at[row])
+        name, data = self.sources[source] if source >= 0 else ("", None)
+        data = mapped_bytes(directory, name) if data is None and name else data
+        try:
+            return None if data is None else read_message(data[at : at + int(self.length[row])].tobytes())
+        except EtfError:
+            return None
 
 
 _ENTRY_COLUMNS = (

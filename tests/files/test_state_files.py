@@ -26,7 +26,7 @@ from mqstore.rocketmq.engine.staging import StagedPart
 from mqstore.table.row_files import PartFile, TaskOutput
 from mqstore.wreck import rows as fragments
 from mqstore.wreck import search as carve
-from mqstore.wreck.carving import Found, Gap, Run
+from mqstore.wreck.carving import Content, Gap, Run
 
 FORGED = 54321  # a user that is neither root nor the one of the tests
 
@@ -112,7 +112,7 @@ def _written(place: Path) -> Path:
 
 
 def _found(place: Path) -> Path:
-    found = Found(0, 100, [Run(0, np.array([1, 5], np.int64), 90, 3)], gaps=[Gap(1, 2, 3, 4)], unreadable=[(7, 8)]).to_bytes()
+    found = Content(0, 100, [Run(0, np.array([1, 5], np.int64), 90, 3)], gaps=[Gap(1, 2, 3, 4)], unreadable=[(7, 8)]).to_bytes()
     (place / "found-000000").write_bytes(len(found).to_bytes(8, "big") + found)
     return place / "found-000000"
 
@@ -120,7 +120,7 @@ def _found(place: Path) -> Path:
 def _read_found(path: Path) -> Any:
     try:
         raw = carve.read_state(path)
-        return None if not raw else [Found.from_bytes(each).to_bytes() for each in carve._unpack(raw)]
+        return None if not raw else [Content.from_bytes(each).to_bytes() for each in carve._unpack(raw)]
     except ValueError:
         return None  # the split is searched again
 

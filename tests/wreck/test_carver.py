@@ -22,18 +22,18 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rabbitmq.format import message_file
 from mqstore.rocketmq.format.record import Record, encode, frame_size
 from mqstore.wreck import carving as carver
-from mqstore.wreck.carving import FROM, KIND, TO, Found, Joined, carve_range, nonzero_bounds
+from mqstore.wreck.carving import FROM, KIND, TO, Content, Joined, carve_range, nonzero_bounds
 
 
-def carved(path: Path, split: int) -> Found:
+def carved(path: Path, split: int) -> Content:
     with Image(path) as image:
         joined = Joined(image)
         for start in range(0, image.size, split):
-            joined.add(Found.from_bytes(carve_range(image, start, start + split).to_bytes()))
+            joined.add(Content.from_bytes(carve_range(image, start, start + split).to_bytes()))
         return joined.finish()
 
 
-def comparable(found: Found) -> list[object]:
+def comparable(found: Content) -> list[object]:
     runs = [(run.base, run.positions.tolist(), run.end, run.filled) for run in found.runs]
     gaps = [(gap.start, gap.low, gap.high, gap.stop) for gap in found.gaps]
     return [found.end, runs, found.messages.tolist(), gaps, found.unreadable]

@@ -80,7 +80,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Found:
+class Content:
     """Findings in [start, end). end: after the last message that begins in the range, so possibly after the range.
 
     untried: positions were passed over because attempts to read a message there took too long, as in a hostile image.
@@ -115,7 +115,7 @@ class Found:
         return sink.getvalue()
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> Found:
+    def from_bytes(cls, raw: bytes) -> Content:
         """Return findings that `to_bytes` stored. Raises ValueError if they are incomplete, or not what it stores."""
         stored = _arrays(raw)
         start, end, untried = stored["head"].tolist()
@@ -145,15 +145,15 @@ def _arrays(raw: bytes) -> dict[str, Longs]:
         if sorted(each.filename for each in members) != sorted(f"{name}.npy" for name in _SHAPES):
             raise ValueError("it has other arrays")
         with np.load(io.BytesIO(raw), allow_pickle=False) as stored:
-            found = {name: stored[name] for name in _SHAPES}
+            arrays = {name: stored[name] for name in _SHAPES}
     except _UNREADABLE as error:
         raise ValueError(str(error)) from None
     for name, shape in _SHAPES.items():
-        made = found[name].shape
+        made = arrays[name].shape
         fits = len(made) == len(shape) and all(want in (-1, have) for want, have in zip(shape, made, strict=True))
-        if found[name].dtype != np.int64 or not fits:
+        if arrays[name].dtype != np.int64 or not fits:
             raise ValueError(f"its array {name} has another form")
-    return found
+    return arrays
 
 
 WINDOW = 8 << 20
@@ -176,7 +176,7 @@ ENTRY_MAGIC = 1
 _ENTRY = struct.Struct(">ii16xq12xi")  # the header of an entry of DLedger: magic, size, position, size of its body
 
 
-def carve_range(image: Image, start: int, stop: int) -> Found:
+def carve_range(image: Image, start: int, stop: int) -> Content:
     """Find what begins in [start, stop). A message that begins before start is not known here: `Joined` corrects what that changes."""
     return _Carver(image, start, stop).run()
 
@@ -205,7 +205,7 @@ class _Carver:
     def __init__(self, image: Image, start: int, stop: int) -> None:
         self.image = image
         self.stop = min(stop, image.size)
-        self.found = Found(start, start)
+        self.content = Content(start, start)
         self.mark = start  # bytes before are accounted for: claimed, or passed over
         self.effort = EFFORT * (stop - start) + LEAST_EFFORT
         self.large = EFFORT * max(stop - start, min(image.size, LARGEST_MESSAGE))
@@ -220,17 +220,17 @@ class _Carver:
         self.disproved = -1  # position of the last frame that a record inside it disproved
         self.parts: list[Longs] = []
 
-    def run(self) -> Found:
-        at = self.found.start
+    def run(self) -> Content:
+        at = self.content.start
         while at < self.stop:
             at = self._load(at)
             if len(self.data):
                 at = self._window(at)
         self._end_run()
-        self.found.end = max(self.mark, self.found.start)
+        self.content.end = max(self.mark, self.content.start)
         if self.messages:
-            self.found.messages = np.concatenate(self.messages, axis=1)
-        return self.found
+            self.content.messages = np.concatenate(self.messages, axis=1)
+        return self.content
 
     # windows
 
@@ -254,7 +254,7 @@ class _Carver:
         if not len(self.data):
             self._end_run()
             after = image.after_unreadable(at, self.stop)
-            self.found.unreadable.append((at, after))
+            self.content.unreadable.append((at, after))
             self.mark = after
             return after
         return at
@@ -341,7 +341,7 @@ class _Carver:
             self._extend(to, -1, -1)
 
     def _extend(self, to: int, low: int, high: int) -> None:
-        gaps = self.found.gaps
+        gaps = self.content.gaps
         if gaps and gaps[-1].stop == self.mark:
             last = gaps[-1]
             last.stop = to
@@ -428,7 +428,7 @@ class _Carver:
             if head[4:BLANK_HEAD] == BLANK_MAGIC:
                 timed = len(head) == TIMED_BLANK and int.from_bytes(head[:4], "big") == TIMED_BLANK
                 self.mark += TIMED_BLANK if timed else BLANK_HEAD
-            self.found.runs.append(Run(self.base, np.concatenate(self.parts), end, self.mark, unproved))
+            self.content.runs.append(Run(self.base, np.concatenate(self.parts), end, self.mark, unproved))
         self.base = None
         self.parts = []
 
@@ -448,7 +448,7 @@ class _Carver:
         the sector in which they end, since pieces of files are whole sectors.
         """
         if self.effort <= 0 or end - start > WINDOW:
-            self.found.untried |= self.effort <= 0
+            self.content.untried |= self.effort <= 0
             return False, True
         self.effort -= end - start
         data = np.frombuffer(self._read(start, end + HEAD), np.uint8)
@@ -480,7 +480,7 @@ class _Carver:
     def _messages(self, here: int, stop: int) -> tuple[int, int, bool]:
         """Find messages before stop; return where to go on with records, where with messages, and whether in a new window."""
         if self.effort <= 0:
-            self.found.untried = True
+            self.content.untried = True
             return here, stop, False
         count, after, cut, self.effort = message_store.carve(self.data, here, stop, self.more, self.out, self.effort)
         if count:
@@ -493,7 +493,7 @@ class _Carver:
             end = self._large(low, after)
             return (end, end, True) if end else (low, after + 1, False)
         if self.effort <= 0:
-            self.found.untried = True
+            self.content.untried = True
         return low, (low if count == MESSAGES else max(stop, low)), False
 
     def _claim(self, messages: Longs) -> None:
@@ -510,7 +510,7 @@ class _Carver:
         at = origin + term
         ends = []
         # a frame that begins before the range is only known by what it says; the message is joined with it afterwards
-        before = at if origin + low == self.found.start else term - low
+        before = at if origin + low == self.content.start else term - low
         if before >= FRAME:
             end = at - FRAME + 9 + int.from_bytes(self._read(at - FRAME, at - FRAME + 8), "big")
             if at < end <= min(size, at + LARGEST_MESSAGE) and self._read(end - 1, end) == b"\xff":
@@ -523,7 +523,7 @@ class _Carver:
             start = at - min(FRAME, term - low)
             self.large -= end - start
             if self.large <= 0:
-                self.found.untried = True
+                self.content.untried = True
                 return 0
             data = self.image.read(start, end)
             count, _, _, _ = message_store.carve(data, 0, min(len(data), at - start + 1), False, self.out, LARGEST_MESSAGE)
@@ -537,34 +537,34 @@ BLOCK = 1 << 20
 
 
 class Joined:
-    """The findings of an image, split after split. found: those so far."""
+    """The findings of an image, split after split. content: those so far."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
-        self.found = Found(0, 0)
-        self._messages = [self.found.messages]
+        self.content = Content(0, 0)
+        self._messages = [self.content.messages]
 
-    def add(self, following: Found) -> None:
+    def add(self, following: Content) -> None:
         """Add the findings of the next split."""
         self._frame_before(following)
-        while following.start < self.found.end:
-            end = self.found.end
+        while following.start < self.content.end:
+            end = self.content.end
             across = _across(following, end)
             if across and across < following.end:
                 self._append(carve_range(self.image, end, across))
                 end = across
-            following = self._cut(following, end) if end < following.end else Found(self.found.end, self.found.end)
+            following = self._cut(following, end) if end < following.end else Content(self.content.end, self.content.end)
         self._append(following)
 
-    def finish(self) -> Found:
+    def finish(self) -> Content:
         """Return the findings of the image."""
-        self.found.messages = np.concatenate(self._messages, axis=1)
-        return self.found
+        self.content.messages = np.concatenate(self._messages, axis=1)
+        return self.content
 
-    def _frame_before(self, following: Found) -> None:
+    def _frame_before(self, following: Content) -> None:
         """Carve the seam again if the first message after it has no frame, and may have one that begins before it."""
-        gaps, seam = self.found.gaps, following.start
-        if not following.messages.shape[1] or not gaps or not gaps[-1].stop == seam == self.found.end:
+        gaps, seam = self.content.gaps, following.start
+        if not following.messages.shape[1] or not gaps or not gaps[-1].stop == seam == self.content.end:
             return
         start, term = int(following.messages[FROM, 0]), int(following.messages[TERM, 0])
         if start - seam >= MARGIN or following.messages[KIND, 0] == message_store.RECORD:
@@ -573,7 +573,7 @@ class Joined:
         back = max(last.start, seam - MARGIN)
         if back > last.start:
             gaps.append(self._without_end(last, back))
-        self.found.end = back
+        self.content.end = back
         self._append(carve_range(self.image, back, term + 1))
 
     def _without_end(self, gap: Gap, stop: int) -> Gap:
@@ -589,32 +589,33 @@ class Joined:
             at = start
         return Gap(gap.start, gap.low, gap.high, stop)
 
-    def _append(self, following: Found) -> None:
-        found = self.found
+    def _append(self, following: Content) -> None:
+        content = self.content
         runs, gaps, unreadable = following.runs, following.gaps, following.unreadable
-        if found.runs and runs:
-            last, first = found.runs[-1], runs[0]
+        if content.runs and runs:
+            last, first = content.runs[-1], runs[0]
             entry = self._is_entry(last, first)
             if entry:  # its header is not a gap, on either side of the seam
                 gaps = [gap for gap in gaps if gap.stop > first.start]
-                while found.gaps and found.gaps[-1].start >= last.end:
-                    found.gaps.pop()
+                while content.gaps and content.gaps[-1].start >= last.end:
+                    content.gaps.pop()
             if entry or (last.filled == last.end == first.start and last.base == first.base):
-                found.runs[-1] = Run(last.base, np.concatenate([last.positions, first.positions]), first.end, first.filled, first.unproved)
+                positions = np.concatenate([last.positions, first.positions])
+                content.runs[-1] = Run(last.base, positions, first.end, first.filled, first.unproved)
                 runs = runs[1:]
-        if found.gaps and gaps and found.gaps[-1].stop == gaps[0].start:
-            one, two = found.gaps[-1], gaps[0]
-            found.gaps[-1] = Gap(one.start, two.low if one.low < 0 else one.low, one.high if two.low < 0 else two.high, two.stop)
+        if content.gaps and gaps and content.gaps[-1].stop == gaps[0].start:
+            one, two = content.gaps[-1], gaps[0]
+            content.gaps[-1] = Gap(one.start, two.low if one.low < 0 else one.low, one.high if two.low < 0 else two.high, two.stop)
             gaps = gaps[1:]
-        if found.unreadable and unreadable and found.unreadable[-1][1] == unreadable[0][0]:
-            found.unreadable[-1] = (found.unreadable[-1][0], unreadable[0][1])
+        if content.unreadable and unreadable and content.unreadable[-1][1] == unreadable[0][0]:
+            content.unreadable[-1] = (content.unreadable[-1][0], unreadable[0][1])
             unreadable = unreadable[1:]
-        found.runs.extend(runs)
-        found.gaps.extend(gaps)
-        found.unreadable.extend(unreadable)
-        found.untried |= following.untried
+        content.runs.extend(runs)
+        content.gaps.extend(gaps)
+        content.unreadable.extend(unreadable)
+        content.untried |= following.untried
         self._messages.append(following.messages)
-        found.end = max(found.end, following.end)
+        content.end = max(content.end, following.end)
 
     def _is_entry(self, last: Run, first: Run) -> bool:
         """Return whether a run goes on after the seam with an entry of DLedger, whose header was not known as such."""
@@ -623,18 +624,18 @@ class Joined:
         stop = int(first.positions[1]) if len(first.positions) > 1 else first.end
         return frames.entry_status_at(self.image.read(last.end, stop), 0, last.base + last.end) == frames.VALID
 
-    def _cut(self, found: Found, at: int) -> Found:
-        """Return the findings at and after a position, which nothing found spans."""
+    def _cut(self, content: Content, at: int) -> Content:
+        """Return the findings at and after a position, which nothing in it spans."""
         runs = []
-        for run in found.runs:
+        for run in content.runs:
             if run.start >= at:
                 runs.append(run)
             elif run.end > at:
                 runs.append(replace(run, positions=run.positions[np.searchsorted(run.positions, at) :]))
-        gaps = [self._shorten(gap, at) for gap in found.gaps if gap.stop > at]
-        unreadable = [(max(low, at), high) for low, high in found.unreadable if high > at]
-        messages = found.messages[:, found.messages[FROM] >= at]
-        return Found(at, found.end, runs, messages, gaps, unreadable, found.untried)
+        gaps = [self._shorten(gap, at) for gap in content.gaps if gap.stop > at]
+        unreadable = [(max(low, at), high) for low, high in content.unreadable if high > at]
+        messages = content.messages[:, content.messages[FROM] >= at]
+        return Content(at, content.end, runs, messages, gaps, unreadable, content.untried)
 
     def _shorten(self, gap: Gap, at: int) -> Gap:
         if gap.start >= at:
@@ -651,14 +652,14 @@ class Joined:
         return Gap(at, low, gap.high if low >= 0 else -1, gap.stop)
 
 
-def _across(found: Found, at: int) -> int:
+def _across(content: Content, at: int) -> int:
     """Return the end of a record or message that spans a position, 0 if there is none."""
-    for run in found.runs:
+    for run in content.runs:
         if run.start < at < run.filled:
             place = int(np.searchsorted(run.positions, at))
             if at < run.end and place < len(run.positions) and run.positions[place] == at:
                 return 0
             following = run.positions[place:]
             return int(following[0]) if len(following) else run.filled
-    spanning = (found.messages[FROM] < at) & (found.messages[TO] > at)
-    return int(found.messages[TO][spanning].max()) if spanning.any() else 0
+    spanning = (content.messages[FROM] < at) & (content.messages[TO] > at)
+    return int(content.messages[TO][spanning].max()) if spanning.any() else 0

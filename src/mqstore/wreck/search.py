@@ -34,7 +34,7 @@ from mqstore.rocketmq.format.log_file import DERIVED_KINDS, segment_kind
 from mqstore.rocketmq.salvage import Piece, PlacedStretch, Stretch, assemble
 from mqstore.store import Progress
 from mqstore.table.formatting import count
-from mqstore.wreck.carving import Found, Joined, carve_range
+from mqstore.wreck.carving import Content, Joined, carve_range
 from mqstore.wreck.log_search import Ranges, Units, joined_units, search_logs, settle, without
 
 LARGEST_FOUND = 1 << 30  # bytes of the findings of one task
@@ -150,33 +150,33 @@ def carve_task(task: CarveTask) -> tuple[bool, list[bytes]]:
     """Search the ranges of a task, unless its findings are kept already; return whether they were, and the findings."""
     name = f"found-{task.number:06d}"
     if task.stage is not None:
-        kept = read_state(Path(task.stage) / name, LARGEST_FOUND)
+        stored = read_state(Path(task.stage) / name, LARGEST_FOUND)
         with contextlib.suppress(ValueError, KeyError, OSError):
-            if kept is not None:
-                found = _unpack(kept)
-                if len(found) == len(task.ranges):
-                    return True, found
-    found = []
+            if stored is not None:
+                parts = _unpack(stored)
+                if len(parts) == len(task.ranges):
+                    return True, parts
+    parts = []
     for path, start, stop in task.ranges:
         with Image(path) as image:
-            found.append(carve_range(image, start, stop).to_bytes())
+            parts.append(carve_range(image, start, stop).to_bytes())
     if task.stage is not None:
         with DurableDirectory(task.stage) as stage:
-            stage.write_small(name, b"".join(len(each).to_bytes(8, "big") + each for each in found))
-    return False, found
+            stage.write_small(name, b"".join(len(each).to_bytes(8, "big") + each for each in parts))
+    return False, parts
 
 
 def _unpack(raw: bytes) -> list[bytes]:
-    found, at = [], 0
+    parts, at = [], 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 8], "big")
         if size > len(raw) - at - 8:
             raise ValueError("it ends within a record")
         each = raw[at + 8 : at + 8 + size]
-        Found.from_bytes(each)
-        found.append(each)
+        Content.from_bytes(each)
+        parts.append(each)
         at += 8 + size
-    return found
+    return parts
 
 
 def source_files(source: Path, *, is_store: bool = False) -> list[SourceFile]:
@@ -187,7 +187,7 @@ def source_files(source: Path, *, is_store: bool = False) -> list[SourceFile]:
     if not source.is_dir():
         with Image(source) as image:
             return [SourceFile(str(source.absolute()), source.name, image.size, os.stat(source).st_mtime_ns)]
-    found = []
+    files = []
     is_store = is_store or (source / "commitlog").is_dir()
     for parent, below, names in walk_tree(source):
         place = Path(parent)
@@ -198,8 +198,8 @@ def source_files(source: Path, *, is_store: bool = False) -> list[SourceFile]:
                 continue
             status = path.stat()
             shown = path.relative_to(source).as_posix().encode("utf-8", "backslashreplace").decode()
-            found.append(SourceFile(str(path.absolute()), shown, status.st_size, status.st_mtime_ns, _can_open(path)))
-    return found
+            files.append(SourceFile(str(path.absolute()), shown, status.st_size, status.st_mtime_ns, _can_open(path)))
+    return files
 
 
 def _can_open(path: Path) -> bool:
@@ -237,7 +237,7 @@ def carve(
     for each in files:
         if not each.readable:
             wreck.add_unreadable(each.name, 0, each.size)
-    finished: list[tuple[SourceFile, Found, Image]] = []
+    finished: list[tuple[SourceFile, Content, Image]] = []
     joined: Joined | None = None
 
     def finish(joined: Joined) -> None:
@@ -251,12 +251,12 @@ def carve(
                 if joined is not None:
                     finish(joined)
                 joined = Joined(Image(path))
-            joined.add(Found.from_bytes(raw))
+            joined.add(Content.from_bytes(raw))
     if joined is not None:
         finish(joined)
     _search_logs(wreck, finished, runner, split)
-    for file, found, image in finished:
-        _take(wreck, file, found, image, stretches)
+    for file, content, image in finished:
+        _take(wreck, file, content, image, stretches)
     if not stretches and not wreck.messages:
         raise _nothing(files, total, wreck)
     wreck.stretches = len(stretches)
@@ -281,12 +281,12 @@ def _tasks(files: Sequence[SourceFile], split: int, stage: Path | None) -> Itera
         yield CarveTask(number, tuple(together), kept)
 
 
-def _search_logs(wreck: Wreck, finished: Sequence[tuple[SourceFile, Found, Image]], runner: Runner, split: int) -> None:
+def _search_logs(wreck: Wreck, finished: Sequence[tuple[SourceFile, Content, Image]], runner: Runner, split: int) -> None:
     """Find logs of quorum queues and streams in what is left of the files; what is in the bytes of an entry or a chunk is its own."""
     tasks: list[list[Ranges]] = [[]]
     size = 0
-    for file, found, _ in finished:
-        for gap in found.gaps:
+    for file, content, _ in finished:
+        for gap in content.gaps:
             for low in range(gap.low, gap.high, split) if gap.low >= 0 else ():
                 if size >= split or len(tasks[-1]) >= MAX_FILES:
                     tasks.append([])
@@ -302,43 +302,43 @@ def _search_logs(wreck: Wreck, finished: Sequence[tuple[SourceFile, Found, Image
         for (path, _), units in zip(task, outcome, strict=True):
             by_path.setdefault(path, []).append(units)
     every = []
-    for file, found, image in finished:
+    for file, content, image in finished:
         parts = by_path.get(file.path, ())
-        joined, uids = joined_units(parts, found.gaps)
+        joined, uids = joined_units(parts, content.gaps)
         if joined.shape[1]:
             every.append((file.name, image, joined, uids))
-            found.gaps = without(image, found.gaps, joined)
+            content.gaps = without(image, content.gaps, joined)
             starts = joined[START]
-            inside = [found.messages[FROM], np.array([run.start for run in found.runs], np.int64)]
+            inside = [content.messages[FROM], np.array([run.start for run in content.runs], np.int64)]
             messages, runs = (each < np.append(-1, joined[END])[np.searchsorted(starts, each, "right")] for each in inside)
-            found.messages = found.messages[:, ~messages]
-            found.runs = [run for run, within in zip(found.runs, runs.tolist(), strict=True) if not within]
+            content.messages = content.messages[:, ~messages]
+            content.runs = [run for run, within in zip(content.runs, runs.tolist(), strict=True) if not within]
             image.close()
-        found.untried |= any(part.untried for part in parts)
+        content.untried |= any(part.untried for part in parts)
     places = [part.places for parts in by_path.values() for part in parts]
     wreck.logs_found = [logs for logs in settle(every, places) if logs.messages]
     wreck.messages += sum(logs.messages for logs in wreck.logs_found)
 
 
-def _take(wreck: Wreck, file: SourceFile, found: Found, image: Image, stretches: list[Stretch]) -> None:
+def _take(wreck: Wreck, file: SourceFile, content: Content, image: Image, stretches: list[Stretch]) -> None:
     """Add the findings of a file."""
     piece = Piece(file.name, image)
-    for run in found.runs:
+    for run in content.runs:
         stretches.append(Stretch(piece, run.base, run.positions, run.end, run.unproved))
         wreck.records += len(run.positions)
-    if found.messages.shape[1]:
-        wreck.found.append(FoundMessages(file.name, image, found.messages))
-        wreck.messages += found.messages.shape[1]
-    for gap in found.gaps:
+    if content.messages.shape[1]:
+        wreck.found.append(FoundMessages(file.name, image, content.messages))
+        wreck.messages += content.messages.shape[1]
+    for gap in content.gaps:
         if gap.low < 0:
             continue
         wreck.gap_count += 1
         wreck.gap_bytes += gap.high - gap.low
         if len(wreck.gaps) < MAX_GAPS:
             wreck.gaps.append(Unclaimed(file.name, gap.low, gap.high - gap.low))
-    for low, high in found.unreadable:
+    for low, high in content.unreadable:
         wreck.add_unreadable(file.name, low, high)
-    if found.untried:
+    if content.untried:
         wreck.untried.append(file.name)
 
 

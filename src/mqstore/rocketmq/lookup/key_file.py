@@ -35,43 +35,43 @@ _BOM = b"\xef\xbb\xbf"
 
 def read_keys(path: str | os.PathLike[str]) -> KeySet:
     """Read the keys of a text, CSV or Parquet file. Raises CannotOpenError, or UsageError that names bad lines by number."""
-    place = Path(path)
+    path = Path(path)
     columns = PairColumns()
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             magic = file.read(4)
             if magic == b"PAR1":
-                _parquet(place, columns)
+                _parquet(path, columns)
             else:
                 file.seek(0)
-                (_csv if place.suffix.lower() == ".csv" else _text)(place, file, columns)
+                (_csv if path.suffix.lower() == ".csv" else _text)(path, file, columns)
     except OSError as error:
-        raise CannotOpenError(f"{place} cannot be read: {(error.strerror or str(error)).lower()}; give a file of topics and keys") from None
+        raise CannotOpenError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}; give a file of topics and keys") from None
     return columns.key_set()
 
 
 # text
 
 
-def _text(place: Path, file: IO[bytes], columns: PairColumns) -> None:
-    bad = BadPairs(str(place))
+def _text(path: Path, file: IO[bytes], columns: PairColumns) -> None:
+    bad = BadPairs(str(path))
     number = 1
-    for piece in _pieces(place, file):
+    for piece in _pieces(path, file):
         try:
             piece.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _not_utf8(place, number + piece.count(b"\n", 0, error.start)) from None
+            raise _not_utf8(path, number + piece.count(b"\n", 0, error.start)) from None
         if not _add_lines(piece, columns):
             _add_lines_one_by_one(piece, number, columns, bad)
         number += piece.count(b"\n")
     bad.refuse()
 
 
-def _not_utf8(place: Path, line: int) -> UsageError:
-    return UsageError(f"{place}, line {line} is not UTF-8 text; give lines `topic<TAB>key`, CSV or Parquet")
+def _not_utf8(path: Path, line: int) -> UsageError:
+    return UsageError(f"{path}, line {line} is not UTF-8 text; give lines `topic<TAB>key`, CSV or Parquet")
 
 
-def _pieces(place: Path, file: IO[bytes]) -> Iterator[bytes]:
+def _pieces(path: Path, file: IO[bytes]) -> Iterator[bytes]:
     """Yield the file in pieces of whole lines, without a byte order mark."""
     rest = file.read(len(_BOM)).removeprefix(_BOM)
     lines = 0
@@ -82,7 +82,7 @@ def _pieces(place: Path, file: IO[bytes]) -> Iterator[bytes]:
             yield rest + block[:end]
             rest = block[end:]
         elif len(rest) >= PIECE:
-            raise UsageError(f"{place}, line {lines + 1} has more than {PIECE} bytes; give lines `topic<TAB>key`, CSV or Parquet")
+            raise UsageError(f"{path}, line {lines + 1} has more than {PIECE} bytes; give lines `topic<TAB>key`, CSV or Parquet")
         else:
             rest += block
     if rest:
@@ -143,12 +143,12 @@ def _add_texts(columns: PairColumns, topics: Sequence[str], keys: Sequence[str])
 # CSV
 
 
-def _csv(place: Path, file: IO[bytes], columns: PairColumns) -> None:
-    bad = BadPairs(str(place))
+def _csv(path: Path, file: IO[bytes], columns: PairColumns) -> None:
+    bad = BadPairs(str(path))
     rows = csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline=""), strict=True)
     try:
         head = next(rows, [])
-        at = _places(place, head)
+        at = _places(path, head)
         while True:
             topics: list[str] = []
             keys: list[str] = []
@@ -165,16 +165,16 @@ def _csv(place: Path, file: IO[bytes], columns: PairColumns) -> None:
             if pending < AT_ONCE:
                 break
     except csv.Error as error:
-        raise UsageError(f"{place}, line {rows.line_num} is not valid CSV: {error}") from None
+        raise UsageError(f"{path}, line {rows.line_num} is not valid CSV: {error}") from None
     except UnicodeDecodeError:
-        raise _not_utf8(place, _undecodable_line(place)) from None
+        raise _not_utf8(path, _undecodable_line(path)) from None
     bad.refuse()
 
 
-def _undecodable_line(place: Path) -> int:
+def _undecodable_line(path: Path) -> int:
     """Return the number of the first line that is not UTF-8."""
     number = 0
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):  # noqa: B007
             try:
                 line.decode("utf-8")
@@ -183,26 +183,26 @@ def _undecodable_line(place: Path) -> int:
     return number
 
 
-def _places(place: Path, names: Sequence[str]) -> list[int]:
+def _places(path: Path, names: Sequence[str]) -> list[int]:
     for name in ("topic", "key"):
         if name not in names:
-            raise UsageError(f"{place} has no column {name!r}, it has {', '.join(names) or 'none'}; give one with topic and key")
+            raise UsageError(f"{path} has no column {name!r}, it has {', '.join(names) or 'none'}; give one with topic and key")
     return [names.index("topic"), names.index("key")]
 
 
 # Parquet
 
 
-def _parquet(place: Path, columns: PairColumns) -> None:
+def _parquet(path: Path, columns: PairColumns) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    bad = BadPairs(str(place))
+    bad = BadPairs(str(path))
     row = 0
     try:
-        with pq.ParquetFile(place) as file:
-            _places(place, file.schema_arrow.names)
+        with pq.ParquetFile(path) as file:
+            _places(path, file.schema_arrow.names)
             for batch in file.iter_batches(AT_ONCE, columns=["topic", "key"]):
                 pair = {name: batch.column(name).cast(pa.string()) for name in ("topic", "key")}
                 whole = np.ones(len(batch), np.bool_)
@@ -215,5 +215,5 @@ def _parquet(place: Path, columns: PairColumns) -> None:
                     columns.add(pair["topic"], pair["key"])
                 row += len(batch)
     except (pa.ArrowException, pa.ArrowInvalid) as error:
-        raise UsageError(f"{place} cannot be read as Parquet with text in topic and key: {' '.join(str(error).split())[:200]}") from None
+        raise UsageError(f"{path} cannot be read as Parquet with text in topic and key: {' '.join(str(error).split())[:200]}") from None
     bad.refuse()

@@ -201,9 +201,9 @@ def _ends_at(log: CommitLog, file: QueueFile, at: int, *, last: bool) -> bool:
 
 
 def _by_queue(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFile]) -> PrunedScan:
-    found = {file: _ranges_in(store, file, selection) for file in sure}
-    rest = tuple(file for file in _written_files(store.log) if found.get(file) is None)
-    scan = PrunedScan("queue", "", rest, tuple(each for ranges in found.values() for each in ranges or ()))
+    ranges_of = {file: _ranges_in(store, file, selection) for file in sure}
+    rest = tuple(file for file in _written_files(store.log) if ranges_of.get(file) is None)
+    scan = PrunedScan("queue", "", rest, tuple(each for ranges in ranges_of.values() for each in ranges or ()))
     return _with_reason(store, scan, f"{scan.records} records by their entries in the consume queue")
 
 

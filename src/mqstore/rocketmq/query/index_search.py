@@ -89,7 +89,7 @@ def time_matches(file: IndexFileLike, begin: int, end: int) -> bool:
 def search(
     file: IndexFileLike, key_hash: int, max_num: int, begin: int, end: int, hits: list[int], steps: list[SearchStep] | None = None
 ) -> bool:
-    """Append to `found` the offsets that one file holds for a hash. Returns False if the chain loops.
+    """Append to `hits` the offsets that one file holds for a hash. Returns False if the chain loops.
 
     A broker follows a loop until `max_num` is reached, or for ever if nothing on it matches; the latter is cut short here.
     """

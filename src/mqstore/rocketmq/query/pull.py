@@ -406,8 +406,8 @@ def _ipc_template() -> tuple[pull_batch.BatchHead, pa.Schema, Callable[..., pa.R
     raw = written[: 8 + size]
 
     def at(place: int, code: str) -> int:
-        found: int = struct.unpack_from("<" + code, raw, place)[0]
-        return found
+        value: int = struct.unpack_from("<" + code, raw, place)[0]
+        return value
 
     def field(table: int, number: int) -> int:
         """Return the position of a field of a flatbuffer table."""

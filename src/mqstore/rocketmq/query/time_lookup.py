@@ -100,15 +100,15 @@ def _bisect(times: _Times, timestamp: int, floor: int, log_min: int) -> _Bisecti
         if times.physical(middle) < log_min:
             low, left = middle + 1, middle
             continue
-        found = times[middle]
-        if found < 0:
+        time = times[middle]
+        if time < 0:
             return None
-        if found == timestamp:
+        if time == timestamp:
             return _Bisection(middle, left, right, left_time, right_time)
-        if found > timestamp:
-            high, right, right_time = middle - 1, middle, found
+        if time > timestamp:
+            high, right, right_time = middle - 1, middle, time
         else:
-            low, left, left_time = middle + 1, middle, found
+            low, left, left_time = middle + 1, middle, time
     return _Bisection(-1, left, right, left_time, right_time)
 
 
@@ -135,10 +135,10 @@ def _nearest(queue: PagedQueue, log: LogSlices, timestamp: int, modified: Sequen
     times = _Times(log, file, _NEAREST)
     if not times.count:
         return 0
-    found = _bisect(times, timestamp, _floor(queue, file), log.min_offset)
-    if found is None:
+    bisection = _bisect(times, timestamp, _floor(queue, file), log.min_offset)
+    if bisection is None:
         return 0
-    row, left, right, left_time, right_time = found
+    row, left, right, left_time, right_time = bisection
     if row >= 0:
         return file.start // ENTRY_SIZE + row
     if left_time == -1:
@@ -171,16 +171,16 @@ def _bound(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary
         return first + ceiling + (boundary == "lower")
     if floor <= ceiling and times[floor] > timestamp:
         return first if boundary == "lower" else 0
-    found = _bisect(times, timestamp, floor, log.min_offset)
-    if found is None:
+    bisection = _bisect(times, timestamp, floor, log.min_offset)
+    if bisection is None:
         return 0
-    row = found.row
+    row = bisection.row
     if row >= 0:
         step, end = (-1, floor) if boundary == "lower" else (1, ceiling)
         while row != end and times[row + step] == timestamp:
             row += step
         return first + row
-    return _queue_offset(file, found.right if boundary == "lower" else found.left)
+    return _queue_offset(file, bisection.right if boundary == "lower" else bisection.left)
 
 
 def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: Boundary) -> PagedFile | None:
@@ -188,8 +188,8 @@ def _file_by_time(queue: PagedQueue, log: LogSlices, timestamp: int, boundary: B
 
     def time_at(file: PagedFile, row: int) -> int:
         times = _Times(log, file, _BOUND)
-        found = times[row] if row < times.count else -1
-        return found if found > 0 else -1
+        time = times[row] if row < times.count else -1
+        return time if time > 0 else -1
 
     if boundary == "lower":
         last_row = queue.file_size // ENTRY_SIZE - 1
@@ -219,15 +219,15 @@ def _bisect_units(times: NDArray[np.int64], timestamp: int, boundary: Boundary) 
     left, right = 0, len(times) - 1
     while left <= right:
         middle = (left + right) // 2
-        found = int(times[middle])
+        time = int(times[middle])
         if middle == right:
-            return middle if found >= timestamp else -1
+            return middle if time >= timestamp else -1
         if middle == left:
-            if found >= timestamp:
+            if time >= timestamp:
                 return middle
             left = middle + 1
         elif boundary == "lower":
-            left, right = (middle + 1, right) if found < timestamp else (left, middle)
+            left, right = (middle + 1, right) if time < timestamp else (left, middle)
         else:
-            left, right = (middle, right) if found <= timestamp else (left, middle - 1)
+            left, right = (middle, right) if time <= timestamp else (left, middle - 1)
     return -1

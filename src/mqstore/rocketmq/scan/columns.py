@@ -193,8 +193,8 @@ class RecordColumns:
         """Return the 8 host bytes of every record; None if one of them is IPv6."""
         if (self.row(frames.SYS_FLAG) & ipv6_bit).any():
             return None
-        _, found, _ = self._buffers(self.row(start_row), np.full(len(self), 8))
-        return found.reshape(-1, 8)
+        _, hosts, _ = self._buffers(self.row(start_row), np.full(len(self), 8))
+        return hosts.reshape(-1, 8)
 
     def _hosts(self, start_row: int, ipv6_bit: int) -> pa.Array:
         import pyarrow as pa
@@ -228,8 +228,8 @@ class RecordColumns:
     def crc_ok(self) -> Mask:
         """Whether the stored body matches the stored CRC. A broker never checks a record without a body; it counts as matching."""
         lengths = self.row(frames.BODY_LENGTH)
-        found = crc_of_spans(self._data, self.row(frames.BODY_START), lengths)
-        mask: Mask = (found == self.row(frames.BODY_CRC)) | (lengths == 0)
+        checksums = crc_of_spans(self._data, self.row(frames.BODY_START), lengths)
+        mask: Mask = (checksums == self.row(frames.BODY_CRC)) | (lengths == 0)
         return mask
 
     @cached_property
@@ -239,15 +239,15 @@ class RecordColumns:
     @cached_property
     def _expanded(self) -> dict[int, bytes | None]:
         """Bodies of compressed records by row; None if decompression fails."""
-        found: dict[int, bytes | None] = {}
+        bodies: dict[int, bytes | None] = {}
         for k in self._compressed.tolist():
             start = int(self.fields[frames.BODY_START, k])
             raw = self._data[start : start + int(self.fields[frames.BODY_LENGTH, k])].tobytes()
             try:
-                found[k] = compression.decompress(raw, int(self.fields[frames.SYS_FLAG, k]))
+                bodies[k] = compression.decompress(raw, int(self.fields[frames.SYS_FLAG, k]))
             except compression.BadCompressionError:
-                found[k] = None
-        return found
+                bodies[k] = None
+        return bodies
 
     def body(self, k: int) -> bytes | None:
         """Return the body of one record, decompressed; None if that fails."""

@@ -62,9 +62,9 @@ class LogPosition:
     @classmethod
     def from_json(cls, document: object) -> LogPosition:
         """Return the position of a JSON document. Raises ValueError."""
-        found = fields_of(document, ("off", "gen", "lost"))
-        lost = whole(found, "lost") if "lost" in found else 0
-        return cls(whole(found, "off"), text(found, "gen") if "gen" in found else "", lost)
+        fields = fields_of(document, ("off", "gen", "lost"))
+        lost = whole(fields, "lost") if "lost" in fields else 0
+        return cls(whole(fields, "off"), text(fields, "gen") if "gen" in fields else "", lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +189,15 @@ class LogTail:
 
         return self._before_first(log, chosen, late)
 
-    def _before_first(self, log: CommitLog, file: QueueFile, wanted: Any) -> LogPosition:
-        """Return the position before the first wanted record of a file, or after that file."""
+    def _before_first(self, log: CommitLog, file: QueueFile, select: Any) -> LogPosition:
+        """Return the position before the first selected record of a file, or after that file."""
         end = LogPosition(file.start)
         for event in self._events(log, file.start, file.start + file.size):
             if isinstance(event, int):
                 return LogPosition(event, _generation(log, event))
-            found = wanted(event)
-            if len(found):
-                offset = file.start + int(event.positions[found[0]])
+            rows = select(event)
+            if len(rows):
+                offset = file.start + int(event.positions[rows[0]])
                 return LogPosition(offset, _generation(log, offset))
             last = file.start + int(event.positions[-1])
             end = LogPosition(last + _size_at(event.data, int(event.positions[-1])), _generation(log, last))
@@ -342,11 +342,11 @@ class LogTail:
     def missing(self, start: int, stop: int) -> int:
         """Return how many bytes of the log from start up to stop are in no log file any more."""
         log = self._open()
-        at, found = start, 0
+        at, lost = start, 0
         for file in log.files:
-            found += max(0, min(file.start, stop) - at)
+            lost += max(0, min(file.start, stop) - at)
             at = max(at, file.start + max(file.size, log.file_size))
-        return found + max(0, stop - at)
+        return lost + max(0, stop - at)
 
     def _lose(self, start: int, stop: int) -> None:
         if not self._tolerate_loss:
@@ -430,18 +430,18 @@ class LogLag:
         known = position if self._end is None or self._end.offset < position.offset else self._end
         latest = self._tail.latest() if self._end is None else self._tail.advance(known).end
         end = self._end = latest if latest.offset > known.offset else known
-        found: dict[str, Any] = {"off": end.offset, "behind_bytes": end.offset - position.offset}
+        lag: dict[str, Any] = {"off": end.offset, "behind_bytes": end.offset - position.offset}
         if end.offset == position.offset:
-            return found | {"behind_messages": 0, "behind_seconds": 0.0, "lost": position.lost}
+            return lag | {"behind_messages": 0, "behind_seconds": 0.0, "lost": position.lost}
         step = self._tail.advance(position, size=COUNTED)
         if step.end.offset >= end.offset:
-            found["behind_messages"] = step.records
+            lag["behind_messages"] = step.records
         elif step.records:
-            found["behind_messages_about"] = round(step.records * (end.offset - position.offset) / (step.end.offset - position.offset))
+            lag["behind_messages_about"] = round(step.records * (end.offset - position.offset) / (step.end.offset - position.offset))
         last, newest = self._store_time(position), self._store_time(end)
         if last is not None and newest is not None:
-            found["behind_seconds"] = max(0, newest - last) / 1000
-        return found | {"lost": position.lost}
+            lag["behind_seconds"] = max(0, newest - last) / 1000
+        return lag | {"lost": position.lost}
 
     def _store_time(self, position: LogPosition) -> int | None:
         """Return the store time of the record that a position has last read, ms."""

@@ -61,13 +61,13 @@ def _extents(log: CommitLog, split: Split | None = None) -> list[tuple[QueueFile
 
 def written(log: CommitLog) -> list[tuple[QueueFile, int]]:
     """Return the files that hold records, each with its length; the last one without the zeros at its end."""
-    found = _extents(log)
-    if found:
-        last = found[-1][0]
+    extents = _extents(log)
+    if extents:
+        last = extents[-1][0]
         mapped = log.mapped(last)
         # the end of a remote file is not fetched for this; the walk finds it
-        found[-1] = (last, last.size if mapped.remote else mapped.last_nonzero(0, last.size) + 1)
-    return found
+        extents[-1] = (last, last.size if mapped.remote else mapped.last_nonzero(0, last.size) + 1)
+    return extents
 
 
 def log_bytes(log: CommitLog, splits: Sequence[Split]) -> int:
@@ -183,11 +183,11 @@ class SplitWalk:
         if not self._lead:
             return self._log.first_record(file, start, stop)
         early = max(0, start - self._lead)
-        found = early if early == 0 else self._log.first_record(file, early, stop)
-        if found is None or found >= start:
-            return found
-        at = found
-        for event in self._log.scan_file(file, found, start, ahead=ahead):
+        first = early if early == 0 else self._log.first_record(file, early, stop)
+        if first is None or first >= start:
+            return first
+        at = first
+        for event in self._log.scan_file(file, first, start, ahead=ahead):
             at = _end_of(event)
         return at if at >= start else None
 

@@ -94,7 +94,7 @@ def rocketmq_messages(
             elif row["body"] is None:
                 skipped["with a body that cannot be decompressed"] += 1
             elif left is not None and not left.keeps(row):
-                skipped["consumed by the group"] += 1
+                skipped["that the group has passed"] += 1
             else:
                 yield _of_row(row, name)
 

@@ -199,7 +199,8 @@ def _hit_facts(row: Row) -> Parts:
     yield Fact("bytes", f"{row['verdict']}{indexed}", _verdict_mark(row["verdict"]))
     yield Fact("state", row["state"])
     for each in row["consumed_by"]:
-        yield Fact("consumed by", f"{each['group']}, whose offset is {each['offset']}")
+        how = "which acknowledged it" if each["offset"] is None else f"whose offset is {each['offset']}"
+        yield Fact("consumed by", f"{each['group']}, {how}")
     for each in row["not_consumed_by"]:
         yield Fact("not by", f"{each['group']}, {_not_consumed(each)}")
     yield Fact("keys", row["keys"] or row["uniq_key"] or "-")
@@ -216,6 +217,7 @@ _NOT_CONSUMED = {
     "redelivery": "which popped it and did not acknowledge it by {}: it comes again",
     "waiting": "whose offset is {}",
     "no-offset": "which has no offset in this queue",
+    "unproved": "unknown: its offset {} is past the message, but further messages may be in hand",
     "above-max": "unknown: its offset {} is past the end of the queue",
 }
 _HITS_SHOWN = 50

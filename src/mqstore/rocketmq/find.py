@@ -30,7 +30,6 @@ from mqstore.rocketmq.scan.planned_files import FilesSeen, require_seen
 from mqstore.rocketmq.scan.splits import LEAD, Split, SplitWalk
 from mqstore.rocketmq.store.disk_view import DiskView
 from mqstore.rocketmq.store.message_table import batch_of
-from mqstore.rocketmq.store.pop import now_ms
 from mqstore.rocketmq.store.split_reader import opened_view
 from mqstore.rocketmq.store.view import ConsumerOffset, View
 from mqstore.table.formatting import count, pace
@@ -243,14 +242,13 @@ class HitStates:
 
     def __init__(self, view: View, *, queues_known: bool = True, index_known: bool = True) -> None:
         self._view = view
-        self._now = now_ms()
         self._queues_known = queues_known
         self._files = view.index_files() if index_known else ()
         self._hits: dict[tuple[str, str], frozenset[int]] = {}
         self._offsets: dict[str, dict[str, dict[int, ConsumerOffset]]] = {}
         for each in view.consumer_offsets():
             self._offsets.setdefault(each.topic, {}).setdefault(each.group, {})[each.queue_id] = each
-        for group, topic, _ in view.pops.held:
+        for group, topic, _ in (*view.pops.held, *view.pops.acknowledged):
             self._offsets.setdefault(topic, {}).setdefault(group, {})
 
     def delivered(self, rows: Sequence[Mapping[str, Any]], log: CommitLog) -> frozenset[int]:
@@ -273,18 +271,14 @@ class HitStates:
         others: list[dict[str, Any]] = []
         for group, by_queue in sorted(self._offsets.get(row["topic"], {}).items()):
             known = by_queue.get(row["queue_id"])
-            until = self._view.pops.held.get((group, row["topic"], row["queue_id"]), {}).get(row["queue_offset"])
-            if until is not None:
-                state = "in-hand" if until > self._now else "redelivery"
-                others.append({"group": group, "offset": None if known is None else known.offset, "state": state, "until": until})
-            elif known is None:
-                others.append({"group": group, "offset": None, "state": "no-offset"})
-            elif known.state == "above-max":  # an offset that no consumption can have led to proves nothing
-                others.append({"group": group, "offset": known.offset, "state": "above-max"})
-            elif known.offset > row["queue_offset"]:
-                passed.append({"group": group, "offset": known.offset})
+            offset = None if known is None else known.offset
+            state, until = self._view.pops.state(
+                (group, row["topic"], row["queue_id"]), row["queue_offset"], offset, beyond=known is not None and known.state == "above-max"
+            )
+            if state == "consumed":
+                passed.append({"group": group, "offset": offset})
             else:
-                others.append({"group": group, "offset": known.offset, "state": "waiting"})
+                others.append({"group": group, "offset": offset, "state": state} | ({} if until is None else {"until": until}))
         row["state"] = _state(row, passed, others, queues_known=self._queues_known)
         if row["physical_offset"] in delivered:
             row["state"] = "delivered"
@@ -307,6 +301,9 @@ class HitStates:
         return hits
 
 
+_UNKNOWN = {"above-max", "unproved"}  # states of a group that say neither that it has consumed a message nor that it has not
+
+
 def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[str, Any]], *, queues_known: bool) -> str:
     if row["topic"] in SCHEDULED_TOPICS:
         return "scheduled"
@@ -316,7 +313,7 @@ def _state(row: dict[str, Any], passed: list[dict[str, Any]], others: list[dict[
         return "not-in-queue"
     if not queues_known:
         return "unknown"
-    states = {each["state"] for each in others} - {"above-max"}
+    states = {each["state"] for each in others} - _UNKNOWN
     if states:
         return next((state for state in ("in-hand", "redelivery") if states == {state}), "waiting")
     return "consumed" if passed else "no-group" if not others else "unknown"

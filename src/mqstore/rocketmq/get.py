@@ -16,7 +16,6 @@ from mqstore.rocketmq.format.system_topics import TRACE_TOPIC
 from mqstore.rocketmq.format.trace_message import Step, steps
 from mqstore.rocketmq.lookup import explain
 from mqstore.rocketmq.store.message_pages import batches_at
-from mqstore.rocketmq.store.pop import now_ms
 from mqstore.table.formatting import count, moment
 from mqstore.table.text import body_text, columns_for, python_rows
 
@@ -155,7 +154,7 @@ def _unique(view: View, places: Iterable[int], key: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A group's position relative to a message. state: `consumed`, `waiting`, or that it is in hand, until when."""
+    """A group's position relative to a message. state: `consumed`, `waiting`, `unknown`, or that it is in hand, until when."""
 
     group: str
     offset: int
@@ -167,10 +166,12 @@ def consumers_of(view: View, row: Mapping[str, Any]) -> list[Consumer]:
     consumers = []
     for each in view.consumer_offsets():
         if (each.topic, each.queue_id) == (row["topic"], row["queue_id"]):
-            state = "consumed" if each.offset > row["queue_offset"] else "waiting"
-            until = view.pops.held.get((each.group, each.topic, each.queue_id), {}).get(row["queue_offset"])
+            beyond, popper = each.state == "above-max", (each.group, each.topic, each.queue_id)
+            state, until = view.pops.state(popper, row["queue_offset"], each.offset, beyond=beyond)
             if until is not None:
-                state = f"in hand until {moment(until)}" if until > now_ms() else "waiting for redelivery"
+                state = f"in hand until {moment(until)}" if state == "in-hand" else "waiting for redelivery"
+            elif state in ("above-max", "unproved"):
+                state = "unknown"
             consumers.append(Consumer(each.group, each.offset, state if each.state == "ok" else f"{state} ({each.state})"))
     return consumers
 

@@ -60,6 +60,7 @@ ORDERS = "config/consumerOrderInfo.json"
 _WITHOUT_QUEUES = (
     "what pop consumers have in hand cannot be told without the consume queues, and an offset alone does not prove consumption"
 )
+_SETTLED = "nothing shows how far the timer wheel was read: settled pops may count as messages in hand"
 Popper = tuple[str, str, int]  # group, topic, queue id
 Queue = Any  # a QueueView: that module names Pops
 ReadRecord = Callable[[int], "Record | None"]
@@ -109,12 +110,32 @@ def _count(value: object) -> int:
 @dataclass(frozen=True, slots=True)
 class Pops:
     """held: by group, topic and queue, the offsets in hand, each with the time (ms) until when. acknowledged: the others of the pops that
-    are not settled. notes: what limits the answer.
+    are not settled. notes: what limits the answer. incomplete: whether further messages may be
+    in hand, so that no offset proves consumption.
     """
 
     held: dict[Popper, dict[int, int]] = field(default_factory=dict)
     acknowledged: dict[Popper, set[int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    incomplete: bool = False
+
+    def state(self, popper: Popper, at: int, committed: int | None, *, beyond: bool) -> tuple[str, int | None]:
+        """Return what is known of a group and a message of a queue, and until when (ms) the group has it in hand, if it has.
+
+        committed: the group's offset there, None if it has none; beyond: it is past the end of the queue, where no consumption leads.
+        States: in-hand, redelivery, no-offset, above-max, waiting, consumed; unproved, where the offset has passed the message and a pop
+        whose records are not there may have moved it.
+        """
+        until = self.held.get(popper, {}).get(at)
+        if until is not None:
+            return ("in-hand" if until > now_ms() else "redelivery"), until
+        if at in self.acknowledged.get(popper, ()):
+            return "consumed", None
+        if committed is None:
+            return "no-offset", None
+        if beyond:
+            return "above-max", None
+        return ("waiting" if committed <= at else "unproved" if self.incomplete else "consumed"), None
 
     def counts(self, popper: Popper, low: int, now: int | None) -> tuple[int, int] | tuple[None, None]:
         """Return how many messages a group has in hand, and how many it had wait for redelivery; None if no pop of it shows.
@@ -168,7 +189,7 @@ def read_pops(files: StoreFiles, queues: Sequence[Queue], record: ReadRecord, lo
     _add_orders(files, held, notes)
     for popper, offsets in held.items():  # one that was popped again, or whose time was changed, has two checkpoints
         done[popper] -= offsets.keys()
-    return Pops(dict(held), dict(done), tuple(notes))
+    return Pops(dict(held), dict(done), tuple(notes), any(note != _SETTLED for note in notes))
 
 
 def _lacks_queues(files: StoreFiles, queues: Sequence[Queue]) -> bool:
@@ -209,7 +230,7 @@ def _bodies(
             unsettled += body is not None
             yield body or {}
         if unsettled and clock is None:
-            notes.append("nothing shows how far the timer wheel was read: settled pops may count as messages in hand")
+            notes.append(_SETTLED)
     if unread:
         notes.append(f"{unread} checkpoints or acknowledgements of pop consumers cannot be read: more or fewer messages may be in hand")
 

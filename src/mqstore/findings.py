@@ -114,6 +114,7 @@ class Kind(StrEnum):
     # the rest
     BAD_CONFIG = "bad-config"  # a configuration file that cannot be parsed
     BAD_DATABASE = "bad-database"  # a RocksDB database of which a file or a block cannot be read
+    BAD_COMPACTION = "bad-compaction"  # a message of a compaction log that its unit does not lead to whole
     BAD_TIMER = "bad-timer"  # a slot of the timer wheel, a unit of the timer log or a timer in RocksDB that contradicts another, or the log
     BAD_TRANSACTION = "bad-transaction"  # a pair of a half message in RocksDB that contradicts the log
     BAD_CHECKPOINT = "bad-checkpoint"  # a checkpoint file that cannot be read as one
@@ -197,6 +198,7 @@ _TRAITS: dict[Kind, tuple[Subject, bool, Reaction, Remedy]] = {
     Kind.UNKNOWN_MEMBER: (Subject.NODE, False, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_CONFIG: (Subject.OTHER, False, Reaction.DROPS, Remedy.REPAIR),
     Kind.BAD_DATABASE: (Subject.OTHER, False, Reaction.DROPS, Remedy.REBUILD),
+    Kind.BAD_COMPACTION: (Subject.OTHER, True, Reaction.SERVES, Remedy.BACKUP),
     Kind.BAD_TIMER: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_TRANSACTION: (Subject.OTHER, False, Reaction.DROPS, Remedy.BACKUP),
     Kind.BAD_CHECKPOINT: (Subject.OTHER, False, Reaction.MENDS, Remedy.REPAIR),

@@ -20,6 +20,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.site import AbsentQueue, absent_queues
 from mqstore.rabbitmq.store import task_groups
+from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import count
@@ -106,8 +107,8 @@ class LogListing:
         return tuple(sentences)
 
     def notes(self) -> Iterator[str]:
-        """Yield nothing."""
-        yield from ()
+        """Yield a sentence for each topic that consumers get from its compaction log."""
+        return compacted_topics(self._store.directory) if not self._store.log_only else iter(())
 
 
 class QueueListing:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.golden import run_cli, unpack_site
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rocketmq.format.record import BODY_AT
 from mqstore.rocketmq.store.compacted import compacted_queues
 
 
@@ -55,3 +57,25 @@ def test_records_and_units_that_are_gone_are_said(tmp_path: Path) -> None:
     cut.unlink()
     cut.mkdir()
     assert run_cli("inspect", store).status in (0, 1)
+
+
+@pytest.mark.parametrize("damage", ["none", "body", "offset", "record", "file"])
+def test_verify_checks_what_consumers_get_of_a_compaction_topic(damage: str, tmp_path: Path) -> None:
+    store = unpack_site("compaction-533", tmp_path)
+    file = store / "compaction/compactionLog/prices/0" / f"{16560:020d}"
+    size = int.from_bytes(file.read_bytes()[:4], "big")
+    if damage == "file":
+        file.unlink()
+    elif damage != "none":
+        at = {"body": BODY_AT, "offset": 27, "record": 7}[damage]
+        with file.open("r+b") as raw:
+            raw.seek(at)
+            raw.write(b"\xff")
+    report = run_cli("verify", store, "-o", "json").document
+    found = [(item["kind"], item["file"].partition("/prices/")[0], item["length"]) for item in report["damage"]]
+    where = "compaction/compactionLog" if damage != "file" else "compaction/compactionCq"
+    assert found[:1] == ([] if damage == "none" else [("bad-compaction", where, size if damage != "file" else 46)])
+    assert report["messages"]["affected"] == {"none": 0, "file": 18}.get(damage, 1)
+    assert any("59 messages that consumers get" in note for note in report["notes"])
+    for command in (("sql", store, "SELECT count(*) FROM messages"), ("messages", store)):
+        assert f"consumers get {41 if damage == 'file' else 59} messages" in run_cli(*command).stderr

@@ -300,6 +300,7 @@ def test_every_kind_has_a_store() -> None:
         Kind.ABSENT_PART,  # in tests/rocketmq/test_site.py
         Kind.UNREADABLE,  # in test_opening.py: it needs a user without permission
         Kind.BAD_DATABASE,  # in tests/cli/read/test_rocksdb_stores.py: it needs an extra
+        Kind.BAD_COMPACTION,  # in tests/rocketmq/store/test_compacted.py
         Kind.BAD_TIMER,  # in tests/cli/read/test_timers.py
         Kind.BAD_TRANSACTION,  # in tests/rocketmq/verify/test_timeline_proof.py
     }

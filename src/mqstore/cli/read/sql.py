@@ -41,12 +41,16 @@ def sql(
     UTC.
     """
     from mqstore.places import find_store
+    from mqstore.rocketmq.store.compacted import compacted_topics
     from mqstore.stores import open_at
 
     place = find_store(store)
     if place.family == "rabbitmq" and config is not None:
         raise UsageError("--config is for RocketMQ stores; a RabbitMQ store needs none")
-    _run(out, open_at(place, config=config), query, column_names(columns, "--columns"), config, master)
+    opened = open_at(place, config=config)
+    if opened.family == "rocketmq":
+        out.notes(compacted_topics(opened.directory))
+    _run(out, opened, query, column_names(columns, "--columns"), config, master)
     return 0
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,9 +22,11 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format import consume_queue
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, Units, valid_units
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
+from mqstore.rocketmq.format.record import body_crc, record_or_none
 from mqstore.table.formatting import count
 
 COMPACTED_LOG = "compaction/compactionLog"
@@ -71,6 +74,37 @@ def compacted_queues(directory: ReadOnlyDirectory) -> Iterator[CompactedQueue]:
         high = int(every["base_offset"][-1]) + int(every["count"][-1]) if len(every) else 0
         names = tuple(f"{of_records}/{name}" for name, _ in _files(directory, of_records))
         yield CompactedQueue(topic, queue_id, low, high, int(there.sum()), int((~there).sum()), names)
+
+
+def check_compacted(directory: ReadOnlyDirectory) -> tuple[int, list[Damage]]:
+    """Check the record of each unit of the queues that a broker loads. Returns how many there are, and those that are not whole.
+
+    The queue of a record, its place in it and its body are compared with the unit and the checksum.
+    """
+    checked, damage = 0, list[Damage]()
+    for queue in compacted_queues(directory):
+        of_units = f"{_QUEUES}/{queue.topic}/{queue.queue_id}"
+        records = [directory.map(file) for file in queue.files]
+        starts = [int(file.rpartition("/")[2]) for file in queue.files]
+        for name, _ in _files(directory, of_units):
+            for number, unit in enumerate(_units(directory, f"{of_units}/{name}").tolist()):
+                of = dict(zip(UNIT.names or (), unit, strict=True))
+                checked += 1
+                file = bisect_right(starts, of["physical_offset"]) - 1
+                begin = of["physical_offset"] - starts[file] if file >= 0 else 0
+                if file < 0 or begin + of["size"] > records[file].size:
+                    sentence = f"the record of queue offset {of['base_offset']} is in no file there"
+                    damage.append(Damage(f"{of_units}/{name}", number * UNIT_SIZE, UNIT_SIZE, Kind.BAD_COMPACTION, sentence, 1))
+                    continue
+                record = record_or_none(records[file].bytes(begin, begin + of["size"]))
+                place = None if record is None else (record.topic, record.queue_id, record.queue_offset)
+                if record is None or place != (queue.topic, queue.queue_id, of["base_offset"]):
+                    sentence = f"no record of queue offset {of['base_offset']} is here, where a unit leads: consumers get what is"
+                    damage.append(Damage(queue.files[file], begin, of["size"], Kind.BAD_COMPACTION, sentence, 1))
+                elif record.body_crc is not None and body_crc(record.body) != record.body_crc:
+                    sentence = f"the body does not match its CRC (topic {queue.topic!r}, queue {queue.queue_id}, compaction log)"
+                    damage.append(Damage(queue.files[file], begin, of["size"], Kind.BAD_COMPACTION, sentence, 1))
+    return checked, damage
 
 
 def _files(directory: ReadOnlyDirectory, place: str) -> list[tuple[str, int]]:

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.errors import CannotOpenError
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, merge_adjacent
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, QueueRun, TagKeys, dispatch_positions, tags_hash
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
@@ -28,6 +29,7 @@ from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
+from mqstore.rocketmq.store.compacted import COMPACTED_LOG, check_compacted
 from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.log_site import log_elsewhere
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -114,6 +116,7 @@ class Verification:
                 "the broker did not exit cleanly (the file `abort` is there): it will recover the log when it loads this directory"
             )
         self._finish_timers()
+        self._finish_compacted()
         self._finish_databases()
         self._drop_unknown()
         self._settle_elsewhere()
@@ -428,6 +431,21 @@ class Verification:
         for proof in (TimerProof(self.store), TimelineProof(self.store)):
             self.damage.extend(proof.damage())
             self.notes.extend(proof.notes())
+
+    def _finish_compacted(self) -> None:
+        if self.store.log_only:
+            return
+        try:
+            checked, damage = check_compacted(self.store.directory)
+        except CannotOpenError as error:
+            self.cautions.append(f"{COMPACTED_LOG}, from which consumers get the messages of compaction topics, was not checked: {error}")
+            return
+        self.damage += damage
+        self.affected += len(damage)
+        if checked:
+            self.notes.append(
+                f"{count(checked, 'message')} that consumers get from {COMPACTED_LOG}, in place of the log, were checked, too"
+            )
 
     def _finish_databases(self) -> None:
         known = set(self.damage)

@@ -79,3 +79,33 @@ def test_what_is_delivered_again_is_evidence_by_queue(tmp_path: Path) -> None:
     again = [item for item in found["evidence"] if item["finding"] == "redelivered"]
     assert [(item["messages"], "'unacked.q'" in item["detail"]) for item in again] == [(2, True)]
     assert found["redelivers"] == 2
+
+
+def test_message_stores_beside_a_node_are_named_with_where_they_belong(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    shutil.move(node / "msg_stores", tmp_path / "msg_stores")
+    for command in ("inspect", "diagnose", "rescue"):
+        refused = run_cli(command, tmp_path, *(["--to", tmp_path / "out", "--for", "4.0"] if command == "rescue" else []))
+        assert refused.status in (2, 3)
+        assert f"move {tmp_path}/msg_stores to {node}/" in refused.stderr
+    unknown = run_cli("diagnose", node, "-o", "json").document["unknown"]
+    assert sum("; ../msg_stores/vhosts/" in each for each in unknown) == 2
+    assert run_cli("topics", tmp_path / "msg_stores").status == 0
+    shutil.move(tmp_path / "msg_stores", node / "msg_stores")
+    assert run_cli("diagnose", node).status == 0
+
+
+def test_flags_beside_a_directory_of_windows_may_have_the_name_of_its_node(tmp_path: Path) -> None:
+    node = unpack_node_site("windows-name", tmp_path)
+    node = node.rename(node.with_name("rabbit@DESKTOP-mnesia"))
+    (tmp_path / "rabbit@oldhost-mnesia-feature_flags").rename(tmp_path / "rabbit@DESKTOP-feature_flags")
+    assert "../rabbit@DESKTOP-feature_flags names" in run_cli("inspect", node).stdout
+
+
+def test_a_node_without_the_log_of_its_tables_may_have_had_further_queues(tmp_path: Path) -> None:
+    """Seed 871 of sites-rabbitmq: of a killed node all definitions are in LATEST.LOG."""
+    node = unpack_node_site("delayed-messages-killed", tmp_path)
+    (node / "LATEST.LOG").unlink()
+    found = run_cli("diagnose", node, "-o", "json").document
+    assert any("without LATEST.LOG" in each for each in found["unknown"])
+    assert run_cli("diagnose", node).status == 1

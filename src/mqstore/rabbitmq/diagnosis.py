@@ -289,7 +289,12 @@ class _Work:
             self.unknown.append(f"whether a {name} node starts: {flags.path} has flags of {oldest[0]}, which {name} does not know")
 
     def _check_small_files(self) -> None:
-        """Say which small files of the metadata are empty: a node that reads them does not start."""
+        """Say which small files of the metadata are empty, on which a node does not start, and whether the log of Mnesia is there."""
+        if self.store.directory.exists("schema.DAT") and not self.store.directory.exists("LATEST.LOG"):
+            self.unknown.append(
+                "what was declared last: that cannot be told without LATEST.LOG, which every node with a schema.DAT has; "
+                "of a node that was killed, all queues may be in it alone"
+            )
         for name, ends in _NOT_EMPTY.items():
             entry = next((entry for entry in self.store.directory.entries() if entry.name == name), None)
             known = self.version.starts_on_empty_files is False

@@ -46,7 +46,7 @@ class AbsentQueue:
     """A vhost or queue that the definitions name, and whose files are not here. path: where they should be, relative to the store.
 
     nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none. vhost, queue:
-    None for all.
+    None for all. beside: the directory of a vhost in message stores beside the node, empty if there is none.
     """
 
     title: str
@@ -55,6 +55,7 @@ class AbsentQueue:
     sure: bool
     vhost: str | None = None
     queue: str | None = None
+    beside: str = ""
 
     @property
     def named_by(self) -> str:
@@ -87,7 +88,8 @@ class AbsentQueue:
         what = f"what is in {self.title}: that cannot be told without"
         if self.nodes:
             return f"{what} {', '.join(self.nodes)}"
-        return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}"
+        beside = f"; {self.beside} is there: put it back" if self.beside else ""
+        return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}{beside}"
 
 
 def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
@@ -110,7 +112,8 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
                 continue  # the node makes its directory, and no message was in it
             title = f"vhost {_text(vhost)!r} ({count(number, 'classic queue')})"
             place = f"msg_stores/vhosts/{vhost_directory(vhost)}"
-            absent.append(AbsentQueue(title, place, (), sure=True, vhost=_text(vhost)))
+            beside = f"../{place}" if os.path.isdir(f"{node.root}/../{place}") else ""
+            absent.append(AbsentQueue(title, place, (), sure=True, vhost=_text(vhost), beside=beside))
     for queue in store.definitions.queues:
         away = queue.nodes if own is not None and queue.nodes and own not in queue.nodes else ()
         names = _text(queue.vhost), _text(queue.name)

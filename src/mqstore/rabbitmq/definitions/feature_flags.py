@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.format.layout import cluster_nodes
+from mqstore.rabbitmq.format.layout import cluster_nodes, node_name
 
 RELEASES = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "4.0", "4.1", "4.2", "4.3")
 _MOST_BYTES = 1 << 20
@@ -152,7 +152,8 @@ def _disabled(enabled: Collection[str], release: str) -> bool:
 
 def flags_file(node: ReadOnlyDirectory) -> FlagsFile | None:
     """Return the list of flags of a data directory: beside it under its name or that of its node, or in it; None if there is none."""
-    return _list_file(node, [f"{name}-feature_flags" for name in (node.root.name, *cluster_nodes(node))], "feature_flags")
+    names = (node.root.name, node_name(node.root), *cluster_nodes(node))
+    return _list_file(node, [f"{name}-feature_flags" for name in names], "feature_flags")
 
 
 def plugins_file(node: ReadOnlyDirectory) -> FlagsFile | None:

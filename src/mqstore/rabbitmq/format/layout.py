@@ -177,6 +177,18 @@ def has_metadata(directory: ReadOnlyDirectory) -> bool:
     return NODE_NAME.fullmatch(node_name(directory.root)) is not None or any(_names_tables(directory, name) for name in MNESIA)
 
 
+def node_beside(directory: ReadOnlyDirectory) -> str | None:
+    """Return the directory of a node without its message stores, where these are in the same directory as it; None if there is none."""
+    if not directory.is_directory("msg_stores") or has_metadata(directory):
+        return None
+    for entry in directory.entries():
+        if entry.is_directory and NODE_NAME.fullmatch(entry.name.removesuffix("-mnesia")):
+            node = ReadOnlyDirectory(directory.path(entry.name))
+            if has_metadata(node) and not node.is_directory("msg_stores"):
+                return entry.name
+    return None
+
+
 def node_name(root: Location) -> str:
     """Return the name that a data directory has from its node; on Windows it is NAME@HOST-mnesia."""
     return root.name.removesuffix("-mnesia")

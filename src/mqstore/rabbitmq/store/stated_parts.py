@@ -72,17 +72,22 @@ class MissingStore:
 
 @dataclass(frozen=True, slots=True)
 class MissingQueue:
-    """A queue directory that is not there. path: relative to the root; queue: its name, or that of its directory if nothing names it."""
+    """A queue directory that is not there. path: relative to the root; queue: its name, or that of its directory if nothing names it.
+
+    segment: the file of its index that is not there; empty if the whole directory is not.
+    """
 
     path: str
     queue: str
     level: int | None
     messages: int
     version: int
+    segment: str = ""
 
     @property
     def damage(self) -> Damage:
-        sentence = f"the directory of queue {self.queue!r} is missing, and recovery.dets counts {count(self.messages, 'message')} in it"
+        part = f"the segment {self.segment}" if self.segment else "the directory"
+        sentence = f"{part} of queue {self.queue!r} is missing, and recovery.dets counts {count(self.messages, 'message')} in it"
         return Damage(self.path, 0, 0, Kind.MISSING_PART, f"{sentence}: {GET_IT}", self.messages)
 
 
@@ -104,13 +109,35 @@ def missing_files(directory: ReadOnlyDirectory, store: str) -> Iterator[MissingF
 def missing_queues(
     directory: ReadOnlyDirectory, queues: str, terms: Mapping[str, QueueTerms], names: Mapping[str, tuple[str, bytes]]
 ) -> Iterator[MissingQueue]:
-    """Yield the queues with messages whose directory is not there. queues: the directory of all; names: vhost and name by directory."""
+    """Yield the queues with messages whose directory, or a segment of whose index, is not there, a segment each.
+
+    queues: the directory of all; names: vhost and name by directory.
+    """
     for own, noted in sorted(terms.items()):
-        if not noted.count or directory.has_entry(f"{queues}/{own}"):
+        missing = _missing_of(directory, f"{queues}/{own}", noted)
+        if not missing:
             continue
         name, level = split_priority(names[own][1]) if own in names else (own.encode(), None)
         version = 1 if noted.v2_segments is None else 2
-        yield MissingQueue(f"{queues}/{own}", name.decode("utf-8", "replace"), level, noted.count, version)
+        for segment, messages in missing:
+            path = f"{queues}/{own}/{segment}" if segment else f"{queues}/{own}"
+            yield MissingQueue(path, name.decode("utf-8", "replace"), level, messages, version, segment)
+
+
+def lacks_messages(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) -> bool:
+    """Return whether files with messages that a clean stop counted are not in the directory of a queue."""
+    return bool(_missing_of(directory, queue, noted))
+
+
+def _missing_of(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) -> list[tuple[str, int]]:
+    """Return the segments of a queue that are not there, each with the messages counted in it; an empty name for all of the directory."""
+    if not noted.count:
+        return []
+    if not directory.has_entry(queue):
+        return [("", noted.count)]
+    stated = [(f"{number}.idx", messages) for number, messages in (noted.segments or {}).items()]
+    stated += [(f"{number}.qi", messages) for number, messages in (noted.v2_segments or {}).items()]
+    return [(name, messages) for name, messages in sorted(stated) if messages and not directory.has_entry(f"{queue}/{name}")]
 
 
 def _objects(directory: ReadOnlyDirectory, name: str) -> tuple[Term, ...] | None:

@@ -196,9 +196,8 @@ class Vhost:
 
     @cached_property
     def missing_queues(self) -> tuple[MissingQueue, ...]:
-        """Queues in which a clean stop counted messages, and whose directory is not there."""
-        missing = [own for own, noted in self.terms.items() if noted.count and not self.root.has_entry(self.place.below(f"queues/{own}"))]
-        if not missing:
+        """Queues in which a clean stop counted messages, and whose directory, or a segment of whose index, is not there."""
+        if not any(stated_parts.lacks_messages(self.root, self.place.below(f"queues/{own}"), noted) for own, noted in self.terms.items()):
             return ()
         names = names_by_directory((*self._names, *(() if self._more_names is None else self._more_names())), self.place)
         return tuple(stated_parts.missing_queues(self.root, self.place.below("queues"), self.terms, names))

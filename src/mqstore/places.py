@@ -14,7 +14,8 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, packed_file
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
-from mqstore.rabbitmq.format.layout import looks_like_rabbitmq
+from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, node_beside
+from mqstore.rocketmq.config.broker_paths import LOG
 from mqstore.rocketmq.format.log_file import is_tier, open_place
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
@@ -77,12 +78,29 @@ def _recognized(path: Location) -> StorePlace:
 def _at(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace | None:
     """Return the store at a root, or in its `store`. path: as given; that of a store in an archive stays."""
     if looks_like_rocketmq(directory):
+        inner = _beside_its_log(root, directory)
+        if inner is not None:
+            return StorePlace("rocketmq", path if keep else inner, inner, keep)
         return StorePlace("rocketmq", path, root, keep)
     if directory.is_directory("store") and looks_like_rocketmq(open_directory(root / "store")):
         return StorePlace("rocketmq", path if keep else root / "store", root / "store", keep)
     if looks_like_rabbitmq(directory):
+        if (node := node_beside(directory)) is not None:
+            raise UnsupportedError(
+                f"{path} has the message stores of a node beside its other files, which are in {node}/: a node has them in its own "
+                f"directory; move {path}/msg_stores to {path}/{node}/ and give that, or {path}/msg_stores for its messages alone"
+            )
         return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
     return None
+
+
+def _beside_its_log(root: Location, directory: ReadOnlyDirectory) -> Path | None:
+    """Return the only directory in root that has all of a store but its log, if root has a log alone."""
+    if not isinstance(root, Path) or not root.is_dir() or not directory.is_directory(LOG) or looks_like_rocketmq(directory, log=False):
+        return None
+    places = [ReadOnlyDirectory(root / entry.name) for entry in directory.entries()[:_MOST_DIRECTORIES] if entry.is_directory]
+    found = [place.root for place in places if looks_like_rocketmq(place, log=False) and not place.is_directory(LOG)]
+    return found[0] if len(found) == 1 and isinstance(found[0], Path) else None
 
 
 def _below(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace:
@@ -138,6 +156,10 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
         return UnsupportedError(
             f"{path} is tiered storage of a broker, which is not read as one store; give one segment in COMMIT_LOG/, which is a log, "
             f"or `mqstore salvage {path} --to OUT.jsonl` for the messages of all"
+        )
+    if names & {"consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"}:
+        return NotAStoreError(
+            f"{path} is the configuration that a broker keeps in its store; give the directory that contains it as config/"
         )
     if any(name.isdigit() and len(name) == 20 for name in names):
         return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")

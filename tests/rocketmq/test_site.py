@@ -13,7 +13,9 @@ import pytest
 from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli, unchanged, unpack, unpack_site
 
 import mqstore
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config.broker_config import BrokerConfig
+from mqstore.rocketmq.get import consumers_of
 
 
 def _site(store: Path, *options: object) -> dict[str, list[dict[str, str]]]:
@@ -42,8 +44,59 @@ def test_a_log_on_another_disk_is_here_by_the_configuration_and_elsewhere_withou
     assert "storePathCommitLog" in log["known_from"]
     (tmp_path / "broker.conf").unlink()
     (log,) = _site(store)["log"]
+    assert (log["state"], log["path"]) == ("elsewhere", str(tmp_path / "away" / "commitlog"))
+    shutil.rmtree(tmp_path / "away")
+    (log,) = _site(store)["log"]
     assert (log["state"], log["path"]) == ("absent", str(store / "commitlog"))
     assert log["known_from"] == "queue files and consumerOffset.json and index files and checkpoint"
+
+
+@pytest.mark.parametrize("where", ["above", "beside", "inside", "windows"])
+def test_a_log_that_was_moved_out_of_its_place_is_found_by_its_records(where: str, tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    conf, place = tmp_path / "broker.conf", {"above": tmp_path, "beside": tmp_path / "disk", "inside": store / "old"}.get(where)
+    if place is None:
+        place = tmp_path / "logdisk"
+        conf.write_text("storePathRootDir=E:\\\\mq\\\\store\nstorePathCommitLog=F:\\\\log\\\\commitlog\n")
+    else:
+        conf.unlink()
+        place.mkdir(exist_ok=True)
+        shutil.move(tmp_path / "logdisk" / "commitlog", place / "commitlog")
+        (tmp_path / "logdisk").rmdir()
+    (log,) = _site(store)["log"]
+    assert (log["state"], log["path"]) == ("elsewhere", r"F:\log\commitlog" if where == "windows" else str(place / "commitlog"))
+    assert f"{place / 'commitlog'} has 7 files with records of it" in log["known_from"]
+    assert f"cannot be told without the log at {log['path']}" in run_cli("diagnose", store).stdout
+    assert run_cli("repair", store).status == 2
+    if where == "above":
+        assert run_cli("inspect", tmp_path, "-o", "json").document["store"] == str(store)
+    (tmp_path / "given.conf").write_text(f"storePathCommitLog={place / 'commitlog'}\nmappedFileSizeCommitLog=65536\n")
+    assert run_cli("verify", store, "--config", tmp_path / "given.conf").status == 0
+
+
+def test_a_log_beside_of_another_store_is_not_that_of_this_one(tmp_path: Path) -> None:
+    store = unpack_site("config-only", tmp_path)
+    shutil.move(unpack_site("expired-unread-533", tmp_path / "other") / "commitlog", tmp_path / "commitlog")
+    assert _site(store)["log"][0]["state"] == "absent"
+
+
+def test_a_file_of_the_log_in_another_directory_is_found_and_no_blank_one_takes_its_place(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    (store / "backup").mkdir()
+    (store / "commitlog/00000000000000131072.bak").rename(store / "backup/00000000000000131072")
+    found = run_cli("diagnose", store)
+    assert f"cannot be told without the log at {store / 'backup/00000000000000131072'}" in found.stdout
+    assert "lost" not in found.stdout
+    assert run_cli("repair", store).status == 2
+    shutil.copy(store / "backup/00000000000000131072", store / "commitlog/00000000000000131072")
+    assert run_cli("verify", store).status == 0
+
+
+def test_offsets_of_consumers_alone_are_what_is_left_of_a_store(tmp_path: Path) -> None:
+    store = unpack_site("config-only", tmp_path)
+    (store / "checkpoint").unlink()
+    assert "it loses 3,172 messages, as far as is known" in run_cli("diagnose", store).stdout
+    assert "give the directory that contains it" in run_cli("diagnose", store / "config").stderr
 
 
 def test_a_log_on_two_disks_has_a_part_for_each(tmp_path: Path) -> None:
@@ -94,11 +147,24 @@ def test_an_offset_of_a_pop_consumer_proves_nothing_without_the_queues_of_its_po
     store = unpack_site("pop-unacked", tmp_path)
     said = "what pop consumers have in hand cannot be told without the consume queues"
     assert said not in run_cli("groups", store).stderr + run_cli("find", store, "o-7").stderr
+    hit = run_cli("find", store, "o-2", "-o", "json").document["messages"][0]
+    assert (hit["state"], hit["consumed_by"]) == ("consumed", [{"group": "billing", "offset": 12}])
     shutil.move(store / "consumequeue" / "rmq_sys_wheel_timer", tmp_path / "away")
+    hit = run_cli("find", store, "o-2", "-o", "json").document["messages"][0]
+    assert (hit["state"], hit["consumed_by"], hit["not_consumed_by"][0]["state"]) == ("unknown", [], "unproved")
+    assert [each.state for each in consumers_of(open_rocketmq(store).view(), hit)] == ["unknown"]
     assert said in run_cli("groups", store).stderr
     assert said in run_cli("find", store, "o-7").stderr
     shutil.rmtree(store / "consumequeue")
     assert said in run_cli("find", store, "o-7").stderr
+
+
+def test_an_acknowledgement_proves_consumption_where_the_offsets_are_gone(tmp_path: Path) -> None:
+    store = unpack_site("pop-unacked", tmp_path)
+    for file in (store / "config").glob("consumerOffset.json*"):
+        file.unlink()
+    states = {key: run_cli("find", store, key, "-o", "json").document["messages"][0]["state"] for key in ("o-2", "o-7", "o-19")}
+    assert states == {"o-2": "consumed", "o-7": "redelivery", "o-19": "waiting"}
 
 
 def test_a_lost_volume_of_a_broker_that_kept_its_configuration_in_a_database_is_a_store(tmp_path: Path) -> None:
@@ -277,6 +343,7 @@ def test_offsets_that_cannot_be_right_are_named_and_not_counted_of_a_log_that_is
 def test_a_wild_place_in_a_queue_file_is_not_counted_as_messages_of_a_log_that_is_gone(tmp_path: Path, wild: str) -> None:
     store = unpack_site("separate-commitlog", tmp_path)
     (tmp_path / "broker.conf").unlink()
+    shutil.rmtree(tmp_path / "logdisk")
     queue = store / "consumequeue" / "orders" / "0"
     if wild == "name":
         shutil.copy(queue / f"{0:020d}", queue / f"{6000 * 10**13:020d}")
@@ -302,6 +369,7 @@ def test_the_queues_count_what_was_in_a_log_that_is_gone_and_the_configuration_s
     assert (report["damage"], report["coverage"]["complete"]) == ([], False)
     assert "cannot be told without the log at" in run_cli("verify", store).stdout.splitlines()[0]
     (tmp_path / "broker.conf").unlink()
+    shutil.rmtree(tmp_path / "away")
     found = run_cli("diagnose", store, "-o", "json").document
     assert (found["starts"], found["loses"]) == (True, 1500)
     assert run_cli("verify", store, "-o", "json").document["messages"] == {"total": 1500, "affected": 1500}
@@ -359,7 +427,7 @@ def test_odd_paths_in_a_configuration_are_a_sentence_or_a_finding(state: str, tm
         assert done.status in (0, 1, 2)
         assert "Traceback" not in done.stderr
     states = [part["state"] for part in _site(store)["log"]]
-    assert states == {"twice": ["here"], "empty": ["absent"]}.get(state, ["elsewhere"])
+    assert states == {"twice": ["here"]}.get(state, ["elsewhere"])
     if state == "twice":
         assert run_cli("verify", store).status == 0
 
@@ -408,6 +476,7 @@ def test_an_empty_answer_says_first_what_of_the_log_is_not_here(state: str, tmp_
         shutil.move(tmp_path / "logdisk", tmp_path / "away")
         if state == "absent":
             (tmp_path / "broker.conf").unlink()
+            shutil.rmtree(tmp_path / "away")
     else:
         (log / "00000000000000131072.bak").rename(log / "00000000000000131072")
         if state != "whole":

@@ -121,6 +121,7 @@ class UnpackedArchive:
             raise TargetError(
                 f"{archive} cannot be unpacked: no temporary directory can be made: {why}; set TMPDIR to a directory that can be written"
             ) from None
+        self.archive = archive
         self.root = Path(root)
         self._file: Path | None = None
         self._cleanup = weakref.finalize(self, remove_own_tree, root, os.getpid())
@@ -168,6 +169,10 @@ class UnpackedArchive:
             if len(inner) != 1 or not inner[0].is_dir() or inner[0].name in ("commitlog", "msg_stores", "vhosts"):
                 return root
             root = inner[0]
+
+    def named(self, path: str) -> str:
+        """Return an unpacked path under the archive's name: the place where it is unpacked is about to vanish. Others are returned."""
+        return str(self.archive / os.path.relpath(path, self.root)) if Path(path).is_relative_to(self.root) else path
 
     def packed_members(self) -> list[str]:
         """Return the archives among the files of the outer directory, by name."""

@@ -151,9 +151,9 @@ def redelivery(
         if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS) and config.outcome in ("bak", "empty"):
             evidence += _of_groups(store, view, config)
             state = "the older offsets of its .bak" if config.outcome == "bak" else "no offsets at all"
-            unknown.append(
-                f"{config.file} cannot be parsed, and the broker starts with {state}: how far the groups in its unreadable part had come"
-            )
+            there = store.directory.exists(config.file)
+            why, whose = ("cannot be parsed", "the groups in its unreadable part") if there else ("is missing", "its groups")
+            unknown.append(f"{config.file} {why}, and the broker starts with {state}: how far {whose} had come")
     doubts = list(without_offsets(store, configs))
     unknown += doubts
     if not doubts and store.directory.is_directory("config") and _lacks_offsets(store, configs):

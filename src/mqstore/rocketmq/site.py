@@ -9,6 +9,7 @@ Format: docs/formats/rocketmq.md, sections 1.1 to 1.4.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mqstore.files.location import Url
 from mqstore.findings import Subject
@@ -56,7 +57,8 @@ def site_of(store: RocketMQStore) -> Site:
     """Return the parts of a store."""
     if store.log_only:
         return Site((Part("log", str(store.path), "partly", "one file of a log was given"),))
-    return Site((*_log_parts(store), *_derived_parts(store), *_small_parts(store), *_further_parts(store)))
+    parts = (*_log_parts(store), *_derived_parts(store), *_small_parts(store), *_further_parts(store))
+    return Site(tuple(part if part.path is None else replace(part, path=store.shown(part.path)) for part in parts))
 
 
 def _log_parts(store: RocketMQStore) -> Iterator[Part]:

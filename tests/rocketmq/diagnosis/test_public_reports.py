@@ -146,6 +146,32 @@ def test_678_a_checkpoint_that_is_ahead_of_the_queues_after_a_crash(store: Path)
     assert _said(store)["loses"] == 0
 
 
+def test_9826_and_9984_topics_that_a_switch_of_the_master_deleted(store: Path) -> None:
+    """Directories of queues and the topics of the configuration are gone; the log has all messages, and a broker lists none of them."""
+    (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": {}}))
+    for number in range(1, 4):
+        shutil.rmtree(store / "consumequeue" / "orders" / str(number))
+    said = _said(store)
+    assert (said["starts"], said["loses"]) == (
+        True,
+        1122,
+    )  # the last record of each of them is after the end of queue 0, from where on the start lists
+    assert "in the log, but not in their queues" in _details(said, "unlisted")
+    assert run_cli("repair", store, "--apply", "--assume-defaults").status == 0
+    assert _said(store)["loses"] == 0
+
+
+def test_2784_queues_that_end_before_the_log_begins(store: Path) -> None:
+    for file in sorted((store / "commitlog").iterdir())[:3]:
+        file.unlink()
+    for number in range(4):
+        _last_file(store, number).unlink()
+        _keep(_last_file(store, number), 100)
+    said = _said(store)
+    assert "the log begins at 196608, and what was before it has expired, or is in files that are not here" in _details(said, "gone")
+    assert "whatever is done" not in json.dumps(said)
+
+
 @pytest.mark.parametrize("name", ["broker.conf", "../broker.conf", "../conf/broker.conf"])
 @pytest.mark.parametrize("damage", ["directory", "text"])
 def test_a_configuration_that_cannot_be_read_may_say_where_the_log_is(name: str, damage: str, tmp_path: Path) -> None:

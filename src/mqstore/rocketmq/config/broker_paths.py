@@ -16,8 +16,8 @@ A store that was copied is not at the configured root. A part keeps its place re
     ('../disk2/commitlog', '../log')
     >>> relative_to_root("E:/log", r"D:\mq\store") is None, relative_to_root("log", "/data/store") is None
     (True, True)
-    >>> split_paths("/d1/log,/d2/log:/d3/log"), split_paths(r"D:\log,E:/log")
-    (['/d1/log', '/d2/log', '/d3/log'], ['D:\\log', 'E:/log'])
+    >>> split_paths("/d1/log,/d2/log:/d3/log"), split_paths(r"D:\log,E:/log,F:log")
+    (['/d1/log', '/d2/log', '/d3/log'], ['D:\\log', 'E:/log', 'F:log'])
 
 Format: docs/formats/rocketmq.md, sections 1.1 to 1.4.
 """
@@ -38,7 +38,7 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")
-_SEPARATOR = re.compile(r",|(?<!^[A-Za-z])(?<![,:][A-Za-z]):|:(?![\\/])")
+_SEPARATOR = re.compile(r",|(?<!^[A-Za-z])(?<![,:][A-Za-z]):")
 
 LOG = "commitlog"
 _BESIDE = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.conf")  # relative to the store

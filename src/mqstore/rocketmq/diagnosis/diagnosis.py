@@ -442,7 +442,14 @@ class _Work:
                 self.evidence.append(Evidence("gone", log, sentence, messages=without))
                 missing -= without
             if missing:
-                sentence = f"of {count(missing, 'message')} only the places in their queues are left: the bytes are lost, whatever is done"
+                sentence = f"of {count(missing, 'message')} only the places in their queues are left: "
+                if self.store.log.start > 0:
+                    sentence += (
+                        f"the log begins at {self.store.log.start}, and what was before it has expired, or is in files that are not here: "
+                        "look for these in a backup, a replica or on another disk before anything is changed"
+                    )
+                else:
+                    sentence += "the bytes are lost, whatever is done"
                 self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 
     def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:

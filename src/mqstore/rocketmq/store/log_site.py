@@ -8,6 +8,7 @@ have read, must not be changed after a part of it alone. That a part is missing 
     queues, offsets,            they have entries or are above 0, the checkpoint has a time, and there is no log: it is absent, and with it
     index files, checkpoint     the messages that they count
     file names                  of the log files, every second one is missing, every third, …: the log is partly here
+    files around the store      they have the records of files that are missing, as a log that was moved out of its place (`log_beside`)
 
 In a configuration of a store that was copied, `storePathRootDir` is a directory that this machine does not have: paths below it are
 then those of the copy.
@@ -24,7 +25,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_at, start_in, status_at
+from mqstore.rocketmq.store.log_beside import log_files_beside
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.table.formatting import count, moment
 
@@ -118,14 +120,16 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         if away:
             settings = " and ".join(dict.fromkeys(each.setting for each in away))
             read = _read_paths(store)
+            moved = None if read else _moved_log(store)
             why = (
                 f"{settings} names {'it' if len(away) == 1 else 'these paths'}, and {f'only {read} was read' if read else 'it is not here'}"
                 + ("; a file has that place" if any(each.is_file for each in away) else "")
+                + ("" if moved is None else f"; {moved.why}")
             )
             return LogElsewhere(", ".join(each.configured for each in away), "partly" if _is_written(store) else "elsewhere", why, _LINK)
     if renamed_log_files(store):
         return None  # they come first
-    paths = str(store.directory.path(store.log.queue.relative))
+    paths = store.shown(store.directory.path(store.log.queue.relative))
     if not _is_written(store):
         left = tuple(_left_of_log(store))
         if not left:
@@ -139,10 +143,20 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         beside = not store.configured and type(store.directory) is ReadOnlyDirectory
         if beside and (unread := unread_beside(store.directory.root)) is not None:
             return LogElsewhere("the place that the configuration names", "elsewhere", f"{unread}; it may say where the log is", _CONFIG)
+        if (moved := _moved_log(store)) is not None:
+            return replace(moved, why=f"there is none in the store; {moved.why}")
         parts = " and ".join(dict.fromkeys(each.part for each in left))
         number, uncounted = sum(each.messages for each in left), next((each.sentence for each in left if each.wild), "")
         first = next((each for each in left if not each.wild), left[0])
         return LogElsewhere(paths, "absent", f"there is none, and {first.sentence}", _RESTORE, parts, number, uncounted)
+    missing = _missing_files(store)
+    if missing and (found := {start: path for start, path in log_files_beside(store).items() if start in missing}):
+        start = min(found)
+        path = store.shown(found[start])
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        name = f"{store.log.queue.relative}/{start:020d}"
+        why = f"{name}{more} {'are' if more else 'is'} missing, and {'these files have' if more else 'it has'} the records"
+        return LogElsewhere(f"{path}{more}", "partly", why, f"copy {path} to {store.shown(store.directory.path(name))} first")
     every = None if named else _missing_in_turn([file.start for file in store.log.files], store.log.file_size)
     if every is not None:
         which = {2: "every second", 3: "every third"}.get(every, f"some of every {every}")
@@ -173,6 +187,24 @@ def require_whole_log(store: StoreFiles, what: str) -> None:
     elsewhere = log_elsewhere(store)
     if elsewhere is not None:
         raise UnsupportedError(f"{what} {elsewhere.sentence}; nothing is changed: {elsewhere.remedy}")
+
+
+def _moved_log(store: StoreFiles) -> LogElsewhere | None:
+    """Return the log that is around a store that has none; None if there is none."""
+    found = log_files_beside(store)
+    if not found:
+        return None
+    place = store.shown(found[min(found)].parent)
+    why = f"{place} has {count(len(found), 'file')} with records of it"
+    remedy = f"give a configuration with storePathCommitLog={place}, or move it to {store.shown(store.directory.path(LOG))}"
+    return LogElsewhere(place, "elsewhere", why, remedy)
+
+
+def _missing_files(store: StoreFiles) -> set[int]:
+    """Return where the files begin that are missing between others of the log."""
+    size = store.log.file_size
+    holes = [(int(item.file.rpartition("/")[2]), item.length) for item in store.log.findings if item.kind is Kind.MISSING_FILE]
+    return {start for begin, length in holes for start in range(begin, begin + length, size)}
 
 
 def _is_above_log(path: Path) -> bool:

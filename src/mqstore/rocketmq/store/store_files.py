@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
+from mqstore.files.archive import UnpackedArchive
 from mqstore.files.directory_views import MountedDirectory, MountedPath, SingleFile
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
@@ -78,7 +79,7 @@ class StoreFiles:
         beside = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
         self.paths_config = beside or self.config
         self._read_from(with_configured_log(directory, self.paths_config))
-        self._keep = keep  # keeps an unpacked archive as long as the store that reads it
+        self.kept = keep  # keeps an unpacked archive as long as the store that reads it
 
     def _read_from(self, directory: ReadOnlyDirectory) -> None:
         self.directory = directory
@@ -91,10 +92,14 @@ class StoreFiles:
         self.log = open_log(self.directory, self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
 
+    def shown(self, path: Path | str) -> str:
+        """Return a path as it is to be shown: one in an archive under its name."""
+        return self.kept.named(str(path)) if isinstance(self.kept, UnpackedArchive) else str(path)
+
     def seen_in(self, directory: ReadOnlyDirectory) -> Self:
         """Return the same store as another directory shows it."""
         store = object.__new__(type(self))
-        for name in ("path", "config", "configured", "log_only", "paths_config", "config_path", "_keep"):
+        for name in ("path", "config", "configured", "log_only", "paths_config", "config_path", "kept"):
             setattr(store, name, getattr(self, name))
         store._read_from(directory)
         return store
@@ -375,17 +380,18 @@ _MARKS = (
     "config/topics.json",
     *(f"{place}/CURRENT" for place in (TOPICS, OFFSETS, V2)),
 )
+_OWN_MARKS = ("config/consumerOffset.json", "config/subscriptionGroup.json", "config/delayOffset.json")  # no other program has them
 
 
-def looks_like_rocketmq(directory: ReadOnlyDirectory) -> bool:
-    """Return whether a directory looks like a RocketMQ store: it has a commit log, or files derived from one.
+def looks_like_rocketmq(directory: ReadOnlyDirectory, *, log: bool = True) -> bool:
+    """Return whether a directory looks like a RocketMQ store: it has a commit log, or what a broker keeps beside one.
 
-    One of these is enough beside a configuration that says where the log is.
+    Of parts that another program may have, one is enough beside a configuration that says where the log is. log: whether a log is enough.
     """
-    if directory.is_directory("commitlog"):
+    if log and directory.is_directory("commitlog"):
         return True
     marks = sum(map(directory.exists, _MARKS))
-    return marks >= 2 or (marks == 1 and _configured_beside(directory))
+    return marks >= 2 or any(map(directory.exists, _OWN_MARKS)) or (marks == 1 and _configured_beside(directory))
 
 
 def _configured_beside(directory: ReadOnlyDirectory) -> bool:

@@ -135,6 +135,8 @@ def _missing_of(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) -> 
         return []
     if not directory.has_entry(queue):
         return [("", noted.count)]
+    if any(entry.name == "journal.jif" and entry.size for entry in directory.entries(queue)):
+        return []  # what a segment counts may be in the journal
     stated = [(f"{number}.idx", messages) for number, messages in (noted.segments or {}).items()]
     stated += [(f"{number}.qi", messages) for number, messages in (noted.v2_segments or {}).items()]
     return [(name, messages) for name, messages in sorted(stated) if messages and not directory.has_entry(f"{queue}/{name}")]

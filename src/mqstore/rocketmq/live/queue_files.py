@@ -12,7 +12,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,11 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.common.positioned_writes import write_all
 from mqstore.kernels.rocketmq import queue_rows
 from mqstore.kernels.rocketmq.pull import MappedBytes
-from mqstore.rocketmq.dispatch.base_queue_image import FileImage
+from mqstore.rocketmq.dispatch.base_queue_image import BaseQueueImage, FileImage
 from mqstore.rocketmq.dispatch.consume_queue_image import PLAIN_LIMIT, BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
-from mqstore.rocketmq.format.mapped_file_queue import FileQueue, QueueFile
+from mqstore.rocketmq.format.mapped_file_queue import FileQueue
 
 Rows = NDArray[np.void]
 
@@ -217,59 +217,42 @@ class QueueFiles:
         self._syncing.close()
 
 
-class StoredImage(Protocol):
-    """A queue of either kind whose files are on disk. relative: its directory."""
-
-    relative: str
-    files: list[FileImage]
-    row: ClassVar[np.dtype[np.void]]
-
-    @property
-    def file_size(self) -> int: ...
+# Queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
 
 
-def loaded_files(queue_files: QueueFiles, loaded: FileQueue | None, file_size: int, row: np.dtype[np.void]) -> list[FileImage]:
-    """Return the files found on disk: each counts as full until recovery has read it."""
-    files: tuple[QueueFile, ...] = () if loaded is None else loaded.files
-    return [StoredFile(queue_files, file.relative, file.start, file_size, row, file_size) for file in files if file.size == file_size]
+class StoredImage(BaseQueueImage):
+    """A queue on disk. relative: its directory, in `home` unless it was loaded from another."""
 
-
-def new_file(queue_files: QueueFiles, queue: StoredImage, start: int, *, first_created: bool) -> StoredFile:
-    """Create the next file of a queue."""
-    relative = f"{queue.relative}/{start:020d}"
-    queue_files.create(relative, queue.file_size, queue.files[-1] if queue.files else None)
-    return StoredFile(queue_files, relative, start, queue.file_size, queue.row, 0, first_created=first_created)
-
-
-def remove_files(queue_files: QueueFiles, files: Sequence[FileImage]) -> None:
-    """Remove files of a queue from the disk."""
-    for file in files:
-        if isinstance(file, StoredFile):
-            queue_files.remove(file)
-
-
-# Consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
-
-
-class StoredQueue(QueueImage):
-    """A consume queue on disk. relative: its directory. on_minimum: called with the tags code of an entry that becomes the first."""
+    home: ClassVar[str]
 
     def __init__(self, queue_files: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
         super().__init__(topic, queue_id, file_size)
-        self.relative = loaded.relative if loaded is not None else f"consumequeue/{topic}/{queue_id}"
-        self.on_minimum: Callable[[int], object] | None = None
+        self.relative = loaded.relative if loaded is not None else f"{self.home}/{topic}/{queue_id}"
         self._queue_files = queue_files
-        self.files = loaded_files(queue_files, loaded, file_size, self.row)
+        files = [file for file in loaded.files if file.size == file_size] if loaded is not None else ()
+        # each counts as full until recovery has read it
+        self.files = [StoredFile(queue_files, file.relative, file.start, file_size, self.row, file_size) for file in files]
 
     def _new_file(self, start: int, *, first_created: bool) -> FileImage:
-        return new_file(self._queue_files, self, start, first_created=first_created)
+        relative = f"{self.relative}/{start:020d}"
+        self._queue_files.create(relative, self.file_size, self.files[-1] if self.files else None)
+        return StoredFile(self._queue_files, relative, start, self.file_size, self.row, 0, first_created=first_created)
 
     def _discard(self, files: Sequence[FileImage]) -> None:
-        remove_files(self._queue_files, files)
+        for file in files:
+            if isinstance(file, StoredFile):
+                self._queue_files.remove(file)
 
     def destroy(self) -> None:
         super().destroy()
         self._queue_files.remove_directories(self.relative)
+
+
+class StoredQueue(StoredImage, QueueImage):
+    """A consume queue on disk. on_minimum: called with the tags code of an entry that becomes the first."""
+
+    home = "consumequeue"
+    on_minimum: Callable[[int], object] | None = None
 
     def _set_first_entry(self, position: int, tags_code: int) -> None:
         super()._set_first_entry(position, tags_code)
@@ -327,24 +310,7 @@ class StoredQueue(QueueImage):
                 self.max_physical_offset = max(self.max_physical_offset, self._max_physical_offset_after(entries[last]))
 
 
-# Batch consume queues that are written: the images of `dispatch.consume_queue_image` with their files on disk.
+class StoredBatchQueue(StoredImage, BatchQueueImage):
+    """A batch queue on disk."""
 
-
-class StoredBatchQueue(BatchQueueImage):
-    """A batch queue on disk. relative: its directory."""
-
-    def __init__(self, queue_files: QueueFiles, topic: str, queue_id: int, file_size: int, loaded: FileQueue | None) -> None:
-        super().__init__(topic, queue_id, file_size)
-        self.relative = loaded.relative if loaded is not None else f"batchconsumequeue/{topic}/{queue_id}"
-        self._queue_files = queue_files
-        self.files = loaded_files(queue_files, loaded, file_size, self.row)
-
-    def _new_file(self, start: int, *, first_created: bool) -> FileImage:
-        return new_file(self._queue_files, self, start, first_created=first_created)
-
-    def _discard(self, files: Sequence[FileImage]) -> None:
-        remove_files(self._queue_files, files)
-
-    def destroy(self) -> None:
-        super().destroy()
-        self._queue_files.remove_directories(self.relative)
+    home = "batchconsumequeue"

@@ -217,6 +217,9 @@ class Verdict(StrEnum):
     UNPROVED = "unproved"
 
 
+LOST_VERDICTS = frozenset({Verdict.DAMAGED, Verdict.UNREACHABLE})  # of messages in a queue whose bytes cannot be given
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Invalid bytes.
@@ -388,7 +391,7 @@ class SalvageReport:
     @property
     def ok(self) -> bool:
         """Whether nothing was damaged or missing."""
-        return not self.findings and not any(self.verdicts.get(verdict, 0) for verdict in (Verdict.DAMAGED, Verdict.UNREACHABLE))
+        return not self.findings and not any(self.verdicts.get(verdict, 0) for verdict in LOST_VERDICTS)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `salvage -o json` prints."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mqstore.findings import LOST_VERDICTS
 from mqstore.rabbitmq.delayed import delayed_of
 from mqstore.rabbitmq.store.store import RabbitMQStore, TableRows
 from mqstore.table.columns import QUORUM, STREAM, QueueSelection
@@ -110,7 +111,7 @@ def find_delayed(store: RabbitMQStore, needle: Needle, counts: FoundInQueues, *,
 def _lost_bytes(batch: pa.RecordBatch) -> int:
     """Count the messages whose bytes cannot be searched: those that are in a queue, and whose payload is missing."""
     pairs = zip(batch.column("payload").is_null().to_pylist(), batch.column("verdict").to_pylist(), strict=True)
-    return sum(gone and verdict in ("damaged", "unreachable") for gone, verdict in pairs)
+    return sum(gone and verdict in LOST_VERDICTS for gone, verdict in pairs)
 
 
 def _streams(batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:

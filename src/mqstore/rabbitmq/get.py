@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.findings import LOST_VERDICTS
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count, queue_title
 from mqstore.table.text import body_text, python_rows, rabbitmq_columns_for, rename_properties_json
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mqstore.rabbitmq.store.store import RabbitMQStore, TableRows
 
 WAYS = "name the message with one of --id MESSAGE_ID, --vhost V --queue QUEUE --at POSITION, or --vhost V --queue QUEUE --seq SEQ"
-_LOST = ("damaged", "unreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Message:
     @property
     def ok(self) -> bool:
         """Whether all its bytes are there and valid."""
-        return self.row["verdict"] not in _LOST
+        return self.row["verdict"] not in LOST_VERDICTS
 
     def as_dict(self, body: str = "base64") -> dict[str, Any]:
         """Return the document that `get -o json` prints. body: none, sha256, base64 or text."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from mqstore.findings import Damage, Kind
+from mqstore.findings import LOST_VERDICTS, Damage, Kind
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.site import AbsentQueue, absent_queues
 from mqstore.rabbitmq.store import task_groups
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View
 
-LOST = ("damaged", "unreachable")
 _MOST = 20  # damaged ranges that are named one by one
 
 
@@ -144,7 +143,7 @@ class QueueListing:
         pairs = zip(batch.column("verdict").to_pylist(), batch.column("persistent").to_pylist(), strict=True)
         for verdict, persistent in pairs:
             # a broker drops transient messages at every start; what is wrong with one is a finding only after a clean stop
-            if verdict in LOST and persistent is not False:
+            if verdict in LOST_VERDICTS and persistent is not False:
                 self._lost[verdict] += 1
 
     def nothing(self) -> str:

@@ -27,11 +27,6 @@ BROKERS = ("rocketmq://", "amqp://", "amqps://")
 WHAT = "give rocketmq://host:port[/topic], amqp://user:password@host:port/vhost (amqps:// with TLS) or a store's directory"
 
 
-def shown(address: str) -> str:
-    """Return a target's address without a password."""
-    return without_password(address)
-
-
 def check_target(address: str, *, create: bool = False) -> None:
     """Refuse what is not a target, before anything is read or created. Raises UsageError, CannotOpenError, NotAStoreError, TargetError.
 
@@ -40,7 +35,7 @@ def check_target(address: str, *, create: bool = False) -> None:
     if address.startswith(BROKERS):
         return
     if is_url(address):
-        raise UsageError(f"{shown(address)} is not a target; {WHAT}")
+        raise UsageError(f"{without_password(address)} is not a target; {WHAT}")
     refuse_address(address, WHAT)
     check_store(Path(address), create)
 

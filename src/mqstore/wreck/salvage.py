@@ -548,9 +548,7 @@ class _Carved:
 
     def _send(self) -> Part:
         """Send the messages that were found: those of the broker's family, or of RocketMQ to AMQP if there are no others."""
-        from mqstore.replay.targets import shown
-
-        to = shown(self.request.to)
+        to = without_password(self.request.to)
         if self.request.to_amqp and self.wreck.found:
             sent, verdicts = self._send_rabbitmq()
         else:
@@ -578,7 +576,7 @@ class _Carved:
     def _send_rocketmq(self) -> Part:
         from mqstore.replay.running import Journal, ReplayCounts, replay
         from mqstore.replay.sources import DEFAULT_VERDICTS, rocketmq_messages
-        from mqstore.replay.targets import open_target, shown
+        from mqstore.replay.targets import open_target
         from mqstore.table.columns import Selection
 
         request = self.request
@@ -586,7 +584,7 @@ class _Carved:
         _, verdicts = self._to_rocketmq_store(place, None)
         counts, skipped = ReplayCounts(), Counter[str]()
         store = open_rocketmq(place)
-        with Journal(request.resume, f"{self.path.absolute()}: carved -> {shown(request.to)}") as journal:
+        with Journal(request.resume, f"{self.path.absolute()}: carved -> {without_password(request.to)}") as journal:
             target = open_target(request.to)
             try:
                 with self.observer.progress("sending", "messages") as progress:

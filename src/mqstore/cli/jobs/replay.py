@@ -17,7 +17,8 @@ from mqstore.cli.common.command import verb
 from mqstore.cli.common.options import MessageFilters
 from mqstore.cli.common.output import Output
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
-from mqstore.findings import Verdict
+from mqstore.files.location import without_password
+from mqstore.findings import LOST_VERDICTS, Verdict
 from mqstore.table.formatting import clock, count, shorten, size
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
     refused or left out as damaged.
     """
     from mqstore.replay.outgoing import parse_edits
-    from mqstore.replay.targets import check_target, shown
+    from mqstore.replay.targets import check_target
 
     if options.rate is not None and not options.rate > 0:
         raise UsageError("--rate must be above 0 messages per second")
@@ -108,7 +109,7 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
         from mqstore.replay.sources import digest_of
 
         what["digest"] = digest_of(store)
-    about = f"{store.absolute()}: {what or 'all'} -> {shown(options.to)}"
+    about = f"{store.absolute()}: {what or 'all'} -> {without_password(options.to)}"
     counts, started = _send(out, messages, options, edits, about, credentials, tls)
     return _report(out, store, options, counts, skipped, time.monotonic() - started)
 
@@ -222,8 +223,6 @@ def _destination(options: ReplayOptions, message: ReplayMessage) -> str:
 
 
 def _dry_run(out: Output, store: Path, options: ReplayOptions, messages: Iterator[ReplayMessage], skipped: Counter[str]) -> int:
-    from mqstore.replay.targets import shown
-
     totals: Counter[str] = Counter()
     first: list[dict[str, Any]] = []
     octets = 0
@@ -239,7 +238,7 @@ def _dry_run(out: Output, store: Path, options: ReplayOptions, messages: Iterato
         out.report(
             {
                 "store": str(store),
-                "to": shown(options.to),
+                "to": without_password(options.to),
                 "dry_run": True,
                 "messages": number,
                 "bytes": octets,
@@ -249,7 +248,7 @@ def _dry_run(out: Output, store: Path, options: ReplayOptions, messages: Iterato
             }
         )
         return 0
-    out.line(f"{count(number, 'message')}, {size(octets)} of bodies would be sent to {shown(options.to)}.", style="bold")
+    out.line(f"{count(number, 'message')}, {size(octets)} of bodies would be sent to {without_password(options.to)}.", style="bold")
     for to, each in totals.most_common(20):
         out.line(f"  {each:>9,}  {to}")
     for message_row in first:
@@ -270,14 +269,12 @@ def _print_left_out(out: Output, skipped: Counter[str]) -> None:
 
 
 def _report(out: Output, store: Path, options: ReplayOptions, counts: ReplayCounts, skipped: Counter[str], seconds: float) -> int:
-    from mqstore.replay.targets import shown
-
-    ok = not counts.refused and not any(skipped.get(name) for name in ("damaged", "unreachable", "unreadable"))
+    ok = not counts.refused and not any(skipped.get(name) for name in (*LOST_VERDICTS, "unreadable"))
     if not out.is_text:
         out.report(
             {
                 "store": str(store),
-                "to": shown(options.to),
+                "to": without_password(options.to),
                 "ok": ok,
                 "sent": counts.sent,
                 "bytes": counts.bytes,
@@ -291,7 +288,7 @@ def _report(out: Output, store: Path, options: ReplayOptions, counts: ReplayCoun
             }
         )
         return 0 if ok else 1
-    out.line(f"Sent to {shown(options.to)}", style="bold green" if ok else "bold yellow")
+    out.line(f"Sent to {without_password(options.to)}", style="bold green" if ok else "bold yellow")
     out.line(f"{count(counts.sent, 'message')}, {size(counts.bytes)} of bodies, each confirmed, in {clock(seconds)}.")
     if counts.skipped:
         out.line(f"{count(counts.skipped, 'message')} skipped, confirmed in an earlier run.")

@@ -171,7 +171,8 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
         return NotAStoreError(f"{sentence}: unpack it, and give the inner one")
     if packed := sorted(name for name in names if is_archive(Path(name))):
         return NotAStoreError(f"{path} is not a message store, but contains an archive: give its path, {path / packed[0]}")
-    return NotAStoreError(f"{path} is not a message store: it contains neither commitlog/ nor msg_stores/; give the directory that does")
+    parts = "neither commitlog/ nor msg_stores/, quorum/ or stream/"
+    return NotAStoreError(f"{path} is not a message store: it contains {parts}; give the directory that does")
 
 
 def _stores_below(root: Path) -> tuple[list[Path], bool]:

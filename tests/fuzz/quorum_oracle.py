@@ -37,6 +37,7 @@ COLUMNS = (
 EVERYTHING = QueueSelection(everything=True)
 BELIEVED = ("intact", "consumed", "unindexed")
 _ADDED = ("x-delivery-count", "x-acquired-count", "x-stream-offset")  # headers of the state, not of the message
+_MODIFIED = "x-opt-"  # and those that a consumer has added with `modify`
 _WORDS = struct.Struct(">IIQQ")
 _PLACE = struct.Struct(">QQQII")
 _CHUNK = struct.Struct(">BBHIqQQIIIB3s")
@@ -57,12 +58,15 @@ def read(root: Path) -> tuple[list[Row], Report, RabbitMQStore]:
 
 
 def content(row: Row) -> Content:
-    return _content(row["payload_sha256"], json.loads(row["properties_json"] or "{}"), row["exchange"], row["routing_keys"])
+    keys = row["routing_keys"]
+    if row["queue_type"] == "stream" and keys == [row["queue"]]:
+        keys = ()  # a message of a client of streams has none, and the name of the stream is that of its directory
+    return _content(row["payload_sha256"], json.loads(row["properties_json"] or "{}"), row["exchange"], keys)
 
 
 def _content(digest: str, properties: dict[str, Any], exchange: str, keys: Any) -> Content:
     kept = {name: value for name, value in properties.items() if value is not None and name not in ("headers", "reply_to")}
-    headers = [header for header in properties.get("headers") or () if header[0] not in _ADDED]
+    headers = [header for header in properties.get("headers") or () if header[0] not in _ADDED and not header[0].startswith(_MODIFIED)]
     return digest, json.dumps([kept, headers], sort_keys=True), exchange, tuple(keys or ())
 
 

@@ -165,6 +165,18 @@ def test_places_after_zeros_are_read_and_the_zeros_are_reported() -> None:
     assert [item.detail for item in found.damage] == ["2 places of the segment between others are zeros."]
 
 
+def test_an_unused_place_with_a_wrong_bit_voids_nothing(tmp_path: Path) -> None:
+    """A term in a place that was never used made it entry 0, written again: the whole segment was void."""
+    raw = bytearray(segment(*((index, 1, b"\x83j") for index in range(5))))
+    raw[8 + 32 * 9 + 8] = 32
+    (tmp_path / "U").mkdir()
+    (tmp_path / "U" / "00000001.segment").write_bytes(raw)
+    log = system(tmp_path).member("U")
+    assert indexes(log) == [(index, 1) for index in range(5)]
+    assert log.valid.all()
+    assert log.damage
+
+
 def test_a_record_with_the_number_of_another_member_is_left_out_and_reported() -> None:
     """Checksums do not cover the number: a changed bit of it made an entry of one queue that of another, in place of its own."""
     first = [record(1, uid=b"A"), record(1, uid=b"B", number=1), record(2), record(2, number=1), record(2, entry=b"\x83a\x07", number=1)]

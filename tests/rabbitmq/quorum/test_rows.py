@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from support import quorum
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
-from mqstore.rabbitmq.quorum.raft_log import raft_systems
+from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.quorum.rows import build_batch
-from mqstore.table.columns import rabbitmq_schema
+from mqstore.rabbitmq.quorum.rows import rows_of as selected_rows
+from mqstore.table.columns import QueueSelection, rabbitmq_schema
 
 FIELDS = ("exchange", "routing_key", "redelivered", "properties", "payload_len", "payload_sha256")
 
@@ -118,3 +121,30 @@ def test_why_messages_left_is_known_by_entry() -> None:
     assert "consumed" in gone["plain"] | gone["unacked"]
     assert "delivery_limit" in gone["limit"] or "rejected" in gone["limit"]
     assert "expired" in gone["ttl"] | gone["ttl.short"]
+
+
+def test_of_a_damaged_log_every_message_is_listed_that_can_be_read(tmp_path: Path) -> None:
+    """A message whose first entry was damaged, and which was requeued with its content, was in no state and in no row."""
+    whole, place = "3.10.8/c-quorum-cursors-kill9", "quorum/rabbit@localhost/2F_SNAH3LF8KTEUSPJ"
+    shutil.copytree(quorum.node(whole) / place, tmp_path / place)
+    wanted = _listed(quorum.node(whole), place, QueueSelection(recovered=True))
+    with open(tmp_path / place / "00000003.segment", "r+b") as file:
+        file.truncate(15677)
+    found = _listed(tmp_path, place, QueueSelection(everything=True))
+    lost = {digest for digest, row in wanted.items() if not row["store_file"].endswith("/00000003.segment")} - {
+        digest for digest, row in found.items() if row["verdict"] != "damaged"
+    }
+    assert len(wanted) > 100
+    assert not lost
+    unknown = [row for row in found.values() if row["state"] == "not known"]
+    assert len(unknown) >= 7
+    assert {(row["recovered"], row["verdict"]) for row in unknown} == {(None, "unindexed")}
+
+
+def _listed(root: Path, place: str, selection: QueueSelection) -> dict[str, dict[str, Any]]:
+    """Return the messages of one member by the hash of their content, without the write-ahead logs."""
+    system, uid = place.rsplit("/", 1)
+    queue = QuorumQueue(RaftDirectory(ReadOnlyDirectory(root), system).member(uid, wal=False))
+    columns = ("raft_index", "state", "recovered", "verdict", "payload_sha256", "store_file")
+    batches = [rows.batch(columns, selection) for rows in selected_rows(queue, selection, None)]
+    return {row["payload_sha256"]: row for batch in batches if batch is not None for row in batch.to_pylist()}

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Verdict
+from mqstore.findings import Kind, Verdict
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message.message_term import MessageTerm, delivered_properties, message_from
@@ -75,6 +75,8 @@ LEFT = {
     PURGED: "purged",
     CONFIRMED: "dead-lettered",
 }
+
+NOT_KNOWN = "not known"  # the state of a message whose fate the parts that are left do not tell
 
 Row = tuple[MessageTerm, dict[str, Any] | None]
 
@@ -192,7 +194,7 @@ def rows_of(queue: QuorumQueue, selection: QueueSelection, now: int | None, stat
     messages = [message if message.index in reached else replace(message, pos=None) for message in state.messages if proved]
     if selection.everything and selection.recovered is not True:
         messages += departed(queue, state) if proved else []
-        if scattered:
+        if scattered or any(item.kind is Kind.MISSING_ENTRIES for item in state.damage):
             messages += _unplaced(queue, state, {message.index for message in messages})
     if selection.recovered is not None:
         messages = [message for message in messages if message.recovered == selection.recovered]
@@ -225,10 +227,10 @@ def departed(queue: QuorumQueue, state: QueueState) -> list[QuorumMessage]:
 
 
 def _unplaced(queue: QuorumQueue, state: QueueState, listed: set[int]) -> Iterator[QuorumMessage]:
-    """Yield the messages of a log without its other parts whose fate is not known."""
+    """Yield the messages of a log, of which parts are missing or damaged, whose fate is not known."""
     for row in range(int(np.searchsorted(queue.log.index, queue.log.first_replayed)), len(queue.log)):
         index = int(queue.log.index[row])
-        message = QuorumMessage(index, None, "not known", -1, None, None, None, False, None, None, row, False, None, state.version)
+        message = QuorumMessage(index, None, NOT_KNOWN, -1, None, None, None, False, None, None, row, False, None, state.version)
         if index not in listed and read_stored(queue, message) is not None:
             yield message
 
@@ -280,7 +282,8 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
         case "size":
             return [None if message.size < 0 else message.size for message in messages]
         case "recovered":
-            return [None if log.system.scattered and not message.left else message.recovered for message in messages]
+            unsure = log.system.scattered
+            return [None if (unsure or message.state == NOT_KNOWN) and not message.left else message.recovered for message in messages]
         case "pos" | "delivery_count" | "acquired_count" | "state":
             return [getattr(message, name) for message in messages]
     return [None] * len(messages)
@@ -292,6 +295,7 @@ _PLACES = ("store_file", "position")
 def _verdict(queue: QuorumQueue, message: QuorumMessage, row: Row | None) -> str:
     if row is not None and row[1] is not None:
         # its acknowledgement may be in a part that is not there
-        there = Verdict.UNINDEXED if queue.log.system.scattered else Verdict.INTACT
+        unsure = queue.log.system.scattered or message.state == NOT_KNOWN
+        there = Verdict.UNINDEXED if unsure else Verdict.INTACT
         return str(Verdict.CONSUMED if message.left else there)
     return str(Verdict.UNREACHABLE if message.row < 0 else Verdict.DAMAGED)

@@ -104,7 +104,8 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
     found["position"] = places["offset"]
     found["start"] = HEADER.size + rows * shape.itemsize
     found["truncates"][1:] = found["index"][1:] <= np.maximum.accumulate(found["index"])[:-1] if len(found) > 1 else 0
-    inside = found["position"] <= len(data) - found["length"]
+    # an entry is after the places: one of no bytes, at 0, is an unused place with a bit that is wrong
+    inside = (found["position"] >= HEADER.size + count * shape.itemsize) & (found["position"] <= len(data) - found["length"])
     found["valid"] = inside
     view = memoryview(cast(bytes, data))
     crc = places["crc"].tolist()

@@ -189,16 +189,16 @@ class ArrowFiles:
         from pyarrow.fs import FileSelector, FileType
 
         base = path.rstrip("/")
-        found = []
         try:
-            entries = self._system.get_file_info(FileSelector(base, recursive=recursive))
+            infos = self._system.get_file_info(FileSelector(base, recursive=recursive))
         except FileNotFoundError:
             return None
-        for entry in entries:
+        entries = []
+        for entry in infos:
             relative = entry.path[len(base) :].strip("/")
             mtime = 0 if entry.mtime_ns is None else entry.mtime_ns // 1_000_000
-            found.append(ListingEntry(relative, entry.size or 0, entry.type == FileType.Directory, mtime))
-        return found
+            entries.append(ListingEntry(relative, entry.size or 0, entry.type == FileType.Directory, mtime))
+        return entries
 
     def open(self, path: str) -> OpenFile | None:
         try:

@@ -96,7 +96,7 @@ def _run(
             progress(total * finished // max(1, len(tasks)), total)
 
     again = {task.split.number: task for task in tasks}
-    found: list[FoundInSplit] = []
+    parts: list[FoundInSplit] = []
     rows: list[dict[str, Any]] = []
     damage: list[Damage] = list(store.log.findings)
 
@@ -104,7 +104,7 @@ def _run(
         rows.extend(outcome.rows[: max(0, limit - len(rows))])
         damage.extend(outcome.damage)
         outcome.rows, outcome.damage = [], []
-        found.append(outcome)
+        parts.append(outcome)
 
     if points:
         take(find_in_split(task_of(Split(-1, points[0], points[-1] + 1), points)))
@@ -116,7 +116,7 @@ def _run(
         for outcome in outcomes:
             take(outcome)
     view = store.view()
-    hits = sum(each.hits for each in found)
+    hits = sum(each.hits for each in parts)
     if not whole_key:
         direct = _by_message_id(store, needle.text, body)
         if direct is not None and not any(row["physical_offset"] == direct["physical_offset"] for row in rows):
@@ -135,16 +135,16 @@ def _run(
         needle.text,
         tuple(rows),
         hits,
-        sum(each.records for each in found),
-        sum(each.bytes for each in found),
+        sum(each.records for each in parts),
+        sum(each.bytes for each in parts),
         total,
         time.monotonic() - started,
         how,
         runner.name,
-        tuple(place for each in found for place in each.buried),
-        sum(each.unsearched for each in found),
+        tuple(place for each in parts for place in each.buried),
+        sum(each.unsearched for each in parts),
         tuple(merge_adjacent(damage)),
-        sum(each.damaged_ranges for each in found),
+        sum(each.damaged_ranges for each in parts),
         (*_notes(store, rows), *_of_compacted(store, needle.text, whole_key=whole_key)),
     )
 
@@ -178,14 +178,14 @@ def _by_message_id(store: RocketMQStore, text: str, body: str) -> dict[str, Any]
 
 
 def _notes(store: RocketMQStore, rows: Sequence[dict[str, Any]]) -> list[str]:
-    found = [f"not read: {name}" for name in store.unsupported]
+    notes = [f"not read: {name}" for name in store.unsupported]
     if store.unread_queues is not None and rows:
         sentence = "`verdict` and `state` do not say whether a message is in its queue"
-        found.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
+        notes.append(f"{store.unread_sentence('consume queues', store.unread_queues)}; {sentence}")
     if rows:
-        found += store.view().pops.notes
+        notes += store.view().pops.notes
     if store.offset_table.doubt and any(row["consumed_by"] for row in rows):
-        found.append(f"whether messages were consumed is not known: {store.offset_table.doubt}")
+        notes.append(f"whether messages were consumed is not known: {store.offset_table.doubt}")
     if lacks := lacks_of_log(store, expired=not rows):
-        found.append(f"only what is left of the log was searched: {lacks}")
-    return found
+        notes.append(f"only what is left of the log was searched: {lacks}")
+    return notes

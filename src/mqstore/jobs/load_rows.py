@@ -89,7 +89,7 @@ def open_source(name: str, skip: int, form: BodyForm) -> Source:
         from mqstore.files.readonly import walk_tree  # imports NumPy, which a help page does not need
 
         below = (Path(above, each) for above, _, names in walk_tree(path) for each in names if each.endswith(".parquet"))
-        files = sorted(below, key=lambda found: (found.name, found))
+        files = sorted(below, key=lambda path: (path.name, path))
         if not files:
             raise UsageError(f"{path} contains no Parquet files; load accepts JSON lines and Parquet")
         return _parquet(name, files, path, skip)
@@ -239,14 +239,14 @@ def _decode_body(row: dict[str, Any], form: BodyForm) -> bytes:
     if form is BodyForm.AUTO and digest is None:
         return bytes(body.encode())
     try:
-        found = base64.b64decode(body, validate=True)
+        decoded = base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError):
-        found = None
+        decoded = None
     if form is BodyForm.BASE64:
-        if found is None:
+        if decoded is None:
             raise UsageError("column body is not base64")
-        return found
-    for each in (found, body.encode()):
+        return decoded
+    for each in (decoded, body.encode()):
         if each is not None and hashlib.sha256(each).hexdigest() == digest:
             return bytes(each)
     raise UsageError(
@@ -285,12 +285,12 @@ def _open_parquet(path: Path) -> Any:
 
 def _of_path(path: Path, root: Path) -> dict[str, str | None]:
     """Return the columns in the path of a partitioned file; days are left out, because they are not times."""
-    found: dict[str, str | None] = {}
+    columns: dict[str, str | None] = {}
     for part in path.relative_to(root).parts[:-1]:
         column, equals, value = part.partition("=")
         if equals and not column.endswith("_day"):
-            found[column] = None if value == NULL_PARTITION else unquote(value)
-    return found
+            columns[column] = None if value == NULL_PARTITION else unquote(value)
+    return columns
 
 
 def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[SourceRows]:

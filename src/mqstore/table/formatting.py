@@ -43,12 +43,12 @@ def printable(text: str) -> str:
 
 def printable_csv(text: str) -> str:
     """Escape what `printable` escapes, but for the line ends and tabs of a CSV file."""
-    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in "\n\t" else _escape(found), text)
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text)
 
 
 def printable_json(text: str) -> str:
     """Escape what `printable` escapes as JSON does, but for line ends; the values are the same."""
-    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def no_formula(cell: Any) -> Any:
@@ -79,15 +79,15 @@ def moment(milliseconds: int | None, zone: str = "UTC") -> str:
     if milliseconds is None:
         return "-"
     try:
-        found = _EPOCH + timedelta(milliseconds=milliseconds)
+        time = _EPOCH + timedelta(milliseconds=milliseconds)
         if zone != "UTC":
             import zoneinfo  # takes some milliseconds
 
             try:
-                return found.astimezone(zoneinfo.ZoneInfo(zone)).isoformat(" ", "milliseconds")
+                return time.astimezone(zoneinfo.ZoneInfo(zone)).isoformat(" ", "milliseconds")
             except (OverflowError, ValueError, zoneinfo.ZoneInfoNotFoundError):
                 pass
-        return found.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        return time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except OverflowError:
         return str(milliseconds)
 
@@ -102,10 +102,10 @@ def zone_names() -> tuple[str, ...]:
 
 def zone_named(name: str) -> str:
     """Return the name of a zone as it is written, for a name in any case. Raises UsageError."""
-    found = next((each for each in zone_names() if each.lower() == name.strip().lower()), None)
-    if found is None:
+    zone = next((each for each in zone_names() if each.lower() == name.strip().lower()), None)
+    if zone is None:
         raise UsageError(f"there is no time zone {printable(name)!r} on this machine; give one such as UTC or Europe/Berlin")
-    return found
+    return zone
 
 
 def clock(seconds: float) -> str:

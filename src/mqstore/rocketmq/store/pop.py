@@ -77,8 +77,8 @@ class _Key(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> _Key | None:
-        found = (body.get("c"), body.get("t"), body.get("q"), body.get("so"), body.get("pt"))
-        return cls(*found) if all(map(isinstance, found, (str, str, int, int, int))) else None  # type: ignore[arg-type]
+        values = (body.get("c"), body.get("t"), body.get("q"), body.get("so"), body.get("pt"))
+        return cls(*values) if all(map(isinstance, values, (str, str, int, int, int))) else None  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,10 @@ def read_pops(files: StoreFiles, queues: Sequence[Queue], record: ReadRecord, lo
         if number >= MOST_READ:
             notes.append(f"only {MOST_READ:,} checkpoints and acknowledgements of pop consumers were read: further messages may be in hand")
             break
-        found = Checkpoint.of(body)
-        if found is not None:
-            acknowledged[found.key].update(found.acknowledged)
-            checkpoints[found.key, found.offsets] = found
+        checkpoint = Checkpoint.of(body)
+        if checkpoint is not None:
+            acknowledged[checkpoint.key].update(checkpoint.acknowledged)
+            checkpoints[checkpoint.key, checkpoint.offsets] = checkpoint
         elif (key := _Key.of(body)) is not None:
             several = body.get("aol")
             acknowledged[key].update(at for at in (body.get("ao"), *(several if isinstance(several, list) else ())) if isinstance(at, int))
@@ -248,10 +248,10 @@ def _records(read: ReadRecord, log_min: int, queue: Queue, start: int, *, tagged
 
 def _body(record: Record) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(record.body)
+        document = json.loads(record.body)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _add_pairs(files: StoreFiles, held: dict[Popper, dict[int, int]], notes: list[str]) -> None:

@@ -529,8 +529,8 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, version: str, why: str) -> Evidence:
         """Return evidence of the files that a release writes."""
-        found = profile(version)
-        return cls(found, why, found.fits)
+        rules = profile(version)
+        return cls(rules, why, rules.fits)
 
 
 def _evidence(store: StoreFiles) -> Evidence:

@@ -116,13 +116,13 @@ def write_fragments(
 
     def written() -> Iterator[Path]:
         """Yield the fragments in order; each is removed after its turn unless they are kept."""
-        for task, found in zip(tasks, runner.each(tasks, write, done), strict=True):
+        for task, outcome in zip(tasks, runner.each(tasks, write, done), strict=True):
             fragment = task.fragment
-            counts.rows += found.rows
-            for word, number in found.verdicts.items():
+            counts.rows += outcome.rows
+            for word, number in outcome.verdicts.items():
                 counts.verdicts[word] = counts.verdicts.get(word, 0) + number
             if take is not None:
-                take(found)
+                take(outcome)
             yield Path(fragment.stage) / fragment.name
             if not fragment.keep:
                 with DurableDirectory(fragment.stage) as directory:
@@ -181,13 +181,13 @@ def write_fragment(
             else:
                 _write_parquet(chosen, schema, sink, as_one)
             size = sink.size
-        found = FragmentCounts(counts.rows, counts.verdicts, Counter() if groups is None else groups)
+        outcome = FragmentCounts(counts.rows, counts.verdicts, Counter() if groups is None else groups)
         if fragment.keep:
             stage.sync(fragment.name)
-            table = [[*group, number] for group, number in found.groups.items()]
-            record = {"rows": found.rows, "verdicts": found.verdicts, "groups": table, "bytes": size}
+            table = [[*group, number] for group, number in outcome.groups.items()]
+            record = {"rows": outcome.rows, "verdicts": outcome.verdicts, "groups": table, "bytes": size}
             stage.write_small(f"{fragment.name}.json", seal(record))
-    return found
+    return outcome
 
 
 def _kept(fragment: Fragment) -> FragmentCounts | None:
@@ -318,7 +318,7 @@ class MessagePart:
     lo: Longs | None = None
     duplicate: NDArray[np.bool_] | None = None
 
-    def found(self) -> rabbitmq.FoundMessages:
+    def opened(self) -> rabbitmq.FoundMessages:
         return rabbitmq.FoundMessages(self.name, Image(self.path), self.messages, self.hi, self.lo, self.duplicate)
 
 
@@ -429,9 +429,9 @@ def read_ids(task: MessagesTask) -> bytes:
         return kept
     halves = []
     for part in task.parts:
-        found = part.found()
-        halves += [np.stack([terms.hi, terms.lo], axis=1) for terms in rabbitmq.terms_of(found)]
-        found.image.close()
+        messages = part.opened()
+        halves += [np.stack([terms.hi, terms.lo], axis=1) for terms in rabbitmq.terms_of(messages)]
+        messages.image.close()
     raw = np.concatenate(halves).astype(">i8").tobytes()
     if task.fragment.keep:
         with DurableDirectory(task.fragment.stage) as stage:
@@ -481,7 +481,7 @@ def write_messages(task: MessagesTask | LogsTask) -> FragmentCounts:
     if isinstance(task, LogsTask):
         read = log_rows_of(FoundLogs(task.name, Image(task.path), task.units, task.uids, task.duplicate), columns)
     else:
-        read = rabbitmq.rows_of([part.found() for part in task.parts], columns, task.ends)
+        read = rabbitmq.rows_of([part.opened() for part in task.parts], columns, task.ends)
     batches = _counted(read, groups)
     if task.fragment.format == "jsonl":
         batches = map(rename_properties_json, batches)

@@ -65,8 +65,8 @@ class RecordColumns:
         """Return the records where mask is true."""
         if mask.all():
             return self
-        kept = Records(self.records.file, self._data, np.ascontiguousarray(self.records.positions[mask]))
-        return RecordColumns(kept, np.ascontiguousarray(self.fields[:, mask]))
+        records = Records(self.records.file, self._data, np.ascontiguousarray(self.records.positions[mask]))
+        return RecordColumns(records, np.ascontiguousarray(self.fields[:, mask]))
 
     def pieces(self, limit: int) -> Iterator[RecordColumns]:
         """Yield the records in pieces of at most `limit` bytes of log each, or of one record."""

@@ -389,11 +389,11 @@ class LogTail:
             self._cuts, self._covered = [], (begin.offset, begin.offset)
             self._advance(log, begin, stop=end.offset)
         total = end.offset - begin.offset
-        wanted = max(1, total // least) if least else min(MAX_PIECE, max(MIN_PIECE, total // PIECES))
+        length = max(1, total // least) if least else min(MAX_PIECE, max(MIN_PIECE, total // PIECES))
         low, high = bisect_left(self._cuts, begin.offset), bisect_left(self._cuts, end.offset)
         chosen = [begin.offset]
         for cut in self._cuts[low:high]:
-            if cut - chosen[-1] >= wanted:
+            if cut - chosen[-1] >= length:
                 chosen.append(cut)
         return [
             Piece(cut, stop, tuple(file.start for file in log.files if file.start < stop and file.start + file.size > cut))

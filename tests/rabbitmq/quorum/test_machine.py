@@ -104,6 +104,19 @@ def test_two_weighted_levels_take_two_of_the_upper_and_one_of_the_lower() -> Non
     assert [index for index, _ in in_hand(machine)] == expected == [6, 7, 1, 8, 9, 2, 10, 3, 4, 5]
 
 
+def test_a_purge_begins_the_turns_of_the_two_weighted_levels_again() -> None:
+    """A 4.0.5 node delivered message 13 of such a queue before 12 (life 2 of seed 2)."""
+    machine = Machine(5)
+    for index, ttl in enumerate((1, None), 1):
+        machine.enqueue(index, 0, None, None, MessageFacts(0, 1, ttl, None, None))
+    machine.timeout(3, 10, Atom("expire_msgs"))
+    machine.purge(4, 10)
+    for index, priority, ttl in ((5, 5, 1), (6, None, None), (7, 9, None), (8, 9, None)):
+        machine.enqueue(index, 10, None, None, MessageFacts(0, 1, ttl, priority, None))
+    machine.timeout(9, 20, Atom("expire_msgs"))
+    assert ready(machine) == [7, 6, 8]
+
+
 def test_thirty_two_priorities_are_strict_and_a_message_without_one_has_4() -> None:
     machine = Machine(8)
     for index, priority in enumerate((None, 3, 40, 5, 31), 1):

@@ -554,7 +554,7 @@ class Machine:
         gone = [*self.returns, *(message for queue in self.ready.values() for message in queue)]
         self.returns.clear()
         self.ready.clear()
-        self.ready_count = self.bytes_ready = 0
+        self.ready_count = self.bytes_ready = self.turn = 0
         if self.version >= 8:
             gone += [message for _, _, message in self.delayed]
             gone += [message for _, message in self.held()]

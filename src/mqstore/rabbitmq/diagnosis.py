@@ -27,6 +27,7 @@ from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
 from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
+from mqstore.rabbitmq.definitions.metadata import TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
@@ -79,6 +80,7 @@ class _Work:
         self.unknown: list[str] = []
         self.harmless = True
         self.loses = self.again = 0
+        self._deleted: set[tuple[str | None, str | None]] = set()  # queues that the node does not know, by vhost and name
         self._keeps: list[int] = []  # messages of each queue after a repair
         self.gained = 0  # messages that only a repair brings back
         self.intact = False  # `verify` found no damage
@@ -124,6 +126,7 @@ class _Work:
                     )
                     self._lose(row["messages"] + row["lost"] + row["waiting"], "unknown-directory", self._renamed[row["vhost"]], sentence)
                 elif why := self._unknown_queue(row):
+                    self._deleted.add((row["vhost"], row["queue"]))
                     messages = row["messages"] + row["lost"] + row["waiting"]
                     self._lose(messages, "unknown-queue", str(row["directories"][0]), f"{why} ({count(messages, 'message')})")
                 else:
@@ -131,8 +134,10 @@ class _Work:
             self._check_containers()
             self._check_streams()
             self._check_quorum()
-        if self.store.definitions.damage and not self._without_metadata():
-            damage = self.store.definitions.damage[0]
+        if not self._without_metadata() and (
+            unread := [item for item in self.store.definitions.damage if item.kind is not Kind.MISSING_PART]
+        ):
+            damage = unread[0]
             what = "which queues the node knows, and it deletes the directories of all others"
             self.unknown.append(f"{what}: {damage.file} cannot be read whole: {damage.detail}")
         if not self.obstacles and other is None:
@@ -230,15 +235,20 @@ class _Work:
         Without schema.DAT a node begins with empty tables, and knows the vhost / only.
         """
         definitions, directory = self.store.definitions, self.store.directory
-        tables = directory.exists("rabbit_durable_queue.DCD")
-        if self._without_metadata() or definitions.damage or not directory.is_directory("msg_stores/vhosts"):
+        if self._without_metadata() or not definitions.certain or not directory.is_directory("msg_stores/vhosts"):
             return None
-        if not (tables or definitions.vhosts):
+        if not (directory.exists("rabbit_durable_queue.DCD") or definitions.vhosts):
             return None
         vhosts = frozenset(map(vhost_directory, definitions.vhosts))
-        if tables and not directory.exists("schema.DAT"):
+        if "rabbit_vhost" in definitions.emptied:
+            vhosts = frozenset({vhost_directory("/")} if definitions.emptied.issuperset(TABLES) else ())
+        if self._knows_no_queue:
             return vhosts, frozenset()
         return vhosts, frozenset((vhost_directory(queue.vhost), own) for queue in definitions.queues for _, own in queue.directories())
+
+    @property
+    def _knows_no_queue(self) -> bool:
+        return not self.store.definitions.emptied.isdisjoint({"rabbit_durable_queue", "rabbit_vhost"})
 
     def _lose(self, messages: int, finding: str, file: str, sentence: str) -> None:
         self.harmless = False
@@ -358,6 +368,15 @@ class _Work:
     def _check_streams(self) -> None:
         for named, examined in self._careful.examined_streams:
             start = examined.node_start()
+            if self._knows_no_queue:
+                kept = start.kept + start.lost
+                self._lose(
+                    kept,
+                    "unknown-queue",
+                    named.stream.place,
+                    f"{named} is not in the metadata: the node does not start it ({count(kept, 'message')})",
+                )
+                continue
             for change in start.changes:
                 if change.messages:
                     what = f"{change.change.replace('-', ' the ')} {change.file}, because {change.detail}"
@@ -380,6 +399,14 @@ class _Work:
                 self._take_quorum_queue(queue)
 
     def _take_quorum_queue(self, queue: ExaminedQueue) -> None:
+        if self._knows_no_queue:
+            self._lose(
+                queue.recovered,
+                "unknown-queue",
+                queue.place,
+                f"{queue} is not in the metadata: the node does not start it ({count(queue.recovered, 'message')})",
+            )
+            return
         self._deliver_again(queue.redelivered, queue.place, str(queue))
         self.unknown += [f"{queue}: {sentence}" for sentence in queue.uncertain]
         if queue.version > self.version.machine:
@@ -404,7 +431,7 @@ class _Work:
         """Count the messages of classic queues that the node delivers with the flag `redelivered`."""
         marked: Counter[str] = Counter()
         for rows in self.store.rows(QueueSelection(recovered=True)):
-            if not self._unread(rows.table.version):
+            if not self._unread(rows.table.version) and (rows.vhost, rows.queue) not in self._deleted:
                 marked[f"vhost {rows.vhost!r}, queue {rows.queue!r}"] += int((rows.table.kept & rows.table.redelivered).sum())
         for queue, messages in marked.items():
             self._deliver_again(messages, ".", queue)
@@ -466,15 +493,13 @@ class _Work:
         new = any(queue.version == 2 for queue in self.store.queues) and self._unread(2)
         other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
         if (missing := self._missing) is not None:
+            if self.store.definitions.emptied:
+                return self._rescue.next, f"{missing.why}; if it is gone, {self._rescue.why}"
             if not self._is_repairable:
                 return missing.next, missing.why
             return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
         if (old or new or other) and not self._without_metadata():
-            target = self.version.name
-            return (
-                command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target),
-                f"prepare queues, definitions and steps for a node of {target}; start none on this directory",
-            )
+            return self._rescue.next, f"{self._rescue.why}; start none on this directory"
         if old or new or any(item.finding == "message-containers" for item in self.obstacles):
             return (
                 command("mqstore", "convert", store, "--to", f"{store}.new", "--for", self.name),
@@ -504,12 +529,19 @@ class _Work:
     def _missing(self) -> Way | None:
         """How to get the parts that are named, by the lists of a clean stop for example, and not there; None if all are there."""
         missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_parts]
+        missing += [item.file for item in self.store.definitions.damage if item.kind is Kind.MISSING_PART]
         missing += [absent.path for absent in absent_queues(self.store) if absent.is_damage and absent.path is not None]
         if not missing:
             return None
         named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
         why = f"get what is missing before anything else: {named}; start no node before"
         return Way(command("mqstore", "inspect", self.store.path), why)
+
+    @property
+    def _rescue(self) -> Way:
+        store, target = self.store.path, self.version.name
+        words = command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target)
+        return Way(words, f"prepare queues, definitions and steps for a node of {target}")
 
     @property
     def _salvage(self) -> Way:

@@ -56,7 +56,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
             progress(done, 0)
     checked.queue_entries, checked.messages = work.entries, work.messages
     damage = work.findings()
-    damage += store.unread
+    damage += [*store.unread, *store.definitions.damage]
     notes: list[str] = []
     of_mac = files_of_mac(store.directory)
     if of_mac is not None and of_mac.otherwise != IGNORED:

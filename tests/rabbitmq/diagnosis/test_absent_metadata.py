@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from interop.rabbitmq.node import BootError, missing, new_node
+from pika.exceptions import AMQPError
 from support.golden import run_cli, unpack_node_site
 
 from mqstore.rabbitmq.erlang import disk_log
@@ -136,8 +137,12 @@ def test_an_empty_queue_of_version_1_without_a_directory_is_no_finding(tmp_path:
     assert any("has no directory: it is empty, unless it was not copied" in detail for detail in details)
 
 
-def without_schema(node: Path) -> None:
-    (node / "schema.DAT").unlink()
+def without(pattern: str) -> Callable[[Path], None]:
+    def change(node: Path) -> None:
+        for path in list(node.glob(pattern)):
+            path.unlink()
+
+    return change
 
 
 def emptied(name: str) -> Callable[[Path], None]:
@@ -147,13 +152,12 @@ def emptied(name: str) -> Callable[[Path], None]:
     return change
 
 
-def without_schema_version(node: Path) -> None:
-    (node / "schema_version").unlink()
-
-
 CHANGES = {
-    "no-schema": (without_schema, True),
-    "no-schema-version": (without_schema_version, False),
+    "no-schema": (without("schema.DAT"), True),
+    "no-queues": (without("rabbit_durable_queue.DCD"), True),
+    "no-queues-and-changes": (without("rabbit_durable_queue.DC?"), True),
+    "no-vhosts": (without("rabbit_vhost.DCD"), True),
+    "no-schema-version": (without("schema_version"), False),
     "empty-schema": (emptied("schema.DAT"), False),
     "empty-cluster-nodes": (emptied("cluster_nodes.config"), False),
     "empty-running": (emptied("nodes_running_at_shutdown"), False),
@@ -167,7 +171,10 @@ def test_files_without_which_a_node_does_not_start_or_knows_no_queue(case: str, 
     node = unpack_node_site("plain", tmp_path)
     change(node)
     answer = diagnosis(node)
-    assert (answer["starts"], answer["loses"]) == (starts, 87 if starts else 0)
+    assert (answer["starts"], answer["loses"], answer["redelivers"], answer["unknown"]) == (starts, 94 if starts else 0, 0, [])
+    if starts:
+        assert answer["next"].startswith("mqstore rescue ")
+        assert [item["kind"] for item in run_cli("verify", node, "-o", "json").document["damage"]] == ["missing-part"]
     assert run_cli("messages", node, "-o", "jsonl").stdout.count("\n") == 94  # all is read
 
 
@@ -215,4 +222,6 @@ def test_a_node_does_what_diagnose_says(case: str) -> None:
                 node.start()
             return
         node.start()
-        assert not list(node.data.glob(f"{VHOSTS}/*/queues/*"))
+        assert bool(list(node.data.glob(f"{VHOSTS}/*/queues/*"))) == (case == "no-vhosts")  # where the node leaves alone what it has not
+        with pytest.raises(AMQPError), node.connect() as connection:
+            connection.channel().queue_declare("q", passive=True)

@@ -53,6 +53,7 @@ TABLES = (
     "rabbit_user_permission",
     "rabbit_topic_permission",
 )
+SCHEMA = "schema.DAT"
 CLASSIC = "rabbit_classic_queue"
 STREAM = "rabbit_stream_queue"
 MAX_PRIORITY = 255
@@ -170,7 +171,10 @@ class Permission:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The contents of the tables. vhost_metadata: by name of the vhost; damage: records and files that could not be read."""
+    """The contents of the tables. vhost_metadata: by name of the vhost; damage: records and files that could not be read, or are missing.
+
+    emptied: tables that a node of Mnesia finds empty, whatever was read of them here. certain: whether a node finds no more in the others.
+    """
 
     vhosts: tuple[bytes, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
@@ -181,6 +185,8 @@ class Definitions:
     permissions: tuple[Permission, ...] = ()
     vhost_metadata: dict[bytes, Term] = field(default_factory=dict, hash=False)
     damage: tuple[Damage, ...] = field(default=())
+    emptied: frozenset[str] = frozenset()
+    certain: bool = True
 
 
 def table_files(directory: ReadOnlyDirectory, tables: Sequence[str]) -> tuple[dict[str, bytes], list[Damage]]:
@@ -203,17 +209,22 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
     tables = replay(files, TABLES)
     replayed = read_khepri(directory)
     damage += replayed.damage
+    certain = not damage
+    missing: dict[str, Damage] = {}
     records: list[tuple[str, Term]]
     if any(_tag(record) == "vhost" for record in replayed.records):
         records = [(COORDINATION, record) for record in replayed.records]
     else:
-        damage += tables.damage
+        missing = _missing(directory, files)
+        certain = certain and all(item.file.endswith(".DCD") for item in tables.damage)
+        damage += [*dict.fromkeys(missing.values()), *tables.damage]
         records = [(f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows]
     objects = _Sorted()
     for path, record in records:
         try:
             objects.add(record)
         except (PropertiesError, TypeError, ValueError, IndexError) as error:
+            certain = False
             damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
     users = {user.name for user in objects.users}
     # the permissions of a user go with the user
@@ -228,7 +239,30 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
         tuple(permissions),
         objects.vhosts,
         tuple(damage),
+        frozenset(missing),
+        certain,
     )
+
+
+def _missing(directory: ReadOnlyDirectory, files: Mapping[str, bytes]) -> dict[str, Damage]:
+    """Return the tables that a node of Mnesia finds empty because a file is missing, each with it.
+
+    As 3.10.8 and 4.0.5 do: they make the file anew, and delete the table's .DCL, into which LATEST.LOG was read. Without schema.DAT all
+    tables are made anew.
+    """
+    if not any(f"{table}.DCD" in files for table in TABLES):
+        return {}
+    if not directory.exists(SCHEMA):
+        return dict.fromkeys(TABLES, _absent(SCHEMA, "empty tables"))
+    return {
+        table: _absent(f"{table}.DCD", "an empty table")
+        for table in TABLES
+        if f"{table}.DCD" not in files and not directory.exists(f"{table}.DCD")
+    }
+
+
+def _absent(name: str, what: str) -> Damage:
+    return Damage(name, 0, 0, Kind.MISSING_PART, f"{name} is missing: a node begins with {what}")
 
 
 class _Sorted:

@@ -23,8 +23,6 @@ import io
 import zlib
 from dataclasses import dataclass
 
-__all__ = ["NAMES", "ExpandError", "TooLargeError", "Unpacked", "expand", "unpack"]
-
 NAMES = ("zlib", "gzip", "snappy", "lz4", "zstd")
 UNPACKED = 8 << 20  # bytes that a body which its producer compressed may expand to
 _SNAPPY = b"\xff\x06\x00\x00sNaPpY"

@@ -34,24 +34,6 @@ from mqstore.rabbitmq.format.layout import bytes_of, own_entries
 from mqstore.rabbitmq.format.names import is_file_number
 from mqstore.rabbitmq.format.segment import Segment
 
-__all__ = [
-    "ACKED",
-    "DELIVERED",
-    "ENTRY",
-    "HIDDEN",
-    "IN_JOURNAL",
-    "IN_QUEUE_STORE",
-    "IN_SEGMENT",
-    "IN_STORE",
-    "PERSISTENT",
-    "PUBLISHED",
-    "REPEATED",
-    "SP",
-    "SPDA",
-    "IndexSegment",
-    "QueueIndexV1",
-]
-
 # flags of an entry
 PERSISTENT = 1
 HIDDEN = 2  # the broker does not see it: it is after damage in the journal

@@ -33,7 +33,7 @@ from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
 from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE

@@ -32,8 +32,8 @@ from mqstore.files.location import without_password
 from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.format.layout import mapped_bytes
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError
-from mqstore.rabbitmq.message.properties import Properties, properties_to_bin
+from mqstore.rabbitmq.message.message_term import MessageTerm
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, properties_to_bin
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import TRANSIENT
 from mqstore.rabbitmq.store.message_table import MessageRows

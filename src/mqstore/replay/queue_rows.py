@@ -19,8 +19,7 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.regular_file import open_regular_file
-from mqstore.rabbitmq.message.message_term import PropertiesError
-from mqstore.rabbitmq.message.properties import properties_from_json
+from mqstore.rabbitmq.message.properties import PropertiesError, properties_from_json
 from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 

@@ -20,7 +20,8 @@ from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files.regular_file import open_regular_file
 from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, open_source
 from mqstore.rabbitmq.format.layout import mapped_bytes
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError
+from mqstore.rabbitmq.message.message_term import MessageTerm
+from mqstore.rabbitmq.message.properties import PropertiesError
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore

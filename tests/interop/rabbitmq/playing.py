@@ -16,7 +16,7 @@ from interop.rabbitmq.queuescripts import Acknowledge, Idle, Operation, Publish,
 
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.queue_store import Delivery, QueueStore
-from mqstore.rabbitmq.message.message_term import json_properties
+from mqstore.rabbitmq.message.properties import json_properties
 
 
 def declared(scripts: Sequence[Script]) -> list[Declared]:

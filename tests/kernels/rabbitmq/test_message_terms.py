@@ -15,7 +15,8 @@ from support.golden import GoldenCase, case_id
 
 from mqstore.kernels.rabbitmq import message_terms
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, properties_from_bin, read_message, write_message
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message, write_message
+from mqstore.rabbitmq.message.properties import PropertiesError, properties_from_bin
 from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 # one message: vhost, exchange, keys, properties, frames, id, persistent, end

@@ -13,7 +13,7 @@ import pytest
 
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.query.index_search import END_OF_TIME, MAX_RESULTS
 from mqstore.rocketmq.query.point_lookup import QueryResult

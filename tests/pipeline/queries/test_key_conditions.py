@@ -19,7 +19,7 @@ import mqstore
 from mqstore.pipeline.queries import duck
 from mqstore.pipeline.queries.duck import StoreTables, keys_wanted
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
-from mqstore.rocketmq.format.index_file import HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_geometry import HEADER_SIZE, SLOT_SIZE
 
 pytestmark = pytest.mark.versions
 

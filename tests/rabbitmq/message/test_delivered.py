@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mqstore.rabbitmq.erlang.etf import Atom, Term, encode
-from mqstore.rabbitmq.message.message_term import PropertiesError, as_basic_message, read_message, write_message
-from mqstore.rabbitmq.message.properties import properties_to_bin
+from mqstore.rabbitmq.message.message_term import as_basic_message, read_message, write_message
+from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
 
 STATED = [[b"b", "longstr", b"v"]]
 

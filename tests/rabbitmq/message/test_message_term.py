@@ -15,16 +15,10 @@ from support.golden import GoldenCase, case_id
 
 from mqstore.rabbitmq.erlang.etf import Atom, EtfError, Term, encode
 from mqstore.rabbitmq.message import message_term as content
-from mqstore.rabbitmq.message.message_term import (
-    MessageTerm,
-    NotAMessageError,
-    PropertiesError,
-    as_basic_message,
-    read_message,
-    write_message,
-)
+from mqstore.rabbitmq.message.message_term import MessageTerm, NotAMessageError, as_basic_message, read_message, write_message
 from mqstore.rabbitmq.message.properties import (
     OCTETS,
+    PropertiesError,
     json_properties,
     properties_from_bin,
     properties_from_record,

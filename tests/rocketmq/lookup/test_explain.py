@@ -11,7 +11,7 @@ from support.golden import expected as messages_of
 from support.stores import BEGIN, Store, message
 
 import mqstore
-from mqstore.rocketmq.format.index_file import HEADER_SIZE
+from mqstore.rocketmq.format.index_geometry import HEADER_SIZE
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.lookup.explain import KeyAnswer, Reason, has_key, query
 

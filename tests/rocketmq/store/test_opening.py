@@ -22,7 +22,7 @@ from support.stores import Store, message
 import mqstore
 from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, TargetError, UnsupportedError, UsageError
 from mqstore.findings import Damage, Kind, Report
-from mqstore.rocketmq.format.index_file import HEADER_SIZE
+from mqstore.rocketmq.format.index_geometry import HEADER_SIZE
 from mqstore.rocketmq.lookup.explain import query
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.store.store import RocketMQStore

@@ -13,7 +13,7 @@ from support.stores import BEGIN, Store, message
 
 import mqstore
 from mqstore.findings import Damage, Kind, Report
-from mqstore.rocketmq.format.index_file import HEADER_SIZE
+from mqstore.rocketmq.format.index_geometry import HEADER_SIZE
 from mqstore.rocketmq.format.record import Record, encode, with_property_crc
 from mqstore.rocketmq.verify import log_proof
 from mqstore.rocketmq.verify.verification import verify

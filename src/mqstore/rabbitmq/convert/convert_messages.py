@@ -30,7 +30,8 @@ from mqstore.kernels.rabbitmq import terms
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import IN_SEGMENT, IN_STORE
 from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD, record
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, as_basic_message, read_message, write_message
+from mqstore.rabbitmq.message.message_term import MessageTerm, as_basic_message, read_message, write_message
+from mqstore.rabbitmq.message.properties import PropertiesError
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.vhost import Vhost

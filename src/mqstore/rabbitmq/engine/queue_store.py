@@ -51,7 +51,8 @@ from mqstore.rabbitmq.format.names import (
     vhost_directory,
 )
 from mqstore.rabbitmq.format.recovery_terms import CLEAN_FILES, QueueTerms, read_terms, write_clean_dot, write_terms
-from mqstore.rabbitmq.message.message_term import PERSISTENT, MessageTemplate, MessageTerm, properties_to_bin, read_message
+from mqstore.rabbitmq.message.message_term import PERSISTENT, MessageTemplate, MessageTerm, read_message
+from mqstore.rabbitmq.message.properties import properties_to_bin
 
 _MAX_TEMPLATES = 4096
 _IDS = 4096

@@ -55,21 +55,6 @@ from mqstore.rabbitmq.message.properties import (
 )
 from mqstore.table.columns import RABBITMQ_PROPERTIES
 
-__all__ = [
-    "FRAME",
-    "PERSISTENT",
-    "MessageTemplate",
-    "MessageTerm",
-    "NotAMessageError",
-    "PropertiesError",
-    "as_basic_message",
-    "json_properties",
-    "properties_from_bin",
-    "properties_to_bin",
-    "read_message",
-    "write_message",
-]
-
 Form = Literal["basic_message", "mc_amqpl", "mc_amqp", "mc_mqtt"]
 
 CLASS_BASIC = 60

@@ -24,7 +24,8 @@ from mqstore.files import Bytes
 from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rabbitmq import message_store, message_terms
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.message.message_term import MessageTerm, PropertiesError, json_properties, properties_from_bin, read_message
+from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_bin
 from mqstore.table.columns import RABBITMQ_PROPERTIES, rabbitmq_schema
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 from mqstore.threads import TaskThreads
 
 BLOCK = 1 << 18  # keys chained before they are written

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.kernels.rocketmq import index_chains
-from mqstore.rocketmq.format.index_file import ENTRY, IndexEntry, IndexFile
+from mqstore.rocketmq.format.index_file import IndexEntry, IndexFile
+from mqstore.rocketmq.format.index_geometry import ENTRY
 
 Longs = NDArray[np.int64]
 Rows = NDArray[np.void]

@@ -33,7 +33,6 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.index_geometry import (
     ENTRY,
     ENTRY_SIZE,
-    HEADER,
     HEADER_SIZE,
     SLOT_SIZE,
     Geometry,
@@ -42,21 +41,6 @@ from mqstore.rocketmq.format.index_geometry import (
     infer,
     read_header,
 )
-
-__all__ = [
-    "ENTRY",
-    "ENTRY_SIZE",
-    "HEADER",
-    "HEADER_SIZE",
-    "SLOT_SIZE",
-    "Header",
-    "IndexDirectory",
-    "IndexEntry",
-    "IndexFile",
-    "SearchStep",
-    "UnreadIndex",
-    "load",
-]
 
 _SLOT = struct.Struct(">i")
 _ENTRY = struct.Struct(">iqii")

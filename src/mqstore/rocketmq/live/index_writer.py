@@ -25,7 +25,8 @@ from mqstore.kernels.rocketmq import index_chains
 from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.index_builder import index_name
 from mqstore.rocketmq.dispatch.index_image import IndexImage, IndexService
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE, IndexEntry, IndexFile
+from mqstore.rocketmq.format.index_file import IndexEntry, IndexFile
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 
 Rows = NDArray[np.void]
 

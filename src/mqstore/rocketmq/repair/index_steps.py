@@ -22,8 +22,8 @@ from mqstore.findings import Damage, Kind, Subject
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
-from mqstore.rocketmq.format.index_file import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, IndexFile
-from mqstore.rocketmq.format.index_geometry import file_size
+from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, file_size
 from mqstore.rocketmq.rebuild_steps import settings_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import check_split, plan

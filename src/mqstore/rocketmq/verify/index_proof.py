@@ -21,7 +21,8 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_request, tags_hash
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
-from mqstore.rocketmq.format.index_file import ENTRY, IndexFile
+from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.index_geometry import ENTRY
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.format.rocksdb_store import RocksIndex, index_keys, parse_entry
 from mqstore.rocketmq.store.databases import INDEX_PLACE

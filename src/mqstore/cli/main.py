@@ -143,7 +143,7 @@ app = typer.Typer(
     cls=_Commands,
     name="mqstore",
     help="Read, verify, rebuild and write the on-disk stores of message brokers, without a broker.\n\n"
-    "STORE is the directory that contains commitlog/ or msg_stores/, or its archive. "
+    "STORE is the data directory of a broker or node (with commitlog/, msg_stores/, quorum/ or stream/), or its archive. "
     "Only put, load, repair, groups --reset and serve change it.",
     epilog="Start with: mqstore diagnose STORE, mqstore inspect STORE, or mqstore demo",
     no_args_is_help=True,

@@ -119,8 +119,9 @@ COLUMNS_HELP = "Only these columns of the tables, in this order, by their titles
 WIDE_HELP = "Print tables in full, also beyond the width of the terminal."
 FORMULAS_HELP = "csv: put ' before a text that a spreadsheet would take for a formula (=, +, -, @ at its beginning)."
 STORE_HELP = (
-    "The store: the directory that contains commitlog/ or msg_stores/, its URL (s3://…), or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip "
-    "archive of it; - reads an archive from standard input."
+    "The store: the data directory of a broker or node, with commitlog/, msg_stores/, quorum/, stream/ or what is left beside them, or "
+    "the directory above it; its URL (s3://…); or a .tar, .tar.gz, .tar.xz, .tar.zst or .zip archive of it; - reads an archive from "
+    "standard input."
 )
 FS_HELP = "How to reach a URL: endpoint_url=…, key=…, secret=…; may be repeated."
 

@@ -101,7 +101,7 @@ class EntryTable:
         return replace(self, **columns, crashes=(), findings=(), astray=())
 
     def message(self, row: int, directory: ReadOnlyDirectory) -> MessageTerm | None:
-        """Return the stored message of an entry; None without one, or if its bytes are no message. directory: that of the sources."""
+        """Return the stored message of an entry; None without one, or if its bytes do not decode as one. directory: that of the sources."""
         source, at = int(self.source[row]), int(self.at[row])
         name, data = self.sources[source] if source >= 0 else ("", None)
         data = mapped_bytes(directory, name) if data is None and name else data

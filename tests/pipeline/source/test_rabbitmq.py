@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from support import quorum, streams
 from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, opened, unpack
 
 import mqstore
-from mqstore.errors import UsageError
+from mqstore.errors import MqstoreError, UsageError
 from mqstore.jobs.export import export_queues as export
 from mqstore.pipeline.queries.narrowing import relations_of, sql
 from mqstore.pipeline.source.pushdown import filters_as_text
@@ -240,8 +241,10 @@ def test_an_invalid_option_is_refused(options: dict[str, str], words: str) -> No
 
 def test_a_store_of_the_other_family_and_an_archive_are_refused_with_what_to_do(spark: SparkSession) -> None:
     for path, words in ((opened(CASES[0]), 'format("rocketmq")'), (MERGED.archive, "unpack it first")):
+        with pytest.raises(MqstoreError, match=re.escape(words)):
+            read(spark, path, format="rabbitmq")
         with pytest.raises(PySparkException) as caught:
-            read(spark, path, format="rabbitmq").count()
+            spark.read.format("rabbitmq").load(str(path)).count()
         assert words in str(told(caught.value))
 
 

@@ -16,7 +16,7 @@ from support.spark_api import needs_filters
 from support.stores import BEGIN, Store, message
 
 import mqstore
-from mqstore.errors import PipelineError, UsageError
+from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.queries.narrowing import narrowed
 from mqstore.pipeline.source.options import ReadOptions, message_fields
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
@@ -753,6 +753,32 @@ def test_a_bad_option_is_reported_in_one_sentence(options: dict[str, str], sente
     with pytest.raises(PySparkException) as caught:
         spark.read.format("rocketmq").options(**{"path": str(mail), **options}).load().count()
     assert sentence in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("format_", "columns", "options", "sentence"),
+    [
+        ("rocketmq", ["colour"], {}, "there is no column 'colour'"),
+        ("rocketmq", None, {"topics": "orders"}, "has no option 'topics'; did you mean topic?"),
+        ("rocketmq", None, {"startingQueueOffset": "last"}, "option startingQueueOffset is 'last'"),
+        ("rocketmq", None, {"mode": "LOUD"}, "option mode is 'LOUD'"),
+        ("rocketmq-queue", ["colour"], {}, "there is no column 'colour'"),
+        ("rabbitmq", None, {}, 'is a RocketMQ store; read it with format("rocketmq")'),
+        ("rabbitmq", None, {"view": "all"}, "a RabbitMQ store has no view 'all'"),
+    ],
+)
+def test_read_refuses_before_spark_is_asked(
+    format_: str, columns: list[str] | None, options: dict[str, str], sentence: str, mail: Path, spark: SparkSession
+) -> None:
+    with pytest.raises(MqstoreError, match=re.escape(sentence)):
+        read(spark, mail, columns, format=format_, **options)
+
+
+@pytest.mark.parametrize("format_", ["rocketmq", "rocketmq-queue", "rabbitmq"])
+def test_read_of_a_path_without_a_store_is_refused_before_spark_is_asked(format_: str, tmp_path: Path, spark: SparkSession) -> None:
+    for path in (tmp_path / "nowhere", [tmp_path / "nowhere", tmp_path / "neither"]):
+        with pytest.raises(MqstoreError, match=r"nowhere does not exist"):
+            read(spark, path, format=format_)
 
 
 def test_a_schema_of_another_type_is_refused(mail: Path, spark: SparkSession) -> None:

@@ -23,6 +23,7 @@ from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.source.rocketmq import read, register
 from mqstore.pipeline.source.stream import LogRange, RocketMQStreamReader, read_range
 from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.source_api import ReadAllAvailable
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format.message import Message
@@ -362,7 +363,6 @@ def test_available_now_ends_at_what_was_there_when_it_began(tmp_path: Path) -> N
 
 
 def test_a_batch_waits_for_the_least_number_of_messages_but_not_longer_than_the_delay(tmp_path: Path) -> None:
-    from mqstore.pipeline.spark.source_api import ReadAllAvailable
 
     writer = Writer(tmp_path / "store")
     writer.put(3)
@@ -595,6 +595,51 @@ def test_damage_stops_a_stream_only_in_mode_failfast(spark: SparkSession, tmp_pa
 def test_a_bad_option_is_one_sentence(options: dict[str, str], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=sentence.replace("(", r"\(")):
         RocketMQStreamReader({"path": str(tmp_path), **options}, ORDER)
+
+
+def rows_of(path: Path, **options: str) -> list[dict[str, Any]]:
+    """Return all that a stream gives, without Spark."""
+    reader = RocketMQStreamReader({"path": str(path), "startingOffsets": "earliest", **options}, (*ORDER, "store_timestamp"))
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_a_stream_begins_at_offsets_by_queue_as_kafka_gives_them(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for number in range(60):
+        store.put(message(("orders", "bills")[number % 2], queue_id=number // 2 % 2), at=number)
+    path = store.write()
+    whole = rows_of(path)
+    assert len(whole) == 60
+
+    def left(bounds: dict[tuple[str, int], int], column: str) -> list[dict[str, Any]]:
+        return [row for row in whole if value(row, column) >= bounds.get((row["topic"], row["queue_id"]), 0)]
+
+    def value(row: dict[str, Any], column: str) -> int:
+        return int(row[column].timestamp() * 1000) if column == "store_timestamp" else int(row[column])
+
+    assert rows_of(path, startingOffsets='{"orders": {"0": 7, "1": -2}, "bills": {"1": 14}}') == left(
+        {("orders", 0): 7, ("bills", 1): 14}, "queue_offset"
+    )
+    since = BEGIN + 31
+    assert rows_of(path, startingOffsetsByTimestamp=f'{{"bills": {{"0": {since}}}}}') == left({("bills", 0): since}, "store_timestamp")
+    assert rows_of(path, topic="orders", startingOffsets='{"orders": {"0": 900, "1": 14}}') == [
+        row for row in whole if (row["topic"], row["queue_id"]) == ("orders", 1) and row["queue_offset"] >= 14
+    ]
+    with pytest.raises(UsageError, match=r"give numbers of 0 or more \(-2 for earliest\) by topic and queue"):
+        rows_of(path, startingOffsets='{"orders": {"0": -1}}')
+
+
+def test_a_stream_from_an_offset_that_a_queue_no_longer_has_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path, start=3 * 65536)
+    store.next_queue_offset["orders", 0] = 5
+    for _ in range(9):
+        store.put(message("orders"))
+    path, begin = store.write(), '{"orders": {"0": 2}}'
+    with pytest.raises(PipelineError, match=r"offsets 2 to 4 of queue 0 of orders were requested.*failOnDataLoss=false reads the rest"):
+        rows_of(path, startingOffsets=begin)
+    assert rows_of(path, startingOffsets=begin, failOnDataLoss="false") == rows_of(path)
 
 
 def test_a_place_without_a_store_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mqstore.errors import CannotOpenError, PipelineError
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader
+from mqstore.pipeline.spark import runner
 from mqstore.rocketmq.scan.planned_files import files_seen, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS
 from mqstore.rocketmq.verify.tasks import check_part, parts
@@ -47,6 +48,16 @@ def test_a_task_is_as_small_for_any_number_of_log_files(files: int, tmp_path: Pa
         sizes = pickled(reader_of(path, **options).partitions())
         assert 0 < len(sizes) <= MAX_TASKS, name
         assert max(sizes) <= MOST, name
+    reader = reader_of(path)
+    planned = reader.partitions()
+    (path / "commitlog" / f"{files // 2 * FILE_SIZE:020d}").rename(tmp_path / "gone")
+    for part in planned:
+        task = part.task  # type: ignore[attr-defined]
+        if task.split.start <= files // 2 * FILE_SIZE < task.split.stop:
+            with pytest.raises(PipelineError, match=rf"{files // 2 * FILE_SIZE:020d} was removed after the read was planned"):
+                list(reader.read(part))
+    assert sum(batch.num_rows for batch in reader.read(planned[0])) >= 1
+    (tmp_path / "gone").rename(path / "commitlog" / f"{files // 2 * FILE_SIZE:020d}")
     store = mqstore.open(path)
     tasks = parts(store)
     assert len(tasks) <= MAX_TASKS
@@ -134,6 +145,14 @@ def test_a_range_is_what_planning_saw_of_it(mail: Path) -> None:
     alone = files_seen(log, 5000, 8192)
     with pytest.raises(CannotOpenError, match=rf"{second}: the file changed since the store was listed; run the job again"):
         require_seen(mqstore.open(mail).log, alone)
+
+
+def test_a_worker_with_another_version_of_the_package_reads_nothing(mail: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = reader_of(mail)
+    sent, planned = pickle.dumps(reader), reader.partitions()
+    monkeypatch.setattr(runner, "__version__", "0.0.7")
+    with pytest.raises(PipelineError, match=r"this worker of Spark has mqstore 0\.0\.7, and its task was planned by \S+: install the same"):
+        list(pickle.loads(sent).read(planned[0]))
 
 
 @pytest.mark.parametrize("where", [{}, {"topic": "orders", "queueId": "0", "startingQueueOffset": "1", "endingQueueOffset": "60"}])

@@ -50,8 +50,9 @@ _MESSAGES = (
     "view",
 )
 _BY_QUEUE = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+_DELAYED = ("minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH = (*_MESSAGES, "endingOffsets", "endingTimestamp", *_BY_QUEUE, "useDerivedFiles")
-STREAM = (*_MESSAGES, "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAM = (*_MESSAGES, _BY_QUEUE[0], "maxRowsPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", *_DELAYED)
 RABBITMQ = (
     "view",
     "columns",

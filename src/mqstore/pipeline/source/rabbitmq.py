@@ -32,7 +32,7 @@ a stream of Spark, too (`mqstore.pipeline.source.rabbitmq_stream`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from mqstore.pipeline.source.pushdown import apply_queue_filters, names_of, valu
 from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions, all_columns, fields, open_rabbitmq, spelt
 from mqstore.pipeline.source.stores import (
     STORE,
+    ReceivesFilters,
     StoreReader,
     TableFormat,
     check_types,
@@ -174,13 +175,8 @@ class RabbitMQReader(StoreReader):
         return with_store(batches, self.columns, partition.path, self.names)
 
 
-class PushingRabbitMQReader(RabbitMQReader):
+class PushingRabbitMQReader(ReceivesFilters, RabbitMQReader):
     """A reader that receives the filters of the query it belongs to."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Use what a selection can express; return all filters, so that Spark checks them again."""
-        self.confine(filters)
-        return filters
 
 
 class PushingRabbitMQDataSource(RabbitMQDataSource):

@@ -48,9 +48,10 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from mqstore.errors import CannotOpenError, FileLostError, MqstoreError, PipelineError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, FileLostError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
 from mqstore.pipeline.source.options import ReadOptions, message_columns, message_fields, table_columns
@@ -58,6 +59,7 @@ from mqstore.pipeline.source.planning import PartGroup, SkippedStore, parts_in, 
 from mqstore.pipeline.source.pushdown import apply_filters, columns_in, filters_of, keeps_filters_apart, values_of
 from mqstore.pipeline.source.stores import (
     STORE,
+    ReceivesFilters,
     StoreReader,
     TableFormat,
     check_types,
@@ -65,6 +67,7 @@ from mqstore.pipeline.source.stores import (
     fails_fast,
     open_for_tasks,
     parse_fs_options,
+    require_offsets,
     store_paths,
     with_store,
 )
@@ -94,6 +97,8 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.pruning import PrunedScan
     from mqstore.rocketmq.store.store import RocketMQStore
 
+P = ParamSpec("P")
+
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
@@ -101,25 +106,19 @@ POINTS = 65536  # records that one task reads individually
 RECORD = 1024  # what reading one of them costs, as bytes of a scan
 
 
-def session(
-    master: str = "local[*]",
-    *,
-    app_name: str = "mqstore",
-    config: Mapping[str, str] | None = None,
-    throughput: bool = False,
-    quiet: bool = True,
-    ship: bool | None = None,
-) -> SparkSession:
-    """Return the active Spark session, or a new one on `master`, with the formats registered. Stop it with `stop`, or use `with`.
+def _registering(start: Callable[P, SparkSession]) -> Callable[P, SparkSession]:
+    """Return the function, in whose sessions the formats are registered as well."""
 
-    master: as Spark takes it; sc://host:port is a Spark Connect server, whose settings and Python are its own.
-    config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
-    quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
-    by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
-    """
-    spark = start_session(master, app_name=app_name, config=config, throughput=throughput, quiet=quiet, ship=ship)
-    register(spark)
-    return spark
+    @wraps(start)
+    def started(*arguments: P.args, **named: P.kwargs) -> SparkSession:
+        spark = start(*arguments, **named)
+        register(spark)
+        return spark
+
+    return started
+
+
+session = _registering(start_session)
 
 
 def register(spark: SparkSession) -> None:
@@ -164,14 +163,12 @@ def read(
         if isinstance(each, Url):
             chosen.update((f"fs.{name}", value) for name, value in each.options)
     if columns is not None:
-        if format == FORMAT:
-            message_columns(columns)
         chosen["columns"] = ",".join(columns)
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     load_path = paths[0] if len(paths) == 1 else paths
     source = _format_named(format)
     if source is not None and not is_connect(spark):
-        _report_skipped(source, paths, chosen)
+        _check_read(source, paths, chosen)
     frame = spark.read.format(format).options(**chosen).load(load_path)
     if where is None:
         return frame
@@ -184,21 +181,22 @@ def read(
     return spark.read.format(format).schema(schema).options(**chosen).load(load_path).where(where).select(*frame.columns)
 
 
-def _report_skipped(source: type[TableFormat], paths: Sequence[str], chosen: dict[str, str]) -> None:
-    """Warn of stores that the read will skip, and note in its options that this was done.
+def _check_read(source: type[TableFormat], paths: Sequence[str], chosen: dict[str, str]) -> None:
+    """Refuse what planning would refuse: an option, a column, or a path without a store. Raises MqstoreError.
 
-    Spark plans in another process, whose output is not shown in every session.
+    Spark plans in another process, and puts the sentence into a hundred lines. The output of that process is not shown in every
+    session, so warn of stores that the read will skip, and note in its options that this was done.
     """
     options = CaseInsensitiveDict({**chosen, **({"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)})})
-    try:
-        stores = store_paths(options)
-        if "reported" in options or len(stores) == 1 or any(map(is_url, stores)) or fails_fast(options):
-            return
-        skipped = plan_stores(stores, lambda path: _no_parts(source.check_store, path, options)).skipped
-    except MqstoreError:
-        return  # planning reports it
-    report_skipped(skipped, len(stores), stacklevel=4)
-    chosen["reported"] = str(len(skipped))
+    requested = source(options)
+    requested.reader_of([field.name for field in requested.returned_fields()])
+    stores = store_paths(options)
+    if "reported" in options or any(map(is_url, stores)):
+        return
+    skipped = plan_stores(stores, lambda path: _no_parts(source.check_store, path, options), fail_fast=fails_fast(options)).skipped
+    if len(stores) > 1:
+        report_skipped(skipped, len(stores), stacklevel=4)
+        chosen["reported"] = str(len(skipped))
 
 
 def _no_parts(check: Callable[..., None], path: str, options: Mapping[str, str]) -> Iterator[tuple[LogPart, int]]:
@@ -363,14 +361,8 @@ class RocketMQReader(StoreReader):
                 f"{store.path}: physical offsets {asked} to {store.log.start - 1} were requested, but are no longer in the log; "
                 "failOnDataLoss=false reads the rest"
             )
-        wanted = {(each.topic, each.queue_id): each.from_offset for each in self.options.selection.by_queue if each.from_offset is not None}
-        for queue in store.consume_queues() if wanted and self.options.fail_on_data_loss else ():
-            first = wanted.get((queue.topic, queue.queue_id), queue.min_offset)
-            if first < queue.min_offset:
-                raise PipelineError(
-                    f"{store.path}: offsets {first} to {queue.min_offset - 1} of queue {queue.queue_id} of {queue.topic} were requested, "
-                    "but are no longer in the log; failOnDataLoss=false reads the rest"
-                )
+        if self.options.fail_on_data_loss:
+            require_offsets(store, self.options.selection.by_queue)
 
     def _check_files(self, part: LogPart) -> None:
         """Raise PipelineError for a missing log file, a gap that no scan would notice, and CannotOpenError for a missing store."""
@@ -418,13 +410,8 @@ class RocketMQReader(StoreReader):
         return with_store(batches, self.columns, partition.path, self.names)
 
 
-class PushingReader(RocketMQReader):
+class PushingReader(ReceivesFilters, RocketMQReader):
     """A reader that receives the filters of the query it belongs to."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Use what a selection can express; return all filters, so that Spark checks them again."""
-        self.confine(filters)
-        return filters
 
 
 class PushingDataSource(RocketMQDataSource):

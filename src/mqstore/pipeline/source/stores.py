@@ -19,20 +19,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import UsageError
+from mqstore.errors import PipelineError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
 from mqstore.pipeline.source.planning import PartGroup, Planned, combined, plan_stores, report_skipped
-from mqstore.pipeline.spark.runner import freeze_gc_once
-from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader, InputPartition
+from mqstore.pipeline.spark.runner import freeze_gc_once, require_version
+from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader, Filter, InputPartition
 from mqstore.places import open_rocketmq
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from mqstore.rocketmq.store.store import RocketMQStore
+    from mqstore.table.columns import QueueBounds
 
 STORE = "store"
 MODES = ("PERMISSIVE", "FAILFAST")
@@ -92,6 +94,7 @@ class StoreReader(DataSourceReader):
         self.names = names
         self.fail_fast = fail_fast
         self.reported = reported
+        self.planned_by = __version__
 
     def sized_parts(self, path: str) -> Iterator[tuple[InputPartition, int]]:
         """Open the store at a path, and yield its parts, each with the bytes that reading it takes."""
@@ -99,6 +102,10 @@ class StoreReader(DataSourceReader):
 
     def read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part in a task."""
+        raise NotImplementedError
+
+    def confine(self, filters: Sequence[Filter]) -> None:
+        """Plan less, as far as the filters allow: no row that they accept may be missing."""
         raise NotImplementedError
 
     def planned(self) -> Planned[InputPartition]:
@@ -112,10 +119,20 @@ class StoreReader(DataSourceReader):
         return tuple(name for name in self.columns if name != STORE) or (default,)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        require_version(self.planned_by)
         freeze_gc_once()
         if isinstance(partition, PartGroup):
             return combined(chain.from_iterable(map(self.read_part, partition.parts)))
         return self.read_part(partition)
+
+
+class ReceivesFilters(StoreReader):
+    """The part of a reader that receives the filters of the query it belongs to. Spark calls such a method wherever there is one."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Plan less; return all filters, so that Spark checks them again."""
+        self.confine(filters)
+        return filters
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -163,6 +180,18 @@ def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, s
     """
     refuse_packed(path)
     return open_rocketmq(path, config=config, fs_options=dict(fs_options))
+
+
+def require_offsets(store: RocketMQStore, bounds: Sequence[QueueBounds]) -> None:
+    """Raise PipelineError if a queue no longer has the offset at which it was to begin."""
+    begins = {(each.topic, each.queue_id): each.from_offset for each in bounds if each.from_offset is not None}
+    for queue in store.consume_queues() if begins else ():
+        first = begins.get((queue.topic, queue.queue_id), queue.min_offset)
+        if first < queue.min_offset:
+            raise PipelineError(
+                f"{store.path}: offsets {first} to {queue.min_offset - 1} of queue {queue.queue_id} of {queue.topic} were requested, "
+                "but are no longer in the log; failOnDataLoss=false reads the rest"
+            )
 
 
 def canonical(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,9 @@ Further options:
 
     option                   meaning
     startingOffsets          latest (the default, as with Kafka), earliest, a physical offset, or {"/data/a": 4096, "/data/b": "latest"}
+    startingOffsets          also as Kafka's: queue offsets by topic and queue, {"orders": {"0": 23, "1": -2}}; a queue that is not named
+                             is read whole. -1, the end of a queue, cannot be given: the position of a stream is one of the log
+    startingOffsetsByTimestamp    store times in milliseconds by topic and queue
     startingTimestamp        begin at the first message stored at or after that time in milliseconds
     failOnDataLoss           true: stop with the lost range when retention was faster; false: continue after it, and count it in the offset
     maxRowsPerTrigger        messages of the log in a batch, before filters; also maxOffsetsPerTrigger
@@ -38,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import FileLostError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.options import STREAM, ReadOptions, checked, count_option
-from mqstore.pipeline.source.stores import STORE, open_for_tasks, with_store
+from mqstore.pipeline.source.stores import STORE, open_for_tasks, require_offsets, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import (
     DataSource,
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_START_OPTIONS = ("startingoffsets", "startingtimestamp")  # the start of a stream is not a condition on its messages
+_START_OPTIONS = ("startingoffsets", "startingtimestamp")  # not conditions on messages, except for offsets by queue
 RANGES = "rocketmq-ranges"
 RANGES_SCHEMA = "start bigint, stop bigint, files array<bigint>, token string, tolerate_loss boolean"
 
@@ -86,13 +89,18 @@ class StreamSettings:
     def of(cls, options: Mapping[str, str]) -> StreamSettings:
         """Parse the options. Raises UsageError."""
         options = checked(options, STREAM, "a stream")
+        start = options.get("startingOffsets", "latest")
+        by_queue = "startingOffsetsByTimestamp" in options or _names_queues(start)
+        conditions = {name: text for name, text in options.items() if name.lower() not in _START_OPTIONS}
+        if _names_queues(start):
+            conditions["startingOffsets"] = start
         rows, least = count_option(options, "maxRowsPerTrigger", 1), count_option(options, "minOffsetsPerTrigger", 1) or 0
         if rows is not None and least > rows:
             raise UsageError(f"option minOffsetsPerTrigger is {least}, more than maxRowsPerTrigger, {rows}")
         return cls(
-            starting=_starting(options.get("startingOffsets", "latest")),
+            starting={"": "earliest"} if by_queue else _starting(start),
             timestamp=count_option(options, "startingTimestamp", 0),
-            read=ReadOptions.of({name: text for name, text in options.items() if name.lower() not in _START_OPTIONS}, STREAM, "a stream"),
+            read=ReadOptions.of(conditions, STREAM, "a stream"),
             rows=rows,
             size=count_option(options, "maxBytesPerTrigger", 1),
             pieces=count_option(options, "minPartitions", 1) or 0,
@@ -107,6 +115,15 @@ def _seconds(text: str) -> float:
     if found is None:
         raise UsageError(f"option maxTriggerDelay is {text!r}: give a time such as 30s, 15m or 2h")
     return int(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2] or "ms"]
+
+
+def _names_queues(text: str) -> bool:
+    """Return whether offsets are given by topic and queue, and not by store path."""
+    try:
+        given = json.loads(text) if text.lstrip().startswith("{") else None
+    except ValueError:
+        return False
+    return isinstance(given, dict) and any(isinstance(value, dict) for value in given.values())
 
 
 def _starting(text: str) -> dict[str, str | int]:
@@ -226,6 +243,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _start_position(self, path: str) -> LogPosition:
         settings, tail = self._settings, self._tail(path)
+        if self._read.selection.by_queue and self._read.fail_on_data_loss:
+            require_offsets(open_for_tasks(path, self._read.config), self._read.selection.by_queue)
         if settings.timestamp is not None:
             return tail.since(settings.timestamp)
         where = settings.starting.get(path, settings.starting.get("", "earliest"))

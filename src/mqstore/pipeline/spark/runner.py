@@ -19,9 +19,11 @@ from functools import cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.connect import is_connect, run_on_connect
 from mqstore.pipeline.spark.session import failures
 from mqstore.threads import in_threads
+from mqstore.version import __version__
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -40,7 +42,17 @@ def freeze_gc_once() -> None:
     gc.freeze()
 
 
-def _in_worker(function: Callable[[T], R], task: T) -> R:
+def require_version(planned_by: str) -> None:
+    """Raise PipelineError in a worker that imports another version of this package than the process that planned its task."""
+    if planned_by != __version__:
+        raise PipelineError(
+            f"this worker of Spark has mqstore {__version__}, and its task was planned by {planned_by}: install the same version on every "
+            "host, or none, so that it is shipped"
+        )
+
+
+def _in_worker(function: Callable[[T], R], planned_by: str, task: T) -> R:
+    require_version(planned_by)
     freeze_gc_once()
     return function(task)
 
@@ -75,7 +87,7 @@ class SparkRunner:
 
         progress = None if done is None else lambda finished, total: done(finished)
         description = f"mqstore: {len(tasks)} times: {purpose_of(function)}"
-        yield from run_tasks(self.spark, tasks, partial(_in_worker, function), progress=progress, description=description)
+        yield from run_tasks(self.spark, tasks, partial(_in_worker, function, __version__), progress=progress, description=description)
 
     def require_started(self) -> None:
         return

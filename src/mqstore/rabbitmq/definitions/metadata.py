@@ -247,8 +247,8 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
 def _missing(directory: ReadOnlyDirectory, files: Mapping[str, bytes]) -> dict[str, Damage]:
     """Return the tables that a node of Mnesia finds empty because a file is missing, each with it.
 
-    As 3.10.8 and 4.0.5 do: they make the file anew, and delete the table's .DCL, into which LATEST.LOG was read. Without schema.DAT all
-    tables are made anew.
+    As 3.10.8 and 4.0.5 do: they create the file, and delete the table's .DCL, into which LATEST.LOG was read. Without schema.DAT all
+    tables are created empty.
     """
     if not any(f"{table}.DCD" in files for table in TABLES):
         return {}

@@ -76,7 +76,7 @@ LEFT = {
     CONFIRMED: "dead-lettered",
 }
 
-NOT_KNOWN = "not known"  # the state of a message whose fate the parts that are left do not tell
+NOT_KNOWN = "not known"  # the state of a message that the parts left do not decide: in the queue or gone
 
 Row = tuple[MessageTerm, dict[str, Any] | None]
 

@@ -1,0 +1,143 @@
+"""Would the tests notice? `scripts/mutate --seeds 0-99 --below rocketmq/format --tests tests/rocketmq/format`.
+
+Each seed is one small change of one file of `src/mqstore`, made in a copy. The tests that call the changed function are run, the
+fastest first, until one fails. `tests` are run once before that, unchanged, to note what each calls. The results are kept by revision,
+and a seed that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from mutation.mutants import KINDS, Edit, drawn
+
+ROOT = Path(__file__).resolve().parents[2]
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="mutate", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0-19", help="the first and the last seed")
+    parser.add_argument("--below", default="", help="a directory of src/mqstore, if not all are drawn from")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="what is run")
+    parser.add_argument("--state", type=Path, default=ROOT / "build" / "mutation", help="where the results are kept")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no further mutant after this time")
+    parser.add_argument("--control", action="store_true", help="change nothing: every mutant has to survive")
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    revision = subprocess.check_output(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, text=True).strip()
+    name = "-".join([revision, *(options.below.split("/")), *(each.replace("/", ".") for each in options.tests)])
+    state: Path = options.state / name
+    state.mkdir(parents=True, exist_ok=True)
+    copy = state / "src"
+    if not copy.exists():
+        shutil.copytree(ROOT / "src", copy)
+    results_file = state / ("control.jsonl" if options.control else "results.jsonl")
+    results = {}
+    if results_file.exists():
+        results = {each["seed"]: each for each in map(json.loads, results_file.read_text(encoding="utf-8").splitlines())}
+    touched = _touched(state, options.tests)
+    ends = time.monotonic() + options.seconds
+    for seed, path, edit in drawn(ROOT / "src" / "mqstore", options.below, range(int(first), int(last or first) + 1)):
+        if seed in results:
+            continue
+        if time.monotonic() > ends:
+            break
+        source = path.read_bytes()
+        place = path.relative_to(ROOT / "src" / "mqstore").as_posix()
+        known = f"{place} | {edit.function} | {edit.shown(source)}"
+        tests, seconds = _tests_of(touched, place, edit)
+        outcome = "untouched" if not tests else "equivalent" if known in equivalents() and not options.control else ""
+        outcome = outcome or _run(copy, place, source if options.control else edit.applied(source), source, tests, seconds)
+        result = {"seed": seed, "kind": edit.kind, "line": edit.line, "mutant": known, "tests": len(tests), "outcome": outcome}
+        results[seed] = result
+        with results_file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(result) + "\n")
+        print(f"{seed} {outcome}: {edit.kind}, line {edit.line}: {known}", flush=True)
+    print(table(list(results.values()), revision))
+
+
+def equivalents() -> dict[str, str]:
+    """The mutants that no test can notice, each with its reason: two lines each in the file, the second indented."""
+    lines = [line for line in EQUIVALENT.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return {mutant: reason.strip() for mutant, reason in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def table(results: list[dict[str, str | int]], revision: str) -> str:
+    """Of each kind: how many were noticed, of those that can be; of those that no test calls none is."""
+    lines = ["| change | mutants | noticed | survived | untouched | equivalent | revision |", "|---|---|---|---|---|---|---|"]
+    for kind in [*KINDS, "all"]:
+        counts = Counter(str(each["outcome"]) for each in results if kind in (each["kind"], "all"))
+        noticed = counts["failed"] + counts["timeout"]
+        shares = noticed / ((counts.total() - counts["equivalent"]) or 1)
+        others = " | ".join(str(counts[each]) for each in ("survived", "untouched", "equivalent"))
+        lines.append(f"| {kind} | {counts.total()} | {noticed} ({shares:.1%}) | {others} | {revision} |")
+    return "\n".join(lines)
+
+
+def _touched(state: Path, tests: list[str]) -> dict[str, tuple[float, list[str]]]:
+    """What each test calls: of each test file once, so that a run that is broken off goes on with the next."""
+    found: dict[str, tuple[float, list[str]]] = {}
+    for file in sorted({path for each in tests for path in ([ROOT / each] if each.endswith(".py") else (ROOT / each).rglob("test_*.py"))}):
+        out = state / (file.relative_to(ROOT).as_posix().replace("/", ".") + ".json")
+        if not out.exists():
+            command = [*PYTEST[:4], *PYTEST[5:], "-p", "mutation.touched", str(file)]
+            environment = os.environ | {"MQSTORE_TOUCHED": str(out), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+            subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        found |= json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+    return found
+
+
+def _tests_of(touched: dict[str, tuple[float, list[str]]], place: str, edit: Edit) -> tuple[list[str], float]:
+    """The tests that call the function, the fastest first, then the others of their files: what a fixture did once is done for all."""
+    name = f"{place}:{edit.function.split('.<locals>')[0]}"
+
+    def calls(names: list[str]) -> bool:
+        return name in names if edit.function else any(each.startswith(f"{place}:") for each in names)
+
+    first = {test for test, (_, names) in touched.items() if calls(names)}
+    files = {test.split("::")[0] for test in first}
+    tests = [test for test in touched if test.split("::")[0] in files]
+    tests.sort(key=lambda test: (test not in first, touched[test][0]))
+    return tests, sum(touched[test][0] for test in tests)
+
+
+def _run(copy: Path, place: str, changed: bytes, source: bytes, tests: list[str], seconds: float) -> str:
+    target = copy / "mqstore" / place
+    arguments = copy.parent / "tests"
+    arguments.write_text("\n".join(tests), encoding="utf-8")
+    environment = os.environ | {"PYTHONPATH": f"{copy}:{ROOT / 'tests'}"}
+    _write(target, changed)
+    log = (copy.parent / "log").open("wb")
+    process = subprocess.Popen([*PYTEST, f"@{arguments}"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        return "failed" if process.wait(60 + 5 * seconds) else "survived"
+    except subprocess.TimeoutExpired:
+        return "timeout"
+    finally:
+        log.close()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        _write(target, source)
+
+
+def _write(target: Path, source: bytes) -> None:
+    """Its compiled file goes by size and second, which may be those of the source before it."""
+    target.write_bytes(source)
+    for old in (target.parent / "__pycache__").glob(f"{target.stem}.*.pyc"):
+        old.unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The changes that `scripts/mutate` makes."""
+
+from __future__ import annotations
+
+import ast
+
+from mutation.__main__ import ROOT, equivalents, table
+from mutation.mutants import drawn, edits
+
+SOURCE = b'''\
+def first(a, b):
+    """Of \xc3\xa4 text."""
+    if a < 3:
+        b = other(a, b)
+    return b
+'''
+
+
+def test_each_kind_of_change_is_made_in_its_place() -> None:
+    made = {(edit.kind, edit.shown(SOURCE)) for edit in edits(SOURCE)}
+    assert made == {
+        ("return", "if a < 3: -> return"),
+        ("comparison", "a < 3 -> (a) <= (3)"),
+        ("constant", "3 -> (4)"),
+        ("constant", "3 -> (2)"),
+        ("condition", "a < 3 -> (not (a < 3))"),
+        ("condition", "a < 3 -> True"),
+        ("condition", "a < 3 -> False"),
+        ("arguments", "a, b -> b, a"),
+    }
+    assert {edit.function for edit in edits(SOURCE)} == {"first"}
+    for edit in edits(SOURCE):
+        changed = ast.dump(ast.parse(edit.applied(SOURCE)))
+        assert changed != ast.dump(ast.parse(SOURCE))
+
+
+def test_mutants_of_the_product_compile_and_a_seed_draws_the_same() -> None:
+    mutants = list(drawn(ROOT / "src" / "mqstore", "rocketmq/recovery", range(20)))
+    for _, path, edit in mutants:
+        compile(edit.applied(path.read_bytes()), path, "exec")
+    assert mutants[3:5] == list(drawn(ROOT / "src" / "mqstore", "rocketmq/recovery", range(3, 5)))
+
+
+def test_a_timeout_is_noticed_and_an_equivalent_mutant_does_not_count() -> None:
+    outcomes = ["failed", "timeout", "survived", "untouched", "equivalent"]
+    rows = table([{"kind": "return", "outcome": each} for each in outcomes], "abc").splitlines()
+    assert rows[-1] == "| all | 5 | 2 (50.0%) | 1 | 1 | 1 | abc |"
+
+
+def test_each_equivalent_mutant_has_its_reason() -> None:
+    assert all(" | " in mutant and reason for mutant, reason in equivalents().items())

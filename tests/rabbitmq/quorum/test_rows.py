@@ -141,6 +141,15 @@ def test_of_a_damaged_log_every_message_is_listed_that_can_be_read(tmp_path: Pat
     assert {(row["recovered"], row["verdict"]) for row in unknown} == {(None, "unindexed")}
 
 
+def test_a_directory_of_a_member_may_have_any_bytes_as_its_name(tmp_path: Path) -> None:
+    system = tmp_path / "quorum" / "rabbit@localhost"
+    name = b"\xe9t\xe9".decode("utf-8", "surrogateescape")
+    shutil.copytree(quorum.node("4.3.6/f-quorum-snapshots-clean") / "quorum/rabbit@localhost/2F_SNA12IOU4W5JLFZ", system / name)
+    found = _listed(tmp_path, f"quorum/rabbit@localhost/{name}", QueueSelection(everything=True))
+    assert found
+    assert {row["store_file"].split("/")[2] for row in found.values() if row["store_file"]} == {"\\udce9t\\udce9"}
+
+
 def _listed(root: Path, place: str, selection: QueueSelection) -> dict[str, dict[str, Any]]:
     """Return the messages of one member by the hash of their content, without the write-ahead logs."""
     system, uid = place.rsplit("/", 1)

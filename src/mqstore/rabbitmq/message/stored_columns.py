@@ -333,6 +333,11 @@ def _properties_of(slow: _SlowMessage | None) -> dict[str, Any] | None:
     return None if slow is None else slow.properties
 
 
+def encodable(text: str | None) -> str | None:
+    """Return text that UTF-8 can encode: bytes of a file's name that are not UTF-8 are escaped, as in other output."""
+    return text if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _as_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 

@@ -33,7 +33,7 @@ from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message.message_term import MessageTerm, delivered_properties, message_from
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
-from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
 from mqstore.rabbitmq.quorum.facts import delivered_indexes
 from mqstore.rabbitmq.quorum.machine import CONFIRMED, CONSUMED, EXPIRED, LIMIT, MAXLEN, PURGED, REJECTED
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
@@ -258,7 +258,7 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
     spans = [log.source(message.row) if message.row >= 0 else (None, None) for message in messages] if name in _PLACES else []
     match name:
         case "vhost" | "queue":
-            return [queue.name[name == "queue"]] * len(messages)
+            return [encodable(queue.name[name == "queue"])] * len(messages)
         case "queue_type":
             return [QUORUM] * len(messages)
         case "raft_index":
@@ -272,7 +272,7 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
         case "location":
             return [log.location(message.row) if message.row >= 0 else "snapshot" for message in messages]
         case "store_file":
-            return [path for path, _ in spans]
+            return [encodable(path) for path, _ in spans]
         case "position":
             return [start for _, start in spans]
         case "persistent":

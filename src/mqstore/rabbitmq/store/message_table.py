@@ -24,7 +24,7 @@ from mqstore.files import Bytes
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT, SPDA
 from mqstore.rabbitmq.format.index_v2 import ENTRY_HEADER
-from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
 from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.queue import (
     CONSUMED,
@@ -159,18 +159,13 @@ def build_batch(rows: MessageRows, columns: Sequence[str], messages: StoredTerms
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _encodable(text: str | None) -> str | None:
-    """Return text that UTF-8 can encode: bytes of a file's name that are not UTF-8 are escaped, as in other output."""
-    return text if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
     table, count = rows.table, len(rows)
     entries = table.entries
     recovered = table.kept
     if name in ("vhost", "queue", "priority_level"):
         value = getattr(rows, name)
-        return [_encodable(value) if isinstance(value, str) else value] * count
+        return [encodable(value) if isinstance(value, str) else value] * count
     if not rows.indexed and name in _OF_ENTRIES:
         return [None] * count
     match name:
@@ -201,7 +196,7 @@ def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
         case "recovered":
             return recovered
         case "store_file":
-            names = [_encodable(file) for file, _ in table.sources]
+            names = [encodable(file) for file, _ in table.sources]
             return [names[k] for k in np.where(table.source < 0, table.index_file, table.source).tolist()]
         case "position":
             return table.record

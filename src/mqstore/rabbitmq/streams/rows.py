@@ -31,7 +31,7 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Verdict
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
-from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
 from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold
 from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, StreamMessage, read_entry
 from mqstore.rabbitmq.streams.entries import Records, walk_records
@@ -297,7 +297,7 @@ def _values(rows: StreamRows, name: str, messages: list[DecodedRecord | None]) -
         case "vhost":
             return [rows.vhost] * count
         case "queue":
-            return [rows.queue] * count
+            return [encodable(rows.queue)] * count
         case "queue_type":
             return [STREAM] * count
         case "stream_offset":
@@ -317,7 +317,7 @@ def _values(rows: StreamRows, name: str, messages: list[DecodedRecord | None]) -
         case "location":
             return ["segment"] * count
         case "store_file":
-            return [rows.file] * count
+            return [encodable(rows.file)] * count
         case "position":
             return records.position
         case "verdict":

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+A_STORE = "commitlog/, or the data directory of a RabbitMQ node"
+"""What to give as a store, after "the directory that contains": the end of a sentence that says what is wrong with a path."""
+
 
 class MqstoreError(Exception):
     """Base class of all errors that this package raises on purpose. `str(error)` is one sentence for a person."""

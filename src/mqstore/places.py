@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from mqstore.errors import CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
+from mqstore.errors import A_STORE, CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, packed_file
 from mqstore.files.location import Location, Url, as_location
@@ -164,7 +164,7 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
     if any(name.isdigit() and len(name) == 20 for name in names):
         return NotAStoreError(f"{path} contains the files of a log or a queue; give the directory that contains commitlog/")
     if not names:
-        return NotAStoreError(f"{path} is empty; give the directory that contains commitlog/ or msg_stores/")
+        return NotAStoreError(f"{path} is empty; give the directory that contains {A_STORE}")
     if keep is not None and (inner := keep.packed_members()):
         held = f"{inner[0]}{f' and {len(inner) - 1:,} more' if len(inner) > 1 else ''}"
         sentence = f"{path} contains an archive, {held}, and archives in archives are not opened"

@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_missing_directory(verb: str, tmp_path: Path) -> None:
-    assert "does not exist; give the directory that holds commitlog/" in sentence(run_cli(verb, tmp_path / "none"))
+    assert "does not exist; give the directory that contains commitlog/" in sentence(run_cli(verb, tmp_path / "none"))
 
 
 @pytest.mark.parametrize("verb", VERBS)

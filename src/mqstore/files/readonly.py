@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError, FileLostError
+from mqstore.errors import A_STORE, CannotOpenError, FileLostError
 from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.regular_file import data_extents, open_regular, open_regular_file, why_unreadable
 
@@ -240,7 +240,7 @@ class ReadOnlyDirectory:
         try:
             status = os.stat(self.root)
         except FileNotFoundError:
-            raise CannotOpenError(f"{self.root} does not exist; give the directory that holds commitlog/ or msg_stores/") from None
+            raise CannotOpenError(f"{self.root} does not exist; give the directory that contains {A_STORE}") from None
         except PermissionError:
             raise CannotOpenError(
                 f"{self.root} cannot be read: permission denied; run as the broker's user or copy the directory"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mqstore.errors import MqstoreError, UsageError
+from mqstore.errors import A_STORE, MqstoreError, UsageError
 from mqstore.files.location import Location, Url
 from mqstore.store import StorePlace
 
@@ -69,7 +69,7 @@ def _matches(place: Location) -> list[Location]:
         return [place]
     found = matching(place) if isinstance(place, Url) else [Path(each) for each in sorted(glob.glob(str(place)))]
     if not found:
-        raise UsageError(f"nothing matches {place}: give a pattern of store directories, those that hold commitlog/ or msg_stores/")
+        raise UsageError(f"nothing matches {place}; give a pattern of stores; each is the directory that contains {A_STORE}")
     return list(found)
 
 

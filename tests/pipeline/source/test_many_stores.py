@@ -348,7 +348,7 @@ def test_a_path_that_is_not_a_store_is_a_finding(good: Path) -> None:
         "offset": 0,
         "length": 0,
         "kind": "unreadable",
-        "detail": f"{good}/b is empty; give the directory that contains commitlog/ or msg_stores/",
+        "detail": f"{good}/b is empty; give the directory that contains commitlog/, or the data directory of a RabbitMQ node",
         "messages": 0,
     }
 

@@ -22,6 +22,11 @@ def _dash(name: str) -> Callable[[Row], str]:
     return lambda row: "-" if row[name] is None else str(row[name])
 
 
+def _lag(row: Row) -> str:
+    """Return the messages that are left for a group; that is not known for an offset past the end of its queue."""
+    return "-" if row["lag"] is None or row["lag"] < 0 else str(row["lag"])
+
+
 # topics
 
 
@@ -188,7 +193,7 @@ _GROUPS = (
     Field(Column("offset", right=True), _dash("offset")),
     Field(Column("min", right=True, drop=2), _dash("min_offset")),
     Field(Column("max", right=True, drop=1), _dash("max_offset")),
-    Field(Column("lag", right=True), _dash("lag")),
+    Field(Column("lag", right=True), _lag),
     Field(Column("in hand", right=True, drop=3), _dash("in_hand")),
     Field(Column("waiting again", right=True, drop=3), _dash("waiting")),
     Field(Column("expired unread", right=True, drop=3), _dash("expired_unread")),

@@ -104,6 +104,7 @@ def find(request: PageRequest) -> Response:
         _line(request, number, text, 0.0)
     until = time.monotonic() + JOB_WAIT
     lines = [_line(request, number, text, until) for number in numbers]
+    lines.sort(key=lambda line: line.found is not None and not line.found.hits)  # what was found first
     refresh = any(line.job is not None and not line.job.over for line in lines)
     return request.show("find.html", section="stores", text=text, lines=lines, wide=True, refresh=refresh)
 

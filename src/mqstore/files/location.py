@@ -110,10 +110,10 @@ def local_target(to: str | os.PathLike[str]) -> None:
     """Refuse a URL or the address of a server as a target. Raises TargetError, UsageError."""
     text = os.fspath(to)
     refuse_address(text, "give a directory; `mqstore replay` sends messages to rocketmq:// and amqp:// addresses")
-    # a URL turned into a Path has lost one of its slashes
     if isinstance(to, Url) or is_url(text):
+        url = text if "://" in text else text.replace(":/", "://", 1)  # a URL turned into a Path has lost one of its slashes
         raise TargetError(
-            f"{text}: results are written to a directory of a local or shared file system; write there, then copy them to the URL"
+            f"{url}: results are written to a directory of a local or shared file system; write there, then copy them to the URL"
         )
 
 

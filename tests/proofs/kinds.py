@@ -196,9 +196,10 @@ class QuorumScripts(Kind):
     part = 2
 
     def missing(self) -> str | None:
-        from interop.rabbitmq.node import missing
+        from interop.rabbitmq import node, other_node
+        from interop.rabbitmq.quorum_lives import RELEASES
 
-        return missing() or None
+        return next(filter(None, (node.missing(), *map(other_node.missing, RELEASES[1:]))), None)
 
     def run(self, seeds: range, jobs: int, deadline: float, place: Path | None) -> Part:
         from interop.rabbitmq.quorum_lives import prove

@@ -1,9 +1,10 @@
-"""Random lives of quorum queues and streams on a real 3.10.8 node: what we read after each phase is what the restarted node has.
+"""Random lives of quorum queues and streams on real nodes: what we read after each phase is what the restarted node has.
 
 A life is a queue and some phases of operations drawn from a seed: publishes, deliveries, acknowledgements, requeues, rejections, purges,
 with limits, times to live, priorities and a single active consumer. A phase ends with a stop or with kill -9, with messages in the hands
 of consumers. Then the directory is read by us, the node starts again, and counts, order, bodies, `redelivered` and the counts of
 deliveries must be the same. All lives of a batch share the boots of a node, its write-ahead logs and segments, which are small.
+The seed of a batch says the release of its node, too.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from interop.rabbitmq.node import Node, new_node
+from interop.rabbitmq.other_node import OtherNode, other_node
 from support.golden import run_cli
 
+RELEASES = ("3.10", "sid", "trixie")  # that of the machine, and suites of Debian; a batch has the one of its seed
 ENDS = ("kill", "stop", "kill")
 STREAMS = 3  # every third life is one of a stream
 SHORT = 1  # milliseconds to live of messages that are to expire
@@ -39,12 +43,21 @@ class Life:
         return bool(self.arguments["x-queue-type"] == "stream")
 
 
+def release(seed: int) -> str:
+    return RELEASES[seed % len(RELEASES)]
+
+
+def _node(seed: int) -> AbstractContextManager[Node | OtherNode]:
+    return new_node() if release(seed) == "3.10" else other_node(release(seed))
+
+
 def lives(seed: int, count: int) -> list[Life]:
     found = []
     for number in range(count):
         chance = random.Random(seed * 1_000_003 + number)
-        arguments: dict[str, Any] = {"x-queue-type": "stream" if number % STREAMS == 0 else "quorum"}
-        if number % STREAMS == 0:
+        is_stream = number % STREAMS == 0
+        arguments: dict[str, Any] = {"x-queue-type": "stream" if is_stream else "quorum"}
+        if is_stream:
             if chance.random() < 0.7:
                 arguments["x-stream-max-segment-size-bytes"] = chance.choice((1000, 4000))
             if chance.random() < 0.3:
@@ -66,7 +79,7 @@ def lives(seed: int, count: int) -> list[Life]:
 class _Player:
     """A life over one connection. in_hand: delivery tags of what was delivered and not answered."""
 
-    def __init__(self, node: Node, life: Life, phase: int) -> None:
+    def __init__(self, node: Node | OtherNode, life: Life, phase: int) -> None:
         self.life = life
         self.phase = phase
         self.connection = node.connect("/")
@@ -133,7 +146,7 @@ class _Player:
             self.channel.queue_purge(self.life.name)
 
 
-def delivered(node: Node, life: Life, expected: int) -> list[Seen]:
+def delivered(node: Node | OtherNode, life: Life, expected: int) -> list[Seen]:
     """Take all messages of a queue as a consumer that acknowledges none; closing its connection gives them back."""
     connection = node.connect("/")
     channel = connection.channel()
@@ -175,7 +188,7 @@ def prove(seed: int, count: int) -> list[str]:
     mine = lives(seed, count)
     wrong: list[str] = []
     compared = 0
-    with new_node() as node:
+    with _node(seed) as node:
         with open(node.base / "rabbitmq.conf", "a") as conf:
             conf.write(HASTE)
         node.start()
@@ -191,12 +204,14 @@ def prove(seed: int, count: int) -> list[str]:
             read, topics = ours(node.data, int(time.time()))
             compared += sum(map(len, read.values()))
             node.start()
-            wrong += _compare(node, mine, read, topics, f"seed {seed}, phase {phase} ended by {end}")
+            wrong += _compare(node, mine, read, topics, f"{release(seed)}, seed {seed}, phase {phase} ended by {end}")
     assert compared > count, f"only {compared} messages were compared"
     return wrong
 
 
-def _compare(node: Node, mine: Sequence[Life], read: dict[str, list[Seen]], topics: dict[str, dict[str, Any]], said: str) -> list[str]:
+def _compare(
+    node: Node | OtherNode, mine: Sequence[Life], read: dict[str, list[Seen]], topics: dict[str, dict[str, Any]], said: str
+) -> list[str]:
     wrong = []
     for life in mine:
         expected = read.get(life.name, [])

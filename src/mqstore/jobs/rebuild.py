@@ -36,12 +36,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from mqstore.files import Bytes, MappedFile
+from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
 from mqstore.files.durable_file import BLOCK
 from mqstore.files.location import check_outside, local_store, local_target
@@ -56,7 +57,9 @@ from mqstore.jobs.rebuild_database import (
 )
 from mqstore.jobs.report import Progress, RebuildReport
 from mqstore.jobs.runner import Runner, choose_runner, open_for
+from mqstore.repair.journal import apply, unshare
 from mqstore.rocketmq import rebuild_steps
+from mqstore.rocketmq.diagnosis.diagnosis import worthwhile_steps
 from mqstore.rocketmq.dispatch.index_builder import IndexEnd, IndexSequence, build_index, plan_index
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.checkpoint import Checkpoint, encode
@@ -77,6 +80,8 @@ from mqstore.rocketmq.rebuild_steps import (
     build_queue,
     scan_split,
 )
+from mqstore.rocketmq.repair.config_steps import config_steps
+from mqstore.rocketmq.repair.plan import LOCKING
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.log_site import require_whole_log
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -108,6 +113,7 @@ def rebuild(
     config: str | os.PathLike[str] | None = None,
     queues: str = "files",
     version: str | None = None,
+    mend: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Build an intact store in `to` from the commit log of a store. The source store is not changed.
@@ -118,6 +124,7 @@ def rebuild(
     splits: number of splits to read the log in. check_crc: check bodies too.
     config: the broker's own `name=value` lines. queues: how the new store keeps its consume queues, `files` or `rocksdb`.
     version: of the broker that will open it, 4.3.0 to 5.5.0; by default as the files of the store suggest.
+    mend: also repair what is taken over, the configuration and a log in which damage is noticed, and the places of lost messages.
     progress: called with (bytes of log read, bytes of log in total).
     Raises TargetError if `to` exists or cannot be written, PipelineError if Spark cannot run, and UsageError or UnsupportedError for
     queues that cannot be kept in this way.
@@ -131,7 +138,7 @@ def rebuild(
     local_target(to)
     check_outside(to, store.path)
     with NewDirectory(to) as target, choice.runner(spark, while_starting=True) as runner:
-        return _RebuildRun(store, target, runner, splits, check_crc, copy, queues, version, progress).run(choice.why)
+        return _RebuildRun(store, target, runner, splits, check_crc, copy, queues, version, mend, progress).run(choice.why)
 
 
 @dataclass(slots=True)
@@ -162,6 +169,7 @@ class _RebuildRun:
         copy: bool,
         kind: str,
         version: str | None,
+        mend: bool,
         progress: Progress | None,
     ) -> None:
         self.store = store
@@ -169,6 +177,7 @@ class _RebuildRun:
         self.runner = runner
         self.check_crc = check_crc
         self.copy = copy
+        self.mend = mend
         self.progress = progress
         self.run_id = secrets.token_hex(8)
         self.settings = rebuild_steps.settings_of(store, version)
@@ -214,6 +223,8 @@ class _RebuildRun:
                     copy.finish(self.end)
             self._move(scratch.directory)
             self._write_checkpoint(ends)
+            if self.mend:
+                self._mend(scratch.directory.root)
             self._note_stage("gather")
             self.runner.require_started()
             self._note_stage("session")
@@ -459,15 +470,15 @@ class _RebuildRun:
         linked = True
         written = self._written_files()
         for file in written[:-1]:
-            # a broker refuses a log file of another size, so a truncated one is copied and padded with zeros
-            short = file.size < log.file_size
-            linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or short)
-            if short:
+            # a broker refuses a log file of another size, so such a one is copied, and padded with zeros or cut: the next file begins there
+            other = file.size != log.file_size
+            linked &= new.link_or_copy(log.mapped(file).path, f"commitlog/{file.name}", copy=self.copy or other)
+            if other:
                 new.truncate(f"commitlog/{file.name}", log.file_size)
         self.notes.extend(
-            f"commitlog/{file.name} had {file.size} bytes and was padded to {log.file_size}"
+            f"commitlog/{file.name} had {file.size} bytes and was {'padded' if file.size < log.file_size else 'cut'} to {log.file_size}"
             for file in written
-            if file.size < log.file_size
+            if file.size != log.file_size
         )
         if not self.in_database:
             self.notes.extend(configuration_notes(self.store))
@@ -514,6 +525,24 @@ class _RebuildRun:
             confirm_physical_offset=max(0, self.last_offset) if version_rules(self.profile.version).confirms_offset else 0,
         )
         self.target.directory.write_small("checkpoint", encode(point))
+
+    def _mend(self, scratch: Path) -> None:
+        """Repair what is taken over as it is, the configuration and a damaged log, as it would be advised for the new store."""
+        new = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))
+        if self.damage and not self.in_database:
+            steps = worthwhile_steps(new, threads=self.runner.width)
+        else:
+            ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in new.all_queues()}
+            steps = [step for step in config_steps(new, new.version_hint, self.last_store_timestamp, ends) if step.possible]
+        if steps:
+            for name in {change.file for step in steps for change in step.changes if change.op in ("write", "resize")}:
+                unshare(self.target.directory, name)
+            journal = scratch / "undo"
+            apply(new.directory.root, journal, steps, LOCKING)
+            self.target.directory.remove(LOCKING.file)
+            self.notes.extend(f"{step.kind}, {step.file}: {step.why}" for step in steps[:MAX_NOTED])
+            if len(steps) > MAX_NOTED:
+                self.notes.append(f"{len(steps) - MAX_NOTED} further steps of such a repair")
 
     def _coverage(self) -> Coverage:
         unread = [
@@ -600,7 +629,7 @@ class LastFileCopy:
         # a separate map: pages that are released after they are copied would be taken from the walk over the log
         self._source = MappedFile(log.mapped(file).path)
         self._directory = directory
-        self._size = max(file.size, log.file_size)
+        self._size = log.file_size
         self._stopped = threading.Event()
         self._pool = TaskThreads(1, "mqstore-copy")
 

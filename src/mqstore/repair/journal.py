@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -119,8 +120,11 @@ def _check_place(root: Path, path: Path) -> None:
         raise TargetError(f"{path} is inside the store; give a directory outside it with --journal")
 
 
-def _check_journal(root: Path, journal: Journal) -> None:
-    """Raise if a journal is not to be followed: it is another store's, foreign, or damaged. Nothing is changed before this."""
+def _check_journal(root: Path, journal: Journal, *, shared: bool = False) -> None:
+    """Raise if a journal is not to be followed: it is another store's, foreign, or damaged. Nothing is changed before this.
+
+    shared: files may have got a second hard link since.
+    """
     _check_place(root, journal.path)
     _check_trust(root, journal)
     manifest = journal.manifest
@@ -129,7 +133,7 @@ def _check_journal(root: Path, journal: Journal) -> None:
         raise TargetError(
             f"the journal {journal.path} is that of another store, {manifest.store}; give the journal of {root} with --journal"
         )
-    _check_files(root, ((change.op, name) for change in journal.changes for name in change.names))
+    _check_files(root, ((change.op, name) for change in journal.changes for name in change.names), shared=shared)
     for change in journal.changes:
         for blob in change.blobs:
             os.close(_open_blob(journal, blob))
@@ -145,7 +149,7 @@ def _check_trust(root: Path, journal: Journal) -> None:
         raise TargetError(f"{journal.path} can be written to by other users, and is not followed; check it, then `chmod go-w` it")
 
 
-def _check_files(root: Path, files: Iterable[tuple[str, str]]) -> None:
+def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool = False) -> None:
     """Raise TargetError unless each (operation, path) is in the store with links resolved, and is a file that may be changed."""
     real = root.resolve()
     for op, name in dict.fromkeys(files):
@@ -161,7 +165,7 @@ def _check_files(root: Path, files: Iterable[tuple[str, str]]) -> None:
             continue
         if stat.S_ISLNK(found.st_mode):
             raise TargetError(f"{path} is a symbolic link, which repair does not change; put the file itself in its place")
-        if op in ("write", "resize") and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+        if op in ("write", "resize") and (not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and not shared)):
             reason = "has a second hard link, whose bytes must not change" if stat.S_ISREG(found.st_mode) else "is not a regular file"
             raise TargetError(f"{path} {reason}; repair a real copy of the store")
 
@@ -412,18 +416,35 @@ def _make_directory(directory: DurableDirectory, file: str) -> None:
 # undo
 
 
+def unshare(directory: DurableDirectory, file: str) -> None:
+    """Give a file that has a second name its own bytes, so that the other one, such as that of a rebuilt store, keeps what it has."""
+    path = directory.path(file)
+    if not path.is_file() or path.is_symlink() or path.stat().st_nlink == 1:
+        return
+    draft = f"{file}{DRAFT}"
+    _remove(directory, draft)
+    directory.link_or_copy(path, draft, copy=True)
+    shutil.copymode(path, directory.path(draft))
+    directory.sync(draft)
+    directory.rename(draft, file)
+    directory.sync_directory(file.rpartition("/")[0])
+
+
 def undo(root: Path, journal: Journal, locking: StoreLocking, *, recorder: Recorder | None = None, within: str = "") -> int:
     """Give back every byte and name, and remove the journal. Returns the number of changes.
 
     Raises CannotOpenError or TargetError, with nothing changed if the journal, or what a broker wrote since, is the reason.
     """
-    _check_journal(root, journal)
+    _check_journal(root, journal, shared=True)
     with DurableDirectory(root, recorder=recorder, within=within) as directory:
         lock = locking.take(directory)
         try:
             if journal.state == APPLIED:
                 _check_unchanged(root, journal)
             _set_state(journal, UNDOING, recorder)
+            written = {change.file for change in journal.changes if change.op in ("write", "resize")}
+            for file in (*sorted(written), *(change.to for change in journal.changes if change.op == "rename" and change.file in written)):
+                unshare(directory, file)
             for change in reversed(journal.changes):
                 _revert(directory, journal, change)
             if locking.file and not journal.manifest.lock_existed:

@@ -106,6 +106,15 @@ def test_a_log_that_cannot_be_read_completely_is_reported_with_status_1(tmp_path
     assert "19 messages" in holed.stdout
 
 
+def test_what_a_rebuild_takes_over_is_repaired_and_the_store_itself_is_not(tmp_path: Path) -> None:
+    source = opened(case_named("4.9.3/m-damaged/06-length-fields"))  # with damage in its log, and offsets after the end of their queues
+    with unchanged(source):
+        rebuilt = run_cli("rebuild", source, "--to", tmp_path / "new", "--check-crc", "--threads", 1)
+    assert "config/consumerOffset.json: offsets after the end of their queue are set to it" in " ".join(rebuilt.stdout.split())
+    assert "Next: start a broker with this directory" in rebuilt.stdout
+    assert run_cli("repair", tmp_path / "new").stdout == f"There is nothing to repair in {tmp_path / 'new'}.\n"
+
+
 def test_a_job_never_overwrites(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for verb in ("rebuild", "export"):

@@ -211,8 +211,16 @@ def test_a_directory_in_place_of_an_index_file_costs_4_x_its_keys_and_keeps_5_x_
     (place / "index" / "20261121").mkdir()
     found = of(case, place)
     assert (found.starts, found.status) == (starts, 1 if starts else 2)
-    assert found.next == f"mqstore rebuild {place} --to {place}.new"
+    assert found.next == f"mqstore repair {place}"
     assert "index/20261121" in {item.file for item in found.evidence}
+
+
+def test_a_file_beside_queues_with_a_number_that_is_no_name_of_a_queue_is_not_in_the_way(tmp_path: Path) -> None:
+    case = case_named("4.9.3/f-broker-offsets")
+    place = unpack(case, tmp_path / "store")
+    before = of(case, place)
+    (place / "consumequeue" / "s62_bills" / f"{0:020d}").write_bytes(b"")  # the broker takes it for queue 0, which is in the directory 0
+    assert of(case, place).unknown == before.unknown
 
 
 def test_offsets_that_are_gone_with_their_bak_are_not_called_fine(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites
+from mqstore.jobs.rebuild import rebuild
 from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step, chosen
 from mqstore.repair.journal import APPLIED, apply, read_journal, undo
@@ -241,6 +242,40 @@ def test_a_stray_directory_comes_back_with_everything_in_it(tmp_path: Path) -> N
     (old / "run").chmod(0o640)
     found, _ = repaired_and_undone(store, FOUR)
     assert found.starts
+
+
+def test_a_directory_in_the_place_of_an_index_file_is_taken_out_and_a_broker_starts(tmp_path: Path) -> None:
+    store = unpack(FIVE, tmp_path / "store")
+    (store / "index" / "20261121" / "deep").mkdir(parents=True)
+    assert not diagnosed(store, FIVE).starts
+    found, _ = repaired_and_undone(store, FIVE)
+    assert found.starts
+
+
+def test_a_file_at_a_position_where_no_queue_file_begins_is_taken_out(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    queue = store / "consumequeue" / "s62_bills" / "1"
+    stray = queue / f"{int(max(queue.iterdir()).name) + 8192:020d}"
+    stray.write_bytes(min(queue.iterdir()).read_bytes())
+    found, steps = repaired_and_undone(store, FOUR)
+    assert ("take-out", stray.relative_to(store).as_posix()) in {(step.kind, step.file) for step in steps}
+    assert not any("s62_bills" in sentence for sentence in found.unknown)
+
+
+def test_undoing_after_a_rebuild_gives_back_the_store_and_leaves_the_rebuilt_one_as_it_is(tmp_path: Path) -> None:
+    case = next(case for case in DAMAGED if case.name.endswith("06-length-fields"))
+    store = unpack(case, tmp_path / "store")
+    before = image(store)
+    journal = apply(store, tmp_path / "undo", [step for step in planned(store, case) if step.possible], LOCKING)
+    written = {change.file for change in journal.changes if change.op == "write" and change.file.startswith("commitlog/")}
+    rebuild(store, tmp_path / "new", threads=1, config=case.config)
+    assert any((store / name).stat().st_nlink > 1 for name in written)
+    rebuilt = image(tmp_path / "new")
+    read = read_journal(tmp_path / "undo")
+    assert read is not None
+    undo(store, read, LOCKING)
+    assert image(store) == before
+    assert image(tmp_path / "new") == rebuilt
 
 
 def test_offsets_before_the_end_of_the_log_are_kept_although_the_queues_of_a_killed_broker_end_before(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def rebuild(
 
     The store is not changed. Log files are hard-linked into OUT if the file system allows it, except the last one, to which a broker will
     append: it is copied, up to the end of its last valid record. If an older log file is damaged, a broker may truncate the log there and
-    append to that file; use --copy in that case. --queues rocksdb needs the extra `rocksdb` and a broker of 5.4.0 or later.
+    append to that file; use --copy in that case. The new configuration, and a log in which damage is noticed, are repaired as by `repair`,
+    and the notes say how. --queues rocksdb needs the extra `rocksdb` and a broker of 5.4.0 or later.
     Exit status 1 if a part of the log could not be read.
     """
     from mqstore.jobs.rebuild import rebuild as run
@@ -80,6 +81,7 @@ def rebuild(
             threads=threads,
             queues=queues.value,
             version=for_version,
+            mend=True,
             progress=progress,
         )
     if out.is_text:

@@ -27,6 +27,7 @@ from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
+from mqstore.repair.change import Step
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.repair.journal import check_changes
 from mqstore.repair.repair import ask_for_configuration
@@ -46,6 +47,7 @@ from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
 from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
+from mqstore.rocketmq.repair.file_steps import directories_in_index
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
@@ -76,11 +78,11 @@ _MADE_NEW = frozenset(
     if kind is not Kind.MISSING_INDEX_ENTRY  # of a few messages, such as those that a repair has brought back
 ) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
+_LEFT_TO_A_REBUILD = frozenset({"length", "torn-end"})  # steps in the log
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 QUEUES = "consumequeue"
 NAME_DIGITS = 20  # of a queue file
-_JAVA_LONG = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def _in_log(item: Damage, store: RocketMQStore) -> bool:
@@ -116,6 +118,19 @@ def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
     if store.dledger is not None or store.log_only:
         return _advise_without_diagnosis(store, report)
     return _Work(store, store.evidence.profile, None).advice_after(report)
+
+
+def worthwhile_steps(store: RocketMQStore, *, threads: int = 2) -> list[Step]:
+    """Return the steps of a repair after which a broker starts that did not, or keeps as much of the log as before; else none."""
+    steps = [step for step in plan(store, threads=threads) if step.possible]
+    if not steps:
+        return []
+    work = []
+    for changes in ([], [change for step in steps for change in step.changes]):
+        work.append(_Work(store.seen_in(ChangedDirectory(store.directory, changes)), store.evidence.profile, None))
+        work[-1].run(threads, None)
+    before, after = work
+    return [] if after.obstacles or (not before.obstacles and after.lost > before.lost) else steps
 
 
 def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Advice:
@@ -586,7 +601,9 @@ class _Work:
         if any(map(self._repairable, (*self.obstacles, *self.evidence))) if self.threads is None else self._repair_is_next():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
-            words = ("--assume-defaults",) if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else ()
+            words = ["--assume-defaults"] if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else []
+            if any(item.finding in (Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM) for item in self.evidence):
+                words.append("--check-crc")  # a rebuild repairs what it has noticed
             why = "make an intact store from the log before a broker starts"
             return command("mqstore", "rebuild", store, "--to", f"{store}.new", *words), why
         return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
@@ -597,20 +614,20 @@ class _Work:
             return False
         assert self.threads is not None
         try:
-            changes = [change for step in plan(self.store, threads=self.threads) for change in step.changes]
+            steps = plan(self.store, threads=self.threads)
+            changes = [change for step in steps for change in step.changes]
             check_changes(Path(self.store.directory.root), changes, LOCKING)
         except MqstoreError:
             return False
         if not changes:
             return False
-        # a rebuild takes the log and the configuration as they are
-        of_these = any(change.file.partition("/")[0] not in _DERIVED for change in changes)
-        if of_these and self.obstacles:
-            return True
         after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
         if not self.obstacles and after.loses > self.lost + self.missing:
             return False
-        return of_these or not after.next.startswith("mqstore rebuild ")
+        # where new files are needed after it, too, a rebuild does both, unless records are to be restored or files renamed before
+        log = f"{self.store.log.queue.relative}/"
+        before = any(step.possible and step.file.startswith(log) and step.kind not in _LEFT_TO_A_REBUILD for step in steps)
+        return before or not after.next.startswith("mqstore rebuild ")
 
     def _rebuild_helps(self) -> bool:
         """Return whether new queues, a new index and a clean end would give more than the files as they are.
@@ -730,19 +747,14 @@ def unwritable_queues(store: RocketMQStore, queues: Set[tuple[str, int]]) -> Ite
             continue
         for queue in store.directory.entries(path):
             if not queue.is_directory:
-                if queue.name.isdecimal() and queue.name.isascii() and (name, int(queue.name)) in queues:
+                # a broker takes the number of any name, and the directory of a queue has that number without zeros before it
+                own = queue.name.isdecimal() and queue.name.isascii() and queue.name == str(int(queue.name))
+                if own and (name, int(queue.name)) in queues:
                     yield _sentence(f"{path}/{queue.name}", "a file has the place of that directory")
                 continue
             for file in store.directory.entries(f"{path}/{queue.name}"):
                 if file.is_directory and len(file.name) == NAME_DIGITS and file.name.isdecimal():
                     yield _sentence(f"{path}/{queue.name}/{file.name}", "a directory has the place of that file")
-
-
-def directories_in_index(store: RocketMQStore) -> Iterator[str]:
-    """Yield the path of each directory in `index/` whose name is a number: a broker takes it for an index file."""
-    for entry in store.directory.entries("index"):
-        if entry.is_directory and _JAVA_LONG.fullmatch(entry.name):
-            yield f"index/{entry.name}"
 
 
 def _sentence(path: str, why: str) -> str:

@@ -57,7 +57,7 @@ def main() -> None:
         place = path.relative_to(ROOT / "src" / "mqstore").as_posix()
         known = f"{place} | {edit.function} | {edit.shown(source)}"
         tests, seconds = _tests_of(touched, place, edit)
-        outcome = "untouched" if not tests else "equivalent" if known in equivalents() and not options.control else ""
+        outcome = "equivalent" if known in equivalents() and not options.control else "" if tests else "untouched"
         outcome = outcome or _run(copy, place, source if options.control else edit.applied(source), source, tests, seconds)
         result = {"seed": seed, "kind": edit.kind, "line": edit.line, "mutant": known, "tests": len(tests), "outcome": outcome}
         results[seed] = result

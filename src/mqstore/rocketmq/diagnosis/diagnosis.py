@@ -602,7 +602,7 @@ class _Work:
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
             words = ["--assume-defaults"] if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else []
-            if any(item.finding in (Kind.BAD_CHECKSUM, Kind.BAD_PROPERTY_CHECKSUM) for item in self.evidence):
+            if any("checksum" in item.finding for item in self.evidence):
                 words.append("--check-crc")  # a rebuild repairs what it has noticed
             why = "make an intact store from the log before a broker starts"
             return command("mqstore", "rebuild", store, "--to", f"{store}.new", *words), why

@@ -18,7 +18,7 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Call
     """Return what a node makes of a store. version: of the node, by default the one that the files suggest. Raises MqstoreError."""
     name = version or likely_version(store)
     return _Work(store, name, node_version(name), asked=version is not None).run(progress)
+
+
+def _without(absent: Sequence[str]) -> str:
+    """Return why it is not known what is kept, as the predicate of a sentence. absent: paths of what is not here."""
+    return f"cannot be told without {absent[0]}{f' and {len(absent) - 1:,} more' if len(absent) > 1 else ''}" if absent else ""
 
 
 def advise(store: RabbitMQStore, report: Report | None = None) -> Advice:
@@ -187,6 +192,7 @@ class _Work:
             harmless=self.harmless and not any(item.messages for item in report.damage),
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *self.evidence),
+            without=_without([each.path for each in absent if each.sure and not each.nodes and each.path is not None]),
             ways=self._ways(Way(next_, why), starts, delivered),
         )
 
@@ -530,7 +536,7 @@ class _Work:
         """How to get the parts that are named, by the lists of a clean stop for example, and not there; None if all are there."""
         missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_parts]
         missing += [item.file for item in self.store.definitions.damage if item.kind is Kind.MISSING_PART]
-        missing += [absent.path for absent in absent_queues(self.store) if absent.is_damage and absent.path is not None]
+        missing += [absent.path for absent in absent_queues(self.store) if absent.sure and not absent.nodes and absent.path is not None]
         if not missing:
             return None
         named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"

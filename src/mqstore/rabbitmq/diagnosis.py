@@ -27,7 +27,7 @@ from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
 from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
-from mqstore.rabbitmq.definitions.metadata import TABLES
+from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
@@ -53,7 +53,7 @@ _NOT_EMPTY = {
     "schema_version": "case_clause in rabbit_version",
 }
 _MENDED = frozenset({"stale-tables", "wrong-terms"})  # a repair mends them, although no message may be lost
-_OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node"})
+_OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node", "damaged-schema", "empty-file"})
 
 
 def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> Diagnosis:
@@ -139,9 +139,8 @@ class _Work:
             self._check_containers()
             self._check_streams()
             self._check_quorum()
-        if not self._without_metadata() and (
-            unread := [item for item in self.store.definitions.damage if item.kind is not Kind.MISSING_PART]
-        ):
+        unread = [item for item in self.store.definitions.damage if item.kind is not Kind.MISSING_PART and item.file != SCHEMA]
+        if unread and not self._without_metadata():
             damage = unread[0]
             what = "which queues the node knows, and it deletes the directories of all others"
             self.unknown.append(f"{what}: {damage.file} cannot be read whole: {damage.detail}")
@@ -324,6 +323,10 @@ class _Work:
                 self.obstacles.append(Evidence("empty-file", name, f"{name} {state}: the node ends with {ends}"))
             else:
                 self.unknown.append(f"whether a {self.version.name} node starts: {name} {state}, on which 3.10 ends with {ends}")
+        for item in self.store.definitions.damage:
+            if item.file == SCHEMA and item.kind is not Kind.MISSING_PART:
+                sentence = f"{SCHEMA} is damaged: the node ends, or waits for ever, while it reads the list of its tables"
+                self.obstacles.append(Evidence("damaged-schema", SCHEMA, f"{sentence}: {item.detail}"))
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""

@@ -125,7 +125,7 @@ def test_a_store_without_permission_is_a_row_with_the_reason(tmp_path: Path) -> 
 def test_status_2_is_for_a_pattern_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     nothing = run_cli("inspect", tmp_path / "*")
     assert (nothing.status, nothing.stdout) == (2, "")
-    assert nothing.stderr.startswith(f"mqstore: nothing matches {tmp_path}/*: give a pattern of store directories")
+    assert nothing.stderr.startswith(f"mqstore: nothing matches {tmp_path}/*; give a pattern of stores")
     for name in "ab":
         (tmp_path / name).mkdir()
     none = run_cli("inspect", tmp_path / "*", "-o", "jsonl")

@@ -38,6 +38,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.definitions.khepri import read_khepri
 from mqstore.rabbitmq.definitions.node_directory import COORDINATION, coordination_files, node_directory
 from mqstore.rabbitmq.erlang import disk_log
+from mqstore.rabbitmq.erlang.dets import read_table
 from mqstore.rabbitmq.erlang.etf import Buffer
 from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
@@ -217,7 +218,7 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
     else:
         missing = _missing(directory, files)
         certain = certain and all(item.file.endswith(".DCD") for item in tables.damage)
-        damage += [*dict.fromkeys(missing.values()), *tables.damage]
+        damage += [*dict.fromkeys(missing.values()), *tables.damage, *_schema(directory)]
         records = [(f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows]
     objects = _Sorted()
     for path, record in records:
@@ -259,6 +260,15 @@ def _missing(directory: ReadOnlyDirectory, files: Mapping[str, bytes]) -> dict[s
         for table in TABLES
         if f"{table}.DCD" not in files and not directory.exists(f"{table}.DCD")
     }
+
+
+def _schema(directory: ReadOnlyDirectory) -> tuple[Damage, ...]:
+    """Return the damage of the list of tables, in which no definition is; nothing of one that is missing or empty."""
+    try:
+        content = directory.read(SCHEMA, MAX_FILE_BYTES)
+    except CannotOpenError as error:
+        return (Damage(SCHEMA, 0, 0, Kind.UNREADABLE, str(error)),)
+    return read_table(content, SCHEMA).damage[:1] if content else ()
 
 
 def _absent(name: str, what: str) -> Damage:

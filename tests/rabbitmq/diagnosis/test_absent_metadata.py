@@ -199,6 +199,16 @@ def test_an_empty_or_half_synced_file_of_mnesia_is_a_finding_and_the_rest_is_rea
     assert run_cli("messages", node, "-o", "jsonl").stdout.count("\n") == 94
 
 
+@pytest.mark.parametrize("content", [b"", bytes(300)])
+def test_what_only_a_damaged_log_of_mnesia_had_counts_as_lost(content: bytes, tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    (node / "rabbit_durable_queue.DCD").write_bytes(disk_log.write_log([(Atom("log_header"), Atom("dcd_log"))]))
+    assert diagnosis(node)["loses"] == 0  # LATEST.LOG has all queues
+    (node / "LATEST.LOG").write_bytes(content)
+    answer = diagnosis(node)
+    assert (answer["starts"], answer["loses"], len(answer["unknown"])) == (True, 87, 1)
+
+
 def test_a_flags_file_of_a_newer_release_than_known_is_a_range_without_an_end(tmp_path: Path) -> None:
     node = unpack_node_site("plain", tmp_path)
     flags = node.with_name(f"{node.name}-feature_flags")

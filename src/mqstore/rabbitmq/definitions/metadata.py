@@ -217,7 +217,7 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
         records = [(COORDINATION, record) for record in replayed.records]
     else:
         missing = _missing(directory, files)
-        certain = certain and all(item.file.endswith(".DCD") for item in tables.damage)
+        certain = certain and not any(item.file.endswith(".DCL") for item in tables.damage)  # of the others a node has what is read here
         damage += [*dict.fromkeys(missing.values()), *tables.damage, *_schema(directory)]
         records = [(f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows]
     objects = _Sorted()

@@ -37,5 +37,10 @@ def test_a_rabbitmq_store_is_back_after_four_commands(state: str, tmp_path: Path
     before = intact(whole, "rabbitmq")
     assert before
     walked = walk(store, "rabbitmq")
-    assert (walked.fault, walked.end) == ("", "rabbitmq-server"), walked.lines
+    end = walked.end
+    if "if it is gone" in walked.why:  # a person looks for the file first
+        assert end == f"mqstore repair {store}"
+        assert run_cli("repair", store, "--apply").status == 0
+        end = run_cli("diagnose", store, "-o", "json").document["next"]
+    assert (walked.fault, end) == ("", "rabbitmq-server"), walked.lines
     assert set(delivered(store, "rabbitmq")) >= set(before)

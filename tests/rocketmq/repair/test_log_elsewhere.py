@@ -65,6 +65,8 @@ def test_a_log_that_is_not_where_the_configuration_has_it_makes_repair_refuse(tm
     shutil.move(tmp_path / "logdisk", tmp_path / "away")
     _refused(store, tmp_path / "logdisk" / "commitlog")
     (tmp_path / "broker.conf").unlink()
+    _refused(store, tmp_path / "away" / "commitlog")  # which is found beside the store
+    shutil.rmtree(tmp_path / "away")
     _refused(store, store / "commitlog")
     (store / "commitlog").mkdir()
     _refused(store, store / "commitlog")

@@ -17,6 +17,7 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
+from mqstore.errors import CannotOpenError
+from mqstore.files import DirectoryEntry
 from mqstore.findings import Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
@@ -51,6 +54,11 @@ _NOT_EMPTY = {
     "cluster_nodes.config": "corrupt_cluster_status_files",
     "nodes_running_at_shutdown": "corrupt_cluster_status_files",
     "schema_version": "case_clause in rabbit_version",
+}
+_TERMS = {  # how the texts among them begin and end, blanks left out
+    "cluster_nodes.config": (b"{[", b"]}."),
+    "nodes_running_at_shutdown": (b"[", b"]."),
+    "schema_version": (b"[", b"]."),
 }
 _MENDED = frozenset({"stale-tables", "wrong-terms"})  # a repair mends them, although no message may be lost
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node", "damaged-schema", "empty-file"})
@@ -304,7 +312,7 @@ class _Work:
             self.unknown.append(f"whether a {name} node starts: {flags.path} has flags of {oldest[0]}, which {name} does not know")
 
     def _check_small_files(self) -> None:
-        """Say which small files of the metadata are empty, on which a node does not start, and whether the log of Mnesia is there."""
+        """Say which small files of the metadata are empty or damaged: a node does not start; and whether the log of Mnesia is there."""
         if self.store.directory.exists("schema.DAT") and not self.store.directory.exists("LATEST.LOG"):
             self.unknown.append(
                 "what was declared last: that cannot be told without LATEST.LOG, which every node with a schema.DAT has; "
@@ -315,10 +323,10 @@ class _Work:
             known = self.version.starts_on_empty_files is False
             if entry is None and known and name == "schema_version" and lacks_schema_version(self.store):
                 state = "is missing"
-            elif entry is None or entry.size:
+            elif entry is None or self._is_whole(entry):
                 continue
             else:
-                state = "is empty"
+                state = "is damaged" if entry.size else "is empty"
             if known:
                 self.obstacles.append(Evidence("empty-file", name, f"{name} {state}: the node ends with {ends}"))
             else:
@@ -327,6 +335,16 @@ class _Work:
             if item.file == SCHEMA and item.kind is not Kind.MISSING_PART:
                 sentence = f"{SCHEMA} is damaged: the node ends, or waits for ever, while it reads the list of its tables"
                 self.obstacles.append(Evidence("damaged-schema", SCHEMA, f"{sentence}: {item.detail}"))
+
+    def _is_whole(self, entry: DirectoryEntry) -> bool:
+        """Return whether a small file has what a node writes: something, and if it is a text, its term."""
+        if not entry.size or entry.name not in _TERMS:
+            return bool(entry.size)
+        begins, ends = _TERMS[entry.name]
+        with contextlib.suppress(CannotOpenError):
+            text = b"".join((self.store.directory.read(entry.name) or b"").split())
+            return text.startswith(begins) and text.endswith(ends)
+        return True
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""

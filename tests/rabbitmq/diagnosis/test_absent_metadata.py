@@ -169,6 +169,7 @@ CHANGES = {
     "no-schema-version": (without("schema_version"), False),
     "empty-schema": (emptied("schema.DAT"), False),
     "cut-schema": (cut("schema.DAT"), False),
+    "cut-cluster-nodes": (cut("cluster_nodes.config"), False),
     "empty-cluster-nodes": (emptied("cluster_nodes.config"), False),
     "empty-running": (emptied("nodes_running_at_shutdown"), False),
     "empty-schema-version": (emptied("schema_version"), False),

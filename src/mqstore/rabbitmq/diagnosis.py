@@ -32,6 +32,7 @@ from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
+from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.examination import ExaminedQueue
@@ -333,8 +334,12 @@ class _Work:
                 self.unknown.append(f"whether a {self.version.name} node starts: {name} {state}, on which 3.10 ends with {ends}")
         for item in self.store.definitions.damage:
             if item.file == SCHEMA and item.kind is not Kind.MISSING_PART:
-                sentence = f"{SCHEMA} is damaged: the node ends, or waits for ever, while it reads the list of its tables"
-                self.obstacles.append(Evidence("damaged-schema", SCHEMA, f"{sentence}: {item.detail}"))
+                damaged = Evidence("damaged-schema", SCHEMA, f"{SCHEMA}, the list of all tables, is damaged: {item.detail}")
+                if item.detail == NOT_A_TABLE:
+                    self.obstacles.append(damaged)
+                else:  # a node repairs it, and ends if it misses a table then
+                    self.evidence.append(damaged)
+                    self.unknown.append(f"whether a node starts, and with which tables: {SCHEMA} is damaged")
 
     def _is_whole(self, entry: DirectoryEntry) -> bool:
         """Return whether a small file has what a node writes: something, and if it is a text, its term."""

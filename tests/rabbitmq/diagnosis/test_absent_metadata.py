@@ -154,6 +154,13 @@ def cut(name: str) -> Callable[[Path], None]:
     return change
 
 
+def zeroed(name: str) -> Callable[[Path], None]:
+    def change(node: Path) -> None:
+        (node / name).write_bytes(bytes((node / name).stat().st_size))
+
+    return change
+
+
 def emptied(name: str) -> Callable[[Path], None]:
     def change(node: Path) -> None:
         (node / name).write_bytes(b"")
@@ -168,7 +175,7 @@ CHANGES = {
     "no-vhosts": (without("rabbit_vhost.DCD"), True),
     "no-schema-version": (without("schema_version"), False),
     "empty-schema": (emptied("schema.DAT"), False),
-    "cut-schema": (cut("schema.DAT"), False),
+    "zero-schema": (zeroed("schema.DAT"), False),
     "cut-cluster-nodes": (cut("cluster_nodes.config"), False),
     "empty-cluster-nodes": (emptied("cluster_nodes.config"), False),
     "empty-running": (emptied("nodes_running_at_shutdown"), False),
@@ -198,6 +205,15 @@ def test_an_empty_or_half_synced_file_of_mnesia_is_a_finding_and_the_rest_is_rea
     assert {item["file"] for item in findings} == {name}
     assert any(f"{name} cannot be read whole" in sentence for sentence in diagnosis(node)["unknown"])
     assert run_cli("messages", node, "-o", "jsonl").stdout.count("\n") == 94
+
+
+def test_whether_a_node_starts_on_a_list_of_tables_that_it_has_to_repair_is_not_known(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)  # cut at 30 and 90 percent, two 3.10.8 nodes did not start, and one did
+    cut("schema.DAT")(node)
+    answer = diagnosis(node)
+    assert answer["unknown"] == ["whether a node starts, and with which tables: schema.DAT is damaged"]
+    assert answer["next"].startswith("mqstore rescue ")
+    assert run_cli("verify", node).status == 1
 
 
 @pytest.mark.parametrize("content", [b"", bytes(300)])

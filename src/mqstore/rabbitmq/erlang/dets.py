@@ -47,6 +47,7 @@ BLOCKS_PER_SEGMENT = 512
 # how often the search may read each byte of a file, on average, before it gives up
 PATIENCE = 16
 MAX_FINDINGS = 100
+NOT_A_TABLE = "The file does not begin as a DETS table of format 9 does."
 
 _WORD = struct.Struct(">I")
 _HEAD = struct.Struct(">14I")
@@ -77,7 +78,7 @@ def read_table(data: Buffer, file: str = "") -> DetsTable:
     words = _HEAD.unpack_from(view) if len(view) >= HEADER_END else (0,) * 14
     if words[1] != COOKIE or words[4] != FORMAT:
         objects, damage = _search_blocks(view, file)
-        bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, "The file does not begin as a DETS table of format 9 does.")
+        bad = Damage(file, 0, min(len(view), HEADER_END), Kind.BAD_SIDE_FILE, NOT_A_TABLE)
         return DetsTable(objects, False, True, (bad, *damage))
     if words[2] != 1:
         objects, damage = _search_blocks(view, file)

@@ -401,13 +401,7 @@ class _Work:
         for named, examined in self._careful.examined_streams:
             start = examined.node_start()
             if self._knows_no_queue:
-                kept = start.kept + start.lost
-                self._lose(
-                    kept,
-                    "unknown-queue",
-                    named.stream.place,
-                    f"{named} is not in the metadata: the node does not start it ({count(kept, 'message')})",
-                )
+                self._not_started(str(named), named.stream.place, start.kept + start.lost)
                 continue
             for change in start.changes:
                 if change.messages:
@@ -430,14 +424,13 @@ class _Work:
             for queue in node.queues:
                 self._take_quorum_queue(queue)
 
+    def _not_started(self, queue: str, place: str, messages: int) -> None:
+        sentence = f"{queue} is not in the metadata: the node does not start it ({count(messages, 'message')})"
+        self._lose(messages, "unknown-queue", place, sentence)
+
     def _take_quorum_queue(self, queue: ExaminedQueue) -> None:
         if self._knows_no_queue:
-            self._lose(
-                queue.recovered,
-                "unknown-queue",
-                queue.place,
-                f"{queue} is not in the metadata: the node does not start it ({count(queue.recovered, 'message')})",
-            )
+            self._not_started(str(queue), queue.place, queue.recovered)
             return
         self._deliver_again(queue.redelivered, queue.place, str(queue))
         self.unknown += [f"{queue}: {sentence}" for sentence in queue.uncertain]

@@ -77,8 +77,10 @@ class _Key(NamedTuple):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> _Key | None:
-        values = (body.get("c"), body.get("t"), body.get("q"), body.get("so"), body.get("pt"))
-        return cls(*values) if all(map(isinstance, values, (str, str, int, int, int))) else None  # type: ignore[arg-type]
+        match body:
+            case {"c": str(group), "t": str(topic), "q": int(queue_id), "so": int(start), "pt": int(popped_at)}:
+                return cls(group, topic, queue_id, start, popped_at)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

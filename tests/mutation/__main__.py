@@ -35,6 +35,10 @@ def main() -> None:
     parser.add_argument("--control", action="store_true", help="change nothing: every mutant has to survive")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal():
+        parser.error(f"--seeds is {options.seeds!r}; give the first and the last one, such as 0-99")
+    if not (ROOT / "src" / "mqstore" / options.below).is_dir():
+        parser.error(f"--below is {options.below!r}, which is no directory of src/mqstore")
     revision = subprocess.check_output(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, text=True).strip()
     name = "-".join([revision, *(options.below.split("/")), *(each.replace("/", ".") for each in options.tests)])
     state: Path = options.state / name

@@ -284,6 +284,34 @@ def test_dispatch_of_4_9_reads_on_behind_lengths_that_do_not_add_up(written: Wri
     assert entries_of(view)[: 2 + len(inside)] == written.physical[:2] + inside
 
 
+def test_dispatch_of_4_9_reads_properties_of_a_negative_length_as_none(written: Written) -> None:
+    for _ in range(40):
+        written.put()
+    bad = written.physical[2]
+    end = bad + sizes_of(written)[bad]
+    text = len(encode_properties({"KEYS": "k2"}))
+    written.change(end - text - 2, b"\xff\xf0" + written.file(0).read_bytes()[end:])
+    # the next record is read where the properties began, and counted at its old place
+    inside = [offset for offset in written.physical if bad < offset < FILE_SIZE]
+    assert entries_of(written.recovered())[: 2 + len(inside)] == written.physical[:2] + inside
+
+
+def test_4_9_corrects_a_minimum_again_when_dispatch_has_caught_up(written: Written) -> None:
+    for _ in range(20):
+        written.put()
+    sizes = sizes_of(written)
+    written.queue_file("T", [(0, sizes[0], 0)])
+    written.file(0).unlink()
+    assert written.recovered().queue("T", 0).min_offset == 1  # behind the entry whose record is gone
+
+
+def test_an_index_file_made_anew_has_the_default_size_of_the_broker(written: Written) -> None:
+    written.put()
+    for version in ("4.9.3", "5.3.3"):
+        made = written.recovered(version, max_hash_slot_num=None, max_index_num=None, unclean=True).index_files()
+        assert [(file.slot_count, file.positions) for file in made] == [(5_000_000, 20_000_000)]
+
+
 def test_without_a_commit_log_all_queues_go(written: Written) -> None:
     written.queue_file("T", [(0, 100, 0)])
     for version in ("4.9.3", "5.3.3"):
@@ -314,19 +342,25 @@ def test_entries_of_records_behind_the_truncation_point_go(written: Written) -> 
             assert entries_of(view) == written.physical[:5]
 
 
-def test_recovery_starts_at_the_newest_file_that_the_checkpoint_covers(written: Written) -> None:
+IPV6 = {"sys_flag": 0b11 << 4, "born_host": "[2001:db8::1]:1", "store_host": "[2001:db8::2]:2"}
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+@pytest.mark.parametrize("hosts", [{}, IPV6], ids=["IPv4", "IPv6"])
+def test_recovery_starts_at_the_newest_file_that_the_checkpoint_covers(written: Written, hosts: Row, version: str) -> None:
     for _ in range(40):
-        written.put()
+        written.put(**hosts)
     covered = next(number for number, offset in enumerate(written.physical) if offset == 2 * FILE_SIZE)
-    checkpoint = Checkpoint(physic=1640995200000 + 10_000 * covered + 3000, logics=2**50, index=2**50)
+    flushed = 1640995200000 + 10_000 * covered + 3000
+    checkpoint = Checkpoint(physic=flushed, logics=flushed, index=2**50)
     (written.root / "checkpoint").write_bytes(encode_checkpoint(checkpoint))
-    view = written.recovered("5.3.3", unclean=True)
+    view = written.recovered(version, unclean=True)
     # queues without files begin where recovery begins
     assert entries_of(view) == written.physical[covered:]
     assert view.queue("T", 0).min_offset == covered
-    assert entries_of(written.recovered("5.3.3", unclean=True, message_index_safe=True)) == written.physical[covered:]
+    assert entries_of(written.recovered(version, unclean=True, message_index_safe=True)) == written.physical[covered:]
     (written.root / "checkpoint").write_bytes(encode_checkpoint(replace(checkpoint, index=1)))
-    assert entries_of(written.recovered("5.3.3", unclean=True, message_index_safe=True)) == written.physical
+    assert entries_of(written.recovered(version, unclean=True, message_index_safe=True)) == written.physical
 
 
 def test_4_9_forgets_delivery_times_while_it_recovers_from_an_unclean_exit(written: Written) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from benchkit import TOPICS, Bench, Row, count_messages, floor, link_log, log_size, median, oracle
 
-from mqstore.jobs.lookup import LookupReport, lookup
+from mqstore.jobs.lookup import lookup
 from mqstore.pipeline.spark.session import session
+from mqstore.rocketmq.lookup.answer import LookupReport
 
 COLUMNS = ("physical_offset", "queue_id", "queue_offset", "store_timestamp")
 

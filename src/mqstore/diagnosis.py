@@ -39,22 +39,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """What can be said without a diagnosis, for the end of another command's output. starts: None if only a diagnosis shows it.
-
-    next: a command line, for `why`.
-    """
-
-    starts: bool | None
-    next: str
-    why: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields that `inspect -o json` and `verify -o json` have besides their own."""
-        return {"starts": self.starts, "next": self.next, "why": self.why}
-
-
-@dataclass(frozen=True, slots=True)
 class Way:
     """A command that can be run next, for `why`. keeps: how many messages there are after it; None if only its plan shows it."""
 

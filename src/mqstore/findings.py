@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqstore.shown import Shown
-
-if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice
-
 
 STAND_IN = "as `repair` leaves it in the place of a message that is gone"  # said of an entry that repeats the one before it
 
@@ -298,6 +294,22 @@ class CheckCounts:
             "queue_entries": self.queue_entries,
             "index_entries": self.index_entries,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What can be said without a diagnosis, for the end of another command's output. starts: None if only a diagnosis shows it.
+
+    next: a command line, for `why`.
+    """
+
+    starts: bool | None
+    next: str
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that `inspect -o json` and `verify -o json` have besides their own."""
+        return {"starts": self.starts, "next": self.next, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)

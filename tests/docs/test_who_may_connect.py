@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mqstore.broker import Settings
+from mqstore.replay.rocketmq_target import ClientError
 from mqstore.testing import Client, RunningBroker
-from mqstore.testing.client import ClientError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "who-may-connect.md"
 

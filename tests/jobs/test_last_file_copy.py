@@ -10,7 +10,8 @@ import pytest
 from support.golden import case_named, opened
 
 from mqstore.errors import TargetError
-from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.durable_file import DurableFile
 from mqstore.jobs import rebuild as module
 from mqstore.jobs.rebuild import LastFileCopy
 from mqstore.places import open_rocketmq

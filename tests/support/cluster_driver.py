@@ -22,7 +22,8 @@ import mqstore.jobs.export
 import mqstore.jobs.rebuild
 import mqstore.pipeline.tail.sinks
 from mqstore.errors import MqstoreError
-from mqstore.pipeline.spark.session import failures, session, stop
+from mqstore.pipeline.spark.failures import failures
+from mqstore.pipeline.spark.session import session, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

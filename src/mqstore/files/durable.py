@@ -42,8 +42,6 @@ from mqstore.files.location import check_parent
 from mqstore.files.locking import forked_sentence
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
-__all__ = ["DurableDirectory", "DurableFile", "NewDirectory", "NewFile", "identity_of", "make_root", "remove_left_behind", "staged_name"]
-
 OPEN_FILES = 64
 STAGED = ".mqstore-"
 
@@ -411,7 +409,6 @@ class _StagedTarget:
     def __init__(self, target: str | os.PathLike[str], *, recorder: Recorder | None = None) -> None:
         self.target = Path(os.path.abspath(target))
         self._recorder = recorder
-        self._published = False
         self._lock = -1
         self._parent: DurableDirectory | None = None
         self._staged = ""
@@ -440,7 +437,6 @@ class _StagedTarget:
         if os.path.lexists(self.target):
             raise TargetError(f"{self.target} was created by another process meanwhile; nothing was overwritten or written")
         self._parent.rename(staged, self.target.name)
-        self._published = True
         self._parent.sync_directory()
 
     def _unstage(self) -> None:

@@ -34,7 +34,7 @@ from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
 from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
-from mqstore.rocketmq.lookup.answer import MANIFEST, Answer, LookupReport
+from mqstore.rocketmq.lookup.answer import Answer, LookupReport
 from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.index_probe import CANDIDATE
 from mqstore.rocketmq.lookup.key_file import read_keys
@@ -66,8 +66,6 @@ from mqstore.table.row_files import PartFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["MANIFEST", "LookupReport", "lookup"]
 
 MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started

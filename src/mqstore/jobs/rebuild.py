@@ -43,8 +43,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from mqstore.files import Bytes, MappedFile, ReadOnlyDirectory
-from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory
-from mqstore.files.durable_file import BLOCK
+from mqstore.files.durable import DurableDirectory, NewDirectory
+from mqstore.files.durable_file import BLOCK, DurableFile
 from mqstore.files.location import check_outside, local_store, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.rebuild_database import (

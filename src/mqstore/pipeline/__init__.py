@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mqstore.jobs.convert import convert as convert
     from mqstore.jobs.export import export as export
     from mqstore.jobs.find import find as find
-    from mqstore.jobs.lookup import LookupReport as LookupReport
     from mqstore.jobs.lookup import lookup as lookup
     from mqstore.jobs.rebuild import rebuild as rebuild
     from mqstore.jobs.report import ExportReport as ExportReport
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from mqstore.pipeline.tail.follow import FollowReport as FollowReport
     from mqstore.pipeline.tail.follow import follow as follow
     from mqstore.rocketmq.find import FindReport as FindReport
+    from mqstore.rocketmq.lookup.answer import LookupReport as LookupReport
     from mqstore.rocketmq.usage import UsageReport as UsageReport
 
 # No sub-package has the name of a function: importing it would bind the package to that name.
@@ -63,7 +63,7 @@ _MODULE_OF = {
     "FindReport": "mqstore.rocketmq.find",
     "FollowReport": "mqstore.pipeline.tail.follow",
     "FollowedBatch": "mqstore.pipeline.tail.follow",
-    "LookupReport": "mqstore.jobs.lookup",
+    "LookupReport": "mqstore.rocketmq.lookup.answer",
     "ReadPlan": "mqstore.pipeline.source.rocketmq",
     "RebuildReport": "mqstore.jobs.report",
     "UsageReport": "mqstore.rocketmq.usage",

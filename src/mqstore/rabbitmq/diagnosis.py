@@ -24,10 +24,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mqstore.diagnosis import Advice, Diagnosis, Evidence, Way
+from mqstore.diagnosis import Diagnosis, Evidence, Way
 from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry
-from mqstore.findings import Kind, Report
+from mqstore.findings import Advice, Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES

@@ -18,8 +18,7 @@ from mqstore.store import StorePart
 from mqstore.table.columns import QUORUM, STREAM
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice
-    from mqstore.findings import Damage
+    from mqstore.findings import Advice, Damage
     from mqstore.rabbitmq.store.listing import StoreTotals
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost

@@ -11,8 +11,8 @@ from mqstore.report.parts import OF_GROUP, SHOWN, Column, Field, Findings, Gap, 
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice, Diagnosis, Evidence
-    from mqstore.findings import Damage, Report
+    from mqstore.diagnosis import Diagnosis, Evidence
+    from mqstore.findings import Advice, Damage, Report
 
 
 class _Ran(Protocol):

@@ -19,7 +19,7 @@ from mqstore.findings import Damage
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.delayed import delivered, waiting_record
-from mqstore.rocketmq.format import compression
+from mqstore.rocketmq.format import compression, record
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import split_keys
 from mqstore.rocketmq.format.system_topics import HALF_TOPICS, SCHEDULED_TOPICS, TIMER_TOPIC
@@ -157,7 +157,7 @@ def _holding(columns: RecordColumns, needle: Needle, result: FoundInSplit) -> Ma
         starts = columns.row(start)
         mask |= needle.marks(data, starts, starts + np.maximum(columns.row(length), 0))
     starts, lengths = columns.row(frames.BODY_START), columns.row(frames.BODY_LENGTH)
-    compressed = columns.row(frames.SYS_FLAG) & compression.COMPRESSED != 0
+    compressed = columns.row(frames.SYS_FLAG) & record.COMPRESSED != 0
     streams = np.zeros(len(columns), np.bool_)
     long = lengths > 5
     streams[long] = np.isin(data[starts[long]], (0x1F, 0x78))
@@ -206,7 +206,7 @@ def _matches(columns: RecordColumns, k: int, needle: Needle, *, whole: bool) -> 
     inside = () if body is None else needle.forms_in(body)
     if inside:
         names["body"] = None
-        if columns.fields[frames.SYS_FLAG, k] & compression.COMPRESSED:
+        if columns.fields[frames.SYS_FLAG, k] & record.COMPRESSED:
             forms[COMPRESSED] = None
         forms.update(dict.fromkeys(inside))
     elif body is None:

@@ -15,8 +15,7 @@ from mqstore.rocketmq.site import settings_not_used, site_of
 from mqstore.store import StorePart
 
 if TYPE_CHECKING:
-    from mqstore.diagnosis import Advice
-    from mqstore.findings import Damage
+    from mqstore.findings import Advice, Damage
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
     from mqstore.rocketmq.store.view import View

@@ -23,7 +23,8 @@ from urllib.parse import quote
 import numpy as np
 
 from mqstore.errors import UsageError
-from mqstore.files.durable import DurableDirectory, DurableFile, NewFile
+from mqstore.files.durable import DurableDirectory, NewFile
+from mqstore.files.durable_file import DurableFile
 from mqstore.findings import Damage
 from mqstore.table.columns import TIME_COLUMNS
 from mqstore.table.text import csv_rows, json_rows

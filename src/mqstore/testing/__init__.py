@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqstore.files.recorder import Mark, RecordedWrites
-    from mqstore.testing.client import Client, ClientError, ReceivedMessage, SendReceipt
+    from mqstore.replay.rocketmq_target import ClientError
+    from mqstore.testing.client import Client, ReceivedMessage, SendReceipt
     from mqstore.testing.crashes import CrashCheckError, CrashRun, CrashState, CrashStates, run_states, scratch_directory
     from mqstore.testing.faults import FailingDisk, Fault, FaultCheckError, FaultRun, every_fault
     from mqstore.testing.losses import LossKind
@@ -49,7 +50,7 @@ __all__ = [
 
 _MODULES = {
     "Client": "mqstore.testing.client",
-    "ClientError": "mqstore.testing.client",
+    "ClientError": "mqstore.replay.rocketmq_target",
     "CrashCheckError": "mqstore.testing.crashes",
     "CrashRun": "mqstore.testing.crashes",
     "CrashState": "mqstore.testing.crashes",

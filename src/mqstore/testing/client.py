@@ -28,8 +28,6 @@ from mqstore.rocketmq.format.record import Record, decode_properties, offset_mes
 from mqstore.rocketmq.format.record import decode as decode_record
 from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
 
-__all__ = ["Client", "ClientError", "ReceivedMessage", "SendReceipt"]
-
 TEMPLATE_QUEUES = 4
 SUBSCRIPTION_IN_REQUEST = 4
 BATCH = 32

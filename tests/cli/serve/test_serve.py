@@ -19,7 +19,8 @@ from support.golden import case_named, opened, run_cli, tree_checksum
 
 from mqstore.cli.serve.command import serve
 from mqstore.cli.serve.running import ServeOptions
-from mqstore.testing.client import Client, ClientError
+from mqstore.replay.rocketmq_target import ClientError
+from mqstore.testing.client import Client
 
 
 @contextmanager

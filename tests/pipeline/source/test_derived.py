@@ -15,7 +15,7 @@ import mqstore
 from mqstore.pipeline.source import derived
 from mqstore.pipeline.source.derived import SOURCES, QueueFilter, TableReader, finding_rows
 from mqstore.pipeline.source.rocketmq import read
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.rocketmq.listing import entry_rows
 from mqstore.rocketmq.verify.verification import verify
 

@@ -16,7 +16,7 @@ from support.stores import BEGIN, Store, message
 
 from mqstore.files.location import Url
 from mqstore.pipeline.source.rocketmq import explain_read, read, register
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,7 @@ from mqstore.pipeline.source.pushdown import filters_as_text
 from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
 from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from mqstore.rabbitmq.store.task_groups import cut, plan_files, plan_queues, read_group, record_batches
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection

@@ -22,7 +22,7 @@ from mqstore.pipeline.source.options import ReadOptions, message_fields
 from mqstore.pipeline.source.pushdown import filters_as_text, filters_from
 from mqstore.pipeline.source.rocketmq import PushingReader, RocketMQDataSource, RocketMQReader, explain_read, read, register
 from mqstore.pipeline.source.stores import ddl_schema, store_paths
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.rocketmq.lookup import pruning
 from mqstore.rocketmq.lookup.pruning import FileTask, PointTask
 from mqstore.rocketmq.scan.planned_files import token_of

@@ -28,7 +28,7 @@ from mqstore.files.recorder import Operation, RecordedWrites
 from mqstore.files.state_file import parse, seal
 from mqstore.pipeline.source import sink as sinks
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, register
-from mqstore.pipeline.spark.session import error_sentence
+from mqstore.pipeline.spark.failures import error_sentence
 from mqstore.rocketmq.engine import staged_commit as stagedcommit
 from mqstore.rocketmq.engine import staging
 from mqstore.rocketmq.engine.message_store import MessageStore

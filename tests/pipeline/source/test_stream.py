@@ -22,7 +22,7 @@ import mqstore
 from mqstore.errors import PipelineError, UsageError
 from mqstore.pipeline.source.rocketmq import read, register
 from mqstore.pipeline.source.stream import LogRange, RocketMQStreamReader, read_range
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.pipeline.spark.source_api import ReadAllAvailable
 from mqstore.rocketmq import MessageStore
 from mqstore.rocketmq.config.store_config import StoreConfig

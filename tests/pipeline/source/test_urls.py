@@ -23,7 +23,7 @@ from mqstore.jobs.export import export
 from mqstore.jobs.lookup import lookup
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader, read
-from mqstore.pipeline.spark.session import error_sentence as told
+from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.rocketmq.verify.verification import verify
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mqstore.errors import PipelineError
+from mqstore.pipeline.spark.failures import error_sentence, failures
 from mqstore.pipeline.spark.java import Java, bundled_java, cache_directory, feature_of, find_java, launcher_home, system_java
-from mqstore.pipeline.spark.session import _spark_home, error_sentence, failures, running, session
+from mqstore.pipeline.spark.session import _spark_home, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,18 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mqstore.rabbitmq.erlang.etf import (
-    Atom,
-    BitBinary,
-    EtfError,
-    ImproperList,
-    Limits,
-    Opaque,
-    Pairs,
-    Term,
-    decode,
-    encode,
-)
+from mqstore.rabbitmq.erlang.etf import EtfError, Limits, decode
+from mqstore.rabbitmq.erlang.terms import Atom, BitBinary, ImproperList, Opaque, Pairs, Term, encode
 
 
 def term(text: str) -> Term:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqstore.rabbitmq.erlang.etf import Atom, Term, encode
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.message.message_term import as_basic_message, read_message, write_message
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
 

@@ -13,7 +13,8 @@ from support import golden as goldenkit
 from support import rabbitmq_terms as rabbitterms
 from support.golden import GoldenCase, case_id
 
-from mqstore.rabbitmq.erlang.etf import Atom, EtfError, Term, encode
+from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.message import message_term as content
 from mqstore.rabbitmq.message.message_term import MessageTerm, NotAMessageError, as_basic_message, read_message, write_message
 from mqstore.rabbitmq.message.properties import (

@@ -12,11 +12,12 @@ from support import streams
 from support.streams import CASES
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA
 from mqstore.rabbitmq.message.properties import PropertiesError
 from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, read_entry
 from mqstore.rabbitmq.streams.entries import walk_records
 from mqstore.rabbitmq.streams.examination import Examination
-from mqstore.rabbitmq.streams.segment import BAD_DATA, walk_segment
+from mqstore.rabbitmq.streams.segment import walk_segment
 from mqstore.rabbitmq.streams.stream import Stream
 
 NAMES = tuple((case, queue) for case in CASES for queue in streams.directories(case) if queue not in ("s.empty", "s.plain"))

@@ -11,11 +11,12 @@ import pytest
 from support import streams
 from support.streams import CASES, Row
 
+from mqstore.kernels.rabbitmq.stream_chunks import INTACT
 from mqstore.rabbitmq.message.properties import json_properties
 from mqstore.rabbitmq.streams import bloom_filter, index
 from mqstore.rabbitmq.streams.delivered_entry import RULES, read_entry
 from mqstore.rabbitmq.streams.entries import walk_records
-from mqstore.rabbitmq.streams.segment import INTACT, Chunks, walk_segment
+from mqstore.rabbitmq.streams.segment import Chunks, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
 
 STREAMS = [(case, queue) for case in CASES for queue in streams.directories(case)]

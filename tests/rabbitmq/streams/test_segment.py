@@ -11,16 +11,8 @@ import pytest
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import stream_chunks
-from mqstore.rabbitmq.streams.segment import (
-    BAD_DATA,
-    BAD_HEADER,
-    HEADER,
-    INTACT,
-    MOST_FINDINGS,
-    chunk,
-    entry,
-    walk_segment,
-)
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER, INTACT
+from mqstore.rabbitmq.streams.segment import HEADER, MOST_FINDINGS, chunk, entry, walk_segment
 
 TIMES = 1_700_000_000_000
 

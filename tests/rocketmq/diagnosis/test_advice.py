@@ -8,8 +8,8 @@ import pytest
 from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli
 from support.rocketmq_states import STATES, made
 
-from mqstore.diagnosis import Advice
 from mqstore.files.durable import DurableDirectory
+from mqstore.findings import Advice
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import START, advise, diagnose
 from mqstore.rocketmq.live.store_lock import StoreLock

@@ -10,7 +10,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqstore.rocketmq.format.compression import COMPRESSED, BadCompressionError, decompress
+from mqstore.rocketmq.format.compression import BadCompressionError, decompress
+from mqstore.rocketmq.format.record import COMPRESSED
 
 pytestmark = pytest.mark.versions
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 
 from mqstore.broker.handlers.pull_filter import PullFilter
 from mqstore.broker.protocol.codes import ResponseCode
+from mqstore.broker.protocol.frames import ResponseError
 from mqstore.broker.runtime.connection import Connection
-from mqstore.broker.runtime.context import Component, Context, ResponseError
+from mqstore.broker.runtime.context import Component, Context
 from mqstore.rocketmq.query.pull import GetStatus
 
 CHECK_INTERVAL = 5.0  # seconds

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from mqstore.broker.protocol.codes import V4_9_3, V5_3_3, Language, ResponseCode, release_name
-from mqstore.broker.protocol.frames import Frame, ResponseError, make_response
+from mqstore.broker.protocol.frames import Frame, ResponseError
 from mqstore.broker.runtime.connection import Connection, SharedState
 from mqstore.broker.runtime.limits import Limits
 from mqstore.broker.runtime.logs import log
@@ -127,8 +127,6 @@ def profile(version: str) -> Profile:
             return each
     raise UsageError(f"there is no profile {version!r}; the profiles are {PROFILE_4_9_3.version} and {PROFILE_5_3_3.version}")
 
-
-__all__ = ["Component", "Connection", "Context", "Frame", "Handler", "ResponseError", "make_response"]
 
 P = TypeVar("P", bound="Component")
 T = TypeVar("T")

@@ -59,7 +59,7 @@ def rows_of(
     """
     from pyspark.sql.types import NumericType
 
-    from mqstore.pipeline.spark.session import failures
+    from mqstore.pipeline.spark.failures import failures
 
     with failures("the query"):
         frame = sql(spark, query, store, columns=columns, **options)

@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import UsageError
-from mqstore.pipeline.spark.session import failures
+from mqstore.pipeline.spark.failures import failures
 from mqstore.pipeline.spark.source_api import (
     FILTERS,
     DataSource,

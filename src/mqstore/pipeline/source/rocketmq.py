@@ -72,7 +72,8 @@ from mqstore.pipeline.source.stores import (
     with_store,
 )
 from mqstore.pipeline.spark.connect import is_connect
-from mqstore.pipeline.spark.session import active_session, failures
+from mqstore.pipeline.spark.failures import failures
+from mqstore.pipeline.spark.session import active_session
 from mqstore.pipeline.spark.session import session as start_session
 from mqstore.pipeline.spark.source_api import (
     CaseInsensitiveDict,

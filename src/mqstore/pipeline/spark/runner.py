@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.connect import is_connect, run_on_connect
-from mqstore.pipeline.spark.session import failures
+from mqstore.pipeline.spark.failures import failures
 from mqstore.threads import in_threads
 from mqstore.version import __version__
 

@@ -45,22 +45,10 @@ from typing import IO, TYPE_CHECKING
 from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import java as javas
 from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
-from mqstore.pipeline.spark.failures import error_sentence, failures, innermost_cause, require_pyspark
+from mqstore.pipeline.spark.failures import error_sentence, innermost_cause, require_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "cores",
-    "error_sentence",
-    "failures",
-    "running",
-    "session",
-    "starting",
-    "starts_on_this_machine",
-    "stop",
-    "tasks_at_once",
-]
 
 # lines a JVM prints around the one that names the cause
 _UNINFORMATIVE = (

@@ -31,9 +31,9 @@ from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format
 from mqstore.pipeline.source.stores import open_for_tasks
 from mqstore.pipeline.source.stream import LogRange, LogRanges
 from mqstore.pipeline.spark.connect import SCHEME, is_connect
-from mqstore.pipeline.spark.failures import error_sentence, is_late_worker
+from mqstore.pipeline.spark.failures import error_sentence, failures, is_late_worker
 from mqstore.pipeline.spark.java import find_java
-from mqstore.pipeline.spark.session import failures, running
+from mqstore.pipeline.spark.session import running
 from mqstore.pipeline.spark.source_api import require_streams
 from mqstore.pipeline.tail.sinks import FollowOutput, FollowSink, ParquetSink, StoreSink, TableSink, open_table
 from mqstore.rocketmq.engine.log_copy import LogCopy

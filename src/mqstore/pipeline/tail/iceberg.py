@@ -14,7 +14,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from mqstore.errors import TargetError
-from mqstore.files.durable import DurableDirectory, DurableFile
+from mqstore.files.durable import DurableDirectory
+from mqstore.files.durable_file import DurableFile
 from mqstore.jobs.lakehouse import CATALOG, TABLE, quiet_pyiceberg
 
 if TYPE_CHECKING:

@@ -58,8 +58,6 @@ from mqstore.rabbitmq.streams.stream import named_streams
 from mqstore.table.formatting import agreeing, did_you_mean, no_vhost
 from mqstore.threads import TaskThreads
 
-__all__ = ["ConvertOptions", "ConvertReport", "convert", "convert_queue", "write_stores"]
-
 THREADS = 2
 MOST_ENTRIES = 1 << 20
 REFUSED_SHOWN = 5

@@ -160,7 +160,6 @@ class LiveQueue:
         self.transient: dict[int, LiveEntry] = {}
         self._requeued: list[int] = []
         self._ahead: list[int] = []  # sequence ids from the cursor on, descending
-        self._ahead_to = 0
 
     def publish(self, message_id: bytes, embedded: bytes, persistent: bool, expiry: int, size: int) -> int:
         """Append a message and return its sequence id."""

@@ -40,9 +40,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term, encode
-
-__all__ = ["LIMITS", "Atom", "BitBinary", "Buffer", "EtfError", "ImproperList", "Limits", "Opaque", "Pairs", "Term", "decode", "encode"]
+from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 

@@ -31,10 +31,8 @@ from mqstore.files import Bytes
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format import segment
-from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT, IN_STORE
+from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER, QUEUE_STORE, ROW, SHARED, header
-
-__all__ = ["ENTRY", "IN_SEGMENT", "QueueWriter", "Version1Writer", "Version2Writer", "queue_writer"]
 
 PIECE = 32 << 20  # bytes of messages collected before they are written
 _ENTRY_BYTES = segment.PUBLISH_SIZE + segment.MARK_SIZE  # of a message in a segment, with its delivery

@@ -28,7 +28,7 @@ import struct
 import uuid
 from typing import Any
 
-from mqstore.rabbitmq.erlang.etf import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, Term
 
 DATA = 0x75
 BODY_TYPE = b"amqp-1.0"

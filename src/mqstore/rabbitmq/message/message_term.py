@@ -270,7 +270,7 @@ def _iodata(term: Term, pos: int) -> tuple[bytes, ...]:
 
 
 def write_message(message: MessageTerm, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
-    """Return the term of a message in its form. atoms: as in `etf.encode`. Raises ValueError for a basic_message without a vhost."""
+    """Return the term of a message in its form. atoms: as in `terms.encode`. Raises ValueError for a basic_message without a vhost."""
     content = (
         Atom("content"),
         CLASS_BASIC,

@@ -43,7 +43,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mqstore.rabbitmq.erlang.etf import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.table.columns import RABBITMQ_PROPERTIES
 
 Properties = dict[str, Any]

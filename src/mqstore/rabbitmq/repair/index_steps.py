@@ -30,13 +30,14 @@ import numpy as np
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Subject
+from mqstore.rabbitmq.convert.convert_queue import UNREADABLE
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import index_v2, segment
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.format.index_v2 import ENTRY_HEADER, ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, IndexFile
 from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
-from mqstore.rabbitmq.repair.queue_step import UNREADABLE, QueueContent, QueueStep, segment_content
+from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, segment_content
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, LOST, UNREADABLE, select_messages
+from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, LOST, select_messages
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.terms import Term
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
@@ -32,8 +32,6 @@ from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.repair.change import Change, Step
 from mqstore.table.formatting import count
-
-__all__ = ["UNREADABLE", "QueueContent", "QueueStep", "SegmentContent", "clean_dot", "completed", "recovery_file", "segment_content"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT
+from mqstore.rabbitmq.format.index_v1 import DELIVERED, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.format.index_v1 import REPEATED as REPEATED_PUBLISH
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 
@@ -114,8 +114,6 @@ def totals(entry_fates: NDArray[np.uint8]) -> Fates:
 # Expired messages are kept here: whether the broker drops them depends on when it starts.
 #
 # Format: docs/formats/rabbitmq.md, sections 7 and 12.4.
-
-__all__ = ["ENTRY", "QueueStart", "keeps", "next_sequence_id", "redelivered"]
 
 
 @dataclass(frozen=True, slots=True)

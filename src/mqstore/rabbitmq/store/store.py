@@ -20,7 +20,7 @@ from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
-from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, looks_like_rabbitmq, mapped_bytes, unread_entries
+from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, mapped_bytes, unread_entries
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, examine
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
@@ -44,8 +44,6 @@ from mqstore.table.rows import first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["RabbitMQStore", "looks_like_rabbitmq"]
 
 TableRows = MessageRows | QuorumRows | StreamRows
 

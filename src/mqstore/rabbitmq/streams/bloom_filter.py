@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.files import Bytes
-from mqstore.rabbitmq.streams.segment import BAD_DATA, Chunks
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA
+from mqstore.rabbitmq.streams.segment import Chunks
 
 SIZE = 16  # bytes, unless the queue says otherwise
 _GOLDEN = 0x9E3779B9

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqstore.rabbitmq.erlang.etf import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.message import amqp10
 from mqstore.rabbitmq.message.message_term import delivered_properties, reply_queue
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, properties_from_bin, properties_to_bin

@@ -39,7 +39,8 @@ from mqstore.codecs import ExpandError, expand
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import stream_chunks
-from mqstore.rabbitmq.streams.segment import INTACT, MESSAGES, Chunks, Longs
+from mqstore.kernels.rabbitmq.stream_chunks import INTACT
+from mqstore.rabbitmq.streams.segment import MESSAGES, Chunks, Longs
 
 CODECS = {0: None, 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 MAX_BATCH = 256 << 20  # bytes of a sub-batch, uncompressed

@@ -22,10 +22,11 @@ from enum import StrEnum
 import numpy as np
 
 from mqstore.findings import CheckCounts, Damage, Kind
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER
 from mqstore.rabbitmq.streams.entries import walk_records
 from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import IndexComparison, header_damage
-from mqstore.rabbitmq.streams.segment import BAD_DATA, BAD_HEADER, MESSAGES, Chunks, Longs
+from mqstore.rabbitmq.streams.segment import MESSAGES, Chunks, Longs
 from mqstore.rabbitmq.streams.stream import Stream
 
 _NO_CHUNK = 48  # bytes of a last segment that a node deletes

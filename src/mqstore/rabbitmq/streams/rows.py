@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Verdict
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
 from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
@@ -36,7 +37,7 @@ from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold
 from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, StreamMessage, read_entry
 from mqstore.rabbitmq.streams.entries import Records, walk_records
 from mqstore.rabbitmq.streams.examination import KeptEnds
-from mqstore.rabbitmq.streams.segment import BAD_DATA, HEADER, MESSAGES, Chunks, Longs
+from mqstore.rabbitmq.streams.segment import HEADER, MESSAGES, Chunks, Longs
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream
 from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection, rabbitmq_schema
 

@@ -46,23 +46,7 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.common.crc32 import crc32  # with it, the kernel has the library that computes checksums fast
 from mqstore.kernels.rabbitmq import stream_chunks
-from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER, INTACT, UNCHECKED
-
-__all__ = [
-    "BAD_DATA",
-    "BAD_HEADER",
-    "HEADER",
-    "INTACT",
-    "MESSAGES",
-    "TRACKING_DELTA",
-    "TRACKING_SNAPSHOT",
-    "UNCHECKED",
-    "Chunks",
-    "batch",
-    "chunk",
-    "entry",
-    "walk_segment",
-]
+from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER
 
 Longs = NDArray[np.int64]
 

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mqstore.diagnosis import Advice, Diagnosis, Evidence
+from mqstore.diagnosis import Diagnosis, Evidence
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
-from mqstore.findings import Damage, Kind, Remedy, Report, Subject
+from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Step
 from mqstore.repair.changed_directory import ChangedDirectory

@@ -16,8 +16,6 @@ from __future__ import annotations
 from mqstore.codecs import ExpandError, TooLargeError, expand
 from mqstore.rocketmq.format.record import COMPRESSED
 
-__all__ = ["COMPRESSED", "MAX_BODY", "BadCompressionError", "decompress"]
-
 MAX_BODY = 256 << 20
 
 _NAMES = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}

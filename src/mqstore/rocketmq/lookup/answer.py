@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files.durable import DurableDirectory, DurableFile, NewDirectory, NewFile
+from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
+from mqstore.files.durable_file import DurableFile
 from mqstore.findings import Coverage, Damage
 from mqstore.rocketmq.lookup.explain import Reason
 from mqstore.rocketmq.lookup.key_set import KeySet

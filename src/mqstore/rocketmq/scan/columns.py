@@ -20,7 +20,7 @@ from mqstore.kernels.rocketmq import frames, hashing, property_spans
 from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.record import CRC_PROPERTY, CRC_PROPERTY_SIZE, format_host, split_keys
+from mqstore.rocketmq.format.record import COMPRESSED, CRC_PROPERTY, CRC_PROPERTY_SIZE, format_host, split_keys
 from mqstore.table.columns import rocketmq_schema
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class RecordColumns:
 
     @cached_property
     def _compressed(self) -> NDArray[np.intp]:
-        return np.flatnonzero(self.row(frames.SYS_FLAG) & compression.COMPRESSED)
+        return np.flatnonzero(self.row(frames.SYS_FLAG) & COMPRESSED)
 
     @cached_property
     def _expanded(self) -> dict[int, bytes | None]:

@@ -25,7 +25,8 @@ def cpu(*command: object) -> float:
     """Return the CPU time of a command in milliseconds, user and system."""
     quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
     words = [str(word) for word in command]
-    _, status, usage = os.wait4(os.posix_spawnp(words[0], words, os.environ, file_actions=quiet), 0)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    _, status, usage = os.wait4(os.posix_spawnp(words[0], words, environment, file_actions=quiet), 0)
     assert status == 0, words
     return (usage.ru_utime + usage.ru_stime) * 1e3
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +28,16 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
-from mqstore.rocketmq.delayed import delay_levels
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.record import Record, decode_properties
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, RETRY_PREFIX, is_internal
-from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.formatting import count, moment
+
+if TYPE_CHECKING:
+    from mqstore.rocketmq.store.recovered_view import RecoveredView
 
 TOPICS = "config/topics.json"
 _ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
@@ -293,6 +294,8 @@ def _of_shifted(view: RecoveredView, shifted: Shifted, repeated: Repeated) -> It
 
 
 def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, unknown: list[str]) -> Iterator[Evidence]:
+    from mqstore.rocketmq.delayed import delay_levels
+
     untold = 0
     for level in delay_levels(view, store.log, load_delay_offsets(store.directory).by_level, last_timestamp):
         untold += level.untold

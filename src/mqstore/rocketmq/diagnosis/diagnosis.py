@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,35 +28,25 @@ from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
-from mqstore.repair.change import Step
 from mqstore.repair.changed_directory import ChangedDirectory
-from mqstore.repair.journal import check_changes
-from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
-from mqstore.rocketmq.diagnosis.database_queues import (
-    RULES,
-    DatabaseQueues,
-    keeps_queues_in_database,
-    require_configuration,
-    unknown_of_index,
-)
-from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
 from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
-from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.file_steps import directories_in_index
-from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
-from mqstore.rocketmq.store.recovered_view import RecoveredView
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import static_topics
-from mqstore.rocketmq.verify.verification import verify
 from mqstore.table.formatting import command, count
+
+if TYPE_CHECKING:
+    from mqstore.repair.change import Step
+    from mqstore.rocketmq.diagnosis.database_queues import DatabaseQueues
+    from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
@@ -102,6 +93,9 @@ def diagnose(
     store: RocketMQStore, version: str | None = None, *, threads: int = 2, progress: Callable[[int, int], None] | None = None
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError."""
+    from mqstore.rocketmq.diagnosis.database_queues import DatabaseQueues, keeps_queues_in_database, require_configuration
+    from mqstore.rocketmq.verify.verification import verify
+
     of = store.evidence.profile if version is None else profile(version)
     store.require_directory_for("a diagnosis")
     if store.dledger is not None:
@@ -122,6 +116,8 @@ def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
 
 def worthwhile_steps(store: RocketMQStore, *, threads: int = 2) -> list[Step]:
     """Return the steps of a repair after which a broker starts that did not, or keeps as much of the log as before; else none."""
+    from mqstore.rocketmq.repair.plan import plan
+
     steps = [step for step in plan(store, threads=threads) if step.possible]
     if not steps:
         return []
@@ -214,6 +210,10 @@ class _Work:
         return self._recover()
 
     def run(self, threads: int, progress: Callable[[int, int], None] | None) -> Diagnosis:
+        from mqstore.rocketmq.diagnosis.database_queues import RULES
+        from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+        from mqstore.rocketmq.store.recovered_view import RecoveredView
+
         self.threads = threads
         recovery = self._prepare()
         recovery = self._load(recovery) if self.elsewhere is None else None  # that of a part of a log shows nothing
@@ -522,6 +522,8 @@ class _Work:
         self.evidence.append(Evidence("keys-lost", "index", sentence))
 
     def _add_database(self, recovery: Recovery) -> None:
+        from mqstore.rocketmq.diagnosis.database_queues import unknown_of_index
+
         if self.database is not None:
             self.changes += self.database.changes()
             self.unknown += self.database.unknown(recovery)
@@ -574,6 +576,9 @@ class _Work:
 
     def _assumed(self) -> Iterator[str]:
         """Yield what `repair` and `rebuild` take for the form of new files where no file shows it."""
+        from mqstore.repair.repair import ask_for_configuration
+        from mqstore.rocketmq.rebuild_steps import lines_that_decide, settings_of
+
         settings = settings_of(self.store)
         if settings.assumed_queue_size and self.store.log.last_written() >= 0:
             yield ask_for_configuration(settings.assumed_queue_size)
@@ -601,6 +606,8 @@ class _Work:
         if any(map(self._repairable, (*self.obstacles, *self.evidence))) if self.threads is None else self._repair_is_next():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
+            from mqstore.rocketmq.rebuild_steps import settings_of
+
             words = ["--assume-defaults"] if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else []
             if any("checksum" in item.finding for item in self.evidence):
                 words.append("--check-crc")  # a rebuild repairs what it has noticed
@@ -610,6 +617,9 @@ class _Work:
 
     def _repair_is_next(self) -> bool:
         """Return whether `repair` can change something in this store for the better, and a rebuild would not make the same new after it."""
+        from mqstore.repair.journal import check_changes
+        from mqstore.rocketmq.repair.plan import LOCKING, plan
+
         if isinstance(self.store.directory, ChangedDirectory):
             return False
         assert self.threads is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mqstore.errors import A_STORE, CannotOpenError, MqstoreError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, packed_file
+from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, is_packed, packed_file
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, node_beside
@@ -112,6 +112,8 @@ def _below(path: Location, root: Location, directory: ReadOnlyDirectory, keep: U
     named = [(path / each.relative_to(root).as_posix(), each) for each in stores]
     places = [place for name, each in named if (place := _at(name, each, ReadOnlyDirectory(each), keep)) is not None]
     if not places:
+        if (alone := _only_log_file(path, root, directory, keep)) is not None:
+            return alone
         raise _not_a_store(path, directory, keep)
     if len(places) == 1 and complete:
         return places[0] if keep is None else replace(places[0], path=path)
@@ -121,6 +123,17 @@ def _below(path: Location, root: Location, directory: ReadOnlyDirectory, keep: U
     many = "store" if len(places) == 1 else "stores"
     sentence = f"{path} is not one store: it contains {len(places):,} {many}{seen}: {names}{more}; give the path of one"
     raise SeveralStoresError(f"{sentence}, or `mqstore inspect {path}` for the messages in each", places, complete)
+
+
+def _only_log_file(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace | None:
+    """Return the file of a log that a directory holds and nothing else, whatever its name; its records show what it is."""
+    entries = [entry for entry in directory.entries() if not added_by_mac(entry.name)]
+    if len(entries) == 1 and entries[0].is_file and isinstance(root, Path) and isinstance(path, Path) and root.name != LOG:
+        file = root / entries[0].name
+        with contextlib.suppress(CannotOpenError, NotAStoreError, UnsupportedError):
+            open_place(file)
+            return StorePlace("rocketmq", path if keep else file, file, keep)
+    return None
 
 
 def open_rocketmq(
@@ -169,8 +182,9 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
         held = f"{inner[0]}{f' and {len(inner) - 1:,} more' if len(inner) > 1 else ''}"
         sentence = f"{path} contains an archive, {held}, and archives in archives are not opened"
         return NotAStoreError(f"{sentence}: unpack it, and give the inner one")
-    if packed := sorted(name for name in names if is_archive(Path(name))):
-        return NotAStoreError(f"{path} is not a message store, but contains an archive: give its path, {path / packed[0]}")
+    if packed := sorted(name for name in names if is_packed(path / name)):
+        what = "an archive" if is_archive(Path(packed[0])) else "a compressed file"
+        return NotAStoreError(f"{path} is not a message store, but contains {what}: give its path, {path / packed[0]}")
     parts = "neither commitlog/ nor msg_stores/, quorum/ or stream/"
     return NotAStoreError(f"{path} is not a message store: it contains {parts}; give the directory that does")
 

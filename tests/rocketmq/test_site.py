@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import bz2
+import gzip
 import json
+import lzma
+import os
 import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import lz4.frame
 import pytest
+import zstandard
 from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli, unchanged, unpack, unpack_site
 
 import mqstore
@@ -92,6 +99,79 @@ def test_a_file_of_the_log_in_another_directory_is_found_and_no_blank_one_takes_
     assert run_cli("verify", store).status == 0
 
 
+@pytest.mark.parametrize(
+    ("start", "name", "packed"),
+    [
+        (131072, "00000000000000131072.gz", gzip.compress),
+        (131072, "old.dat", bz2.compress),
+        (393216, "00000000000000393216.xz", lzma.compress),
+        (393216, "../../disk/00000000000000393216.zst", lambda raw: zstandard.compress(raw)),
+        (131072, "../../disk/00000000000000131072.lz4", lambda raw: lz4.frame.compress(raw)),
+        (393216, "../../disk/00000000000000393216", bytes),
+    ],
+    ids=["gzip", "bzip2", "xz", "zstd", "lz4", "plain"],
+)
+def test_a_compressed_file_of_the_log_is_named_and_not_lost(
+    start: int, name: str, packed: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    (store / "commitlog/00000000000000131072.bak").rename(store / "commitlog/00000000000000131072")
+    file = store / f"commitlog/{start:020d}"
+    (tmp_path / "disk").mkdir()
+    other = Path(os.path.normpath(store / "commitlog" / name))
+    raw = file.read_bytes()
+    file.unlink()
+    other.write_bytes(packed(raw))
+    advice = f"{'copy' if packed is bytes else 'decompress'} {other} to {file} first"
+    without = f"cannot be told without the log at {other}: commitlog/{file.name} is missing"
+    assert _site(store)["log"][0]["state"] == "partly"
+    for command in ("inspect", "diagnose", "verify", "repair"):
+        done = run_cli(command, store)
+        text = " ".join((done.stdout + done.stderr).split())
+        assert advice in text, command
+        assert without in text, command
+        assert " lost" not in text, command
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] == 0
+    assert without in run_cli("messages", store).stderr
+    file.write_bytes(raw)
+    other.unlink()
+    assert run_cli("verify", store).status == 0
+
+
+def test_a_log_of_which_all_files_are_compressed_is_not_absent(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    for file in list((store / "commitlog").iterdir()):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    (log,) = _site(store)["log"]
+    said = f"{store}/commitlog has 7 files with records of it, compressed with gzip"
+    assert (log["state"], log["path"], log["known_from"]) == ("elsewhere", f"{store}/commitlog", said)
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["loses"], found["why"].partition(":")[0]) == (0, f"decompress them to {store}/commitlog first")
+
+
+@pytest.mark.parametrize("name", ["foo.bin", "backup", "00000000000000131072"])
+def test_a_directory_that_holds_one_log_file_is_that_file_whatever_its_name(name: str, tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path / "site")
+    place = tmp_path / "copy"
+    place.mkdir()
+    shutil.copy(store / "commitlog/00000000000000131072.bak", place / name)
+    assert run_cli("inspect", place, "-o", "json").document["store"] == str(place / name)
+    assert len(run_cli("messages", place, "-o", "jsonl").rows) == 248
+    assert "give the directory of the store" in run_cli("diagnose", place).stderr
+    (place / name).write_bytes(gzip.compress((place / name).read_bytes()))
+    (place / name).rename(place / f"{name}.gz")
+    assert f"contains a compressed file: give its path, {place / name}.gz" in run_cli("inspect", place).stderr
+    assert len(run_cli("messages", place / f"{name}.gz", "-o", "jsonl").rows) == 248
+
+
+def test_a_short_file_whose_bytes_read_as_a_far_offset_is_only_stray(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    (store / "commitlog/00000000000000131072.bak").rename(store / "commitlog/00000000000000131072")
+    (store / "commitlog/notes").write_bytes(b"\xff" * 100)
+    assert [item["kind"] for item in run_cli("verify", store, "-o", "json").document["damage"]] == ["stray-file"]
+
+
 def test_offsets_of_consumers_alone_are_what_is_left_of_a_store(tmp_path: Path) -> None:
     store = unpack_site("config-only", tmp_path)
     (store / "checkpoint").unlink()
@@ -133,7 +213,14 @@ def test_an_answer_says_where_the_missing_records_are_and_whether_offsets_count(
     store = unpack_site("log-file-renamed-bak", tmp_path / "renamed")
     done = run_cli("find", store, "o-7")
     name = "commitlog/00000000000000131072"
-    assert f"the records of {name} are in {name}.bak, which is not read: `mqstore repair` gives back the name" in done.stderr
+    said = f"cannot be told without the log at {store}/{name}.bak: it has the records of {name}, and is not read under that name"
+    assert f"{said}: `mqstore repair` gives it back" in done.stderr
+    assert "the whole log" not in done.stdout
+    assert said in run_cli("messages", store).stderr
+    report = run_cli("verify", store)
+    assert said in " ".join(report.stdout.split())
+    assert "lost" not in report.stdout
+    assert [item["kind"] for item in run_cli("verify", store, "-o", "json").document["damage"]] == ["stray-file"]
     store = unpack_site("lmq-offsets", tmp_path / "lmq")
     found = run_cli("find", store, "o-7", "--whole-key")
     assert (

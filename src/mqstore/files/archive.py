@@ -22,7 +22,7 @@ import tempfile
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
@@ -105,6 +105,51 @@ def refuse_packed(path: str | os.PathLike[str] | Url) -> None:
     """Refuse an archive or a compressed file where tasks open the store by its path. Raises CannotOpenError."""
     if is_packed(path):
         raise CannotOpenError(f"{path} is packed: unpack it first, tasks cannot share an unpacked copy")
+
+
+def compressed_head(path: Path, length: int) -> tuple[str, bytes] | None:
+    """Return how a file is compressed, going by its content, and the first bytes of what it holds; None if it is not, or cannot be read."""
+    with contextlib.suppress(*_DAMAGED_ARCHIVE, OSError, RuntimeError), open_regular_file(path) as raw:
+        first = raw.read(_MOST_MAGIC)
+        raw.seek(0)
+        for magic, (method, reader) in _BY_CONTENT.items():
+            if first.startswith(magic):
+                return method, reader(raw).read(length)
+    return None
+
+
+def _xz_reader(raw: IO[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", lzma.LZMAFile(raw))
+
+
+def _zstd_reader(raw: IO[bytes]) -> IO[bytes]:
+    import zstandard
+
+    return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(raw))
+
+
+def _lz4_reader(raw: IO[bytes]) -> IO[bytes]:
+    import lz4.frame
+
+    return cast("IO[bytes]", lz4.frame.open(raw))
+
+
+def _zip_reader(raw: IO[bytes]) -> IO[bytes]:
+    """Return the only member of an archive, open."""
+    opened = zipfile.ZipFile(raw)
+    (member,) = opened.infolist()
+    return opened.open(member)
+
+
+_MOST_MAGIC = 6
+_BY_CONTENT: dict[bytes, tuple[str, Callable[[IO[bytes]], IO[bytes]]]] = {
+    b"\x1f\x8b": ("gzip", lambda raw: cast("IO[bytes]", gzip.GzipFile(fileobj=raw))),
+    b"BZh": ("bzip2", lambda raw: cast("IO[bytes]", bz2.BZ2File(raw))),
+    b"\xfd7zXZ\0": ("xz", _xz_reader),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", _zstd_reader),
+    b"\x04\x22\x4d\x18": ("LZ4", _lz4_reader),
+    b"PK\x03\x04": ("zip", _zip_reader),
+}
 
 
 class UnpackedArchive:

@@ -28,7 +28,7 @@ from mqstore.rocketmq.lookup.pruning import prune
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
 from mqstore.rocketmq.store.compacted import COMPACTED_LOG, compacted_queues
-from mqstore.rocketmq.store.log_site import lacks_of_log, log_elsewhere
+from mqstore.rocketmq.store.log_site import lacks_of_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import Selection
 from mqstore.table.formatting import command, count
@@ -73,7 +73,7 @@ def _run(
 ) -> FindReport:
     started = time.monotonic()
     pieces = every = plan(store.log, tasks=4 * runner.width)
-    what = "what is here of the log" if log_elsewhere(store) else f"the whole {'file' if store.log_only else 'log'}"
+    what = "what is here of the log" if lacks_of_log(store, expired=False) else f"the whole {'file' if store.log_only else 'log'}"
     how = f"{what} was searched"
     points: tuple[int, ...] = ()
     if whole_key:

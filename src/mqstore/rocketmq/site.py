@@ -18,7 +18,7 @@ from mqstore.rocketmq.config.broker_paths import locate, log_paths
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2
 from mqstore.rocketmq.config.topic_table import GROUPS_FILE, TOPICS_FILE
-from mqstore.rocketmq.store.log_site import log_elsewhere
+from mqstore.rocketmq.store.log_site import log_elsewhere, misnamed_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.site import Part, Site, State
 from mqstore.table.formatting import count
@@ -62,7 +62,7 @@ def site_of(store: RocketMQStore) -> Site:
 
 
 def _log_parts(store: RocketMQStore) -> Iterator[Part]:
-    elsewhere = log_elsewhere(store)
+    elsewhere = log_elsewhere(store) or misnamed_log(store)
     own = str(store.directory.path(store.log.queue.relative))
     if store.dledger is not None:
         yield Part("DLedger log", own, "partly" if _lacks_files(store) else "here", _found_or(store, "storePathDLedgerCommitLog"))

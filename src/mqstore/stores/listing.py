@@ -21,7 +21,7 @@ from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.site import AbsentQueue, absent_queues
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rocketmq.store.compacted import compacted_topics
-from mqstore.rocketmq.store.log_site import log_elsewhere
+from mqstore.rocketmq.store.log_site import LogElsewhere, log_elsewhere, misnamed_log
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import count
 from mqstore.table.text import columns_for, rabbitmq_columns_for, rename_properties_json
@@ -74,6 +74,10 @@ class LogListing:
         self._selection = selection
         self._lost: list[Damage] = [item for item in store.log.findings if item.kind is Kind.UNREADABLE]
 
+    @cached_property
+    def _elsewhere(self) -> LogElsewhere | None:
+        return log_elsewhere(self._store) or misnamed_log(self._store)
+
     def columns(self, body: str) -> tuple[str, ...]:
         """Return the names of the columns."""
         return columns_for(body)
@@ -85,9 +89,8 @@ class LogListing:
     def nothing(self) -> str:
         """Return why there are no messages."""
         log_only = self._store.log_only
-        elsewhere = log_elsewhere(self._store)
-        if elsewhere is not None:
-            return f"no messages: which there are {elsewhere.sentence}"
+        if self._elsewhere is not None:
+            return f"no messages: which there are {self._elsewhere.sentence}"
         if self._selection == Selection():
             return f"no messages: the {'file' if log_only else 'log'} holds no valid record"
         if log_only:
@@ -100,9 +103,8 @@ class LogListing:
         sentences = [f"no rows for {item.file} at {item.offset}, {item.length} bytes: {item.detail}" for item in self._lost[:_MOST]]
         if len(self._lost) > _MOST:
             sentences.append(f"nor for {len(self._lost) - _MOST} further ranges of the log; `mqstore verify` lists them all")
-        elsewhere = log_elsewhere(self._store)
-        if elsewhere is not None:
-            sentences.append(f"which messages are in the rest of the log {elsewhere.sentence}")
+        if self._elsewhere is not None:
+            sentences.append(f"which messages are in the rest of the log {self._elsewhere.sentence}")
         return tuple(sentences)
 
     def notes(self) -> Iterator[str]:

@@ -81,6 +81,7 @@ _SENTENCES = {
 _MOST_ASKED = 64  # records of a file that are asked where it starts
 _MOST_TRIED = 1 << 16
 _HEAD = 64 << 10  # bytes of a remote file fetched first for one record
+_FARTHEST = 1 << 63  # no offset is there or beyond
 _MAGIC_START = bytes.fromhex("daa320")  # how the magic of a record of either version starts
 
 
@@ -116,6 +117,8 @@ def reach_record(mapped: MappedFile, at: int, base: int) -> Bytes:
 
 def status_at(mapped: MappedFile, at: int, base: int) -> int:
     """Return the status of a position in a file, one of `kernels.rocketmq.frames`: STOP for a valid record."""
+    if not -_FARTHEST <= base < _FARTHEST:
+        return int(frames.BAD_OFFSET)
     status: int = frames.status_at(reach_record(mapped, at, base), at, base, True)
     return status
 

@@ -9,6 +9,7 @@ have read, must not be changed after a part of it alone. That a part is missing 
     index files, checkpoint     the messages that they count
     file names                  of the log files, every second one is missing, every third, …: the log is partly here
     files around the store      they have the records of files that are missing, as a log that was moved out of its place (`log_beside`)
+    compressed files            they have such records, in the directory of the log, too
 
 In a configuration of a store that was copied, `storePathRootDir` is a directory that this machine does not have: paths below it are
 then those of the copy.
@@ -35,13 +36,13 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
-from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_at, start_in, status_at
-from mqstore.rocketmq.store.log_beside import log_files_beside
+from mqstore.rocketmq.store.log_beside import FileBeside, log_files_beside, queue_leads_to
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.table.formatting import count, moment
 
 _NAME = re.compile(r"\d{20}")
+_MOST_FILES = 10_000  # looked for after the end of a log
 _MOST_PATHS = 8  # over which a log may be spread
 _FARTHEST = 1 << 40  # an offset beyond it does not count messages
 _SURELY = 1_000_000  # one up to a thousand times this may be right whatever the others are
@@ -129,13 +130,17 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
             return LogElsewhere(", ".join(each.configured for each in away), "partly" if _is_written(store) else "elsewhere", why, _LINK)
     if renamed_log_files(store):
         return None  # they come first
+    directories = log_directories(store)
     paths = store.shown(store.directory.path(store.log.queue.relative))
     if not _is_written(store):
+        packed = {start: file for start, file in log_files_beside(store, directories).items() if file.path.parent in directories}
+        if packed:
+            return _moved_log(store, packed)
         left = tuple(_left_of_log(store))
         if not left:
             return None
-        own = os.path.realpath(store.directory.root / LOG) if named else ""
-        empty = [each for each in named if os.path.realpath(each.path or "") != own]
+        place = os.path.realpath(store.directory.root / LOG) if named else ""
+        empty = [each for each in named if os.path.realpath(each.path or "") != place]
         if empty:  # a disk that is not mounted leaves a directory without files
             settings = " and ".join(dict.fromkeys(each.setting for each in empty))
             why = f"{settings} names {'it' if len(empty) == 1 else 'these paths'}, where no file of the log is"
@@ -149,14 +154,17 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         number, uncounted = sum(each.messages for each in left), next((each.sentence for each in left if each.wild), "")
         first = next((each for each in left if not each.wild), left[0])
         return LogElsewhere(paths, "absent", f"there is none, and {first.sentence}", _RESTORE, parts, number, uncounted)
-    missing = _missing_files(store)
-    if missing and (found := {start: path for start, path in log_files_beside(store).items() if start in missing}):
+    lacking = _lacking(store)
+    found = {start: file for start, file in log_files_beside(store, directories).items() if start in lacking} if lacking else {}
+    if found:
         start = min(found)
-        path = store.shown(found[start])
+        path, method = store.shown(found[start].path), found[start].method
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         name = f"{store.log.queue.relative}/{start:020d}"
-        why = f"{name}{more} {'are' if more else 'is'} missing, and {'these files have' if more else 'it has'} the records"
-        return LogElsewhere(f"{path}{more}", "partly", why, f"copy {path} to {store.shown(store.directory.path(name))} first")
+        records = f"the records{f', compressed with {method}' if method else ''}"
+        why = f"{name}{more} {'are' if more else 'is'} missing, and {'these files have' if more else 'it has'} {records}"
+        to = store.shown(store.directory.path(name))
+        return LogElsewhere(f"{path}{more}", "partly", why, f"{'decompress' if method else 'copy'} {path} to {to} first")
     every = None if named else _missing_in_turn([file.start for file in store.log.files], store.log.file_size)
     if every is not None:
         which = {2: "every second", 3: "every third"}.get(every, f"some of every {every}")
@@ -165,15 +173,22 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
     return None
 
 
+def misnamed_log(store: StoreFiles) -> LogElsewhere | None:
+    """Return what is known of files of the log that only lack their names; None if there are none."""
+    renamed = renamed_log_files(store)
+    if not renamed:
+        return None
+    more = f" and {len(renamed) - 1} more" if len(renamed) > 1 else ""
+    why = f"it has the records of {renamed[0].to}, and is not read under that name: `mqstore repair` gives it back"
+    place = f"{store.shown(store.directory.path(renamed[0].relative))}{more}"
+    return LogElsewhere(place, "partly", why, "give the files their names first")
+
+
 def lacks_of_log(store: StoreFiles, *, expired: bool = True) -> str:
     """Return what of the log an empty answer does not rest on, as a clause; empty if the log is whole. expired: from its first byte on."""
-    elsewhere = log_elsewhere(store)
+    elsewhere = log_elsewhere(store) or misnamed_log(store)
     if elsewhere is not None:
         return f"what is in the rest of it {elsewhere.sentence}"
-    renamed = renamed_log_files(store)
-    if renamed:
-        more = f" and of {len(renamed) - 1} more" if len(renamed) > 1 else ""
-        return f"the records of {renamed[0].to}{more} are in {renamed[0].relative}, which is not read: `mqstore repair` gives back the name"
     holes = [item for item in store.log.findings if item.kind is Kind.MISSING_FILE]
     if holes:
         return f"{count(sum(item.length for item in holes), 'byte')} of the log are missing, the first from {holes[0].file} on"
@@ -189,22 +204,28 @@ def require_whole_log(store: StoreFiles, what: str) -> None:
         raise UnsupportedError(f"{what} {elsewhere.sentence}; nothing is changed: {elsewhere.remedy}")
 
 
-def _moved_log(store: StoreFiles) -> LogElsewhere | None:
-    """Return the log that is around a store that has none; None if there is none."""
-    found = log_files_beside(store)
+def _moved_log(store: StoreFiles, found: dict[int, FileBeside] | None = None) -> LogElsewhere | None:
+    """Return the log that is around a store that has none, or in its place in compressed files; None if there is none."""
+    found = log_files_beside(store, log_directories(store)) if found is None else found
     if not found:
         return None
-    place = store.shown(found[min(found)].parent)
-    why = f"{place} has {count(len(found), 'file')} with records of it"
-    remedy = f"give a configuration with storePathCommitLog={place}, or move it to {store.shown(store.directory.path(LOG))}"
+    first = found[min(found)]
+    place, to = store.shown(first.path.parent), store.shown(store.directory.path(LOG))
+    why = f"{place} has {count(len(found), 'file')} with records of it{f', compressed with {first.method}' if first.method else ''}"
+    if first.method:
+        return LogElsewhere(place, "elsewhere", why, f"decompress {'it' if len(found) == 1 else 'them'} to {to} first")
+    remedy = f"give a configuration with storePathCommitLog={place}, or move it to {to}"
     return LogElsewhere(place, "elsewhere", why, remedy)
 
 
-def _missing_files(store: StoreFiles) -> set[int]:
-    """Return where the files begin that are missing between others of the log."""
+def _lacking(store: StoreFiles) -> set[int]:
+    """Return where files would begin that are missing: between others of the log, or after the last one, as far as queues have entries."""
     size = store.log.file_size
     holes = [(int(item.file.rpartition("/")[2]), item.length) for item in store.log.findings if item.kind is Kind.MISSING_FILE]
-    return {start for begin, length in holes for start in range(begin, begin + length, size)}
+    missing = {start for begin, length in holes for start in range(begin, begin + length, size)}
+    end = store.log.files[-1].start + size
+    reach = max((queue.max_physical_offset for queue in store.all_queues()), default=-1)
+    return missing | set(range(end, min(reach, end + _MOST_FILES * size), size))
 
 
 def _is_above_log(path: Path) -> bool:
@@ -349,8 +370,10 @@ def renamed_log_files(store: StoreFiles) -> list[RenamedLogFile]:
         with contextlib.suppress(CannotOpenError):
             mapped = store.directory.map(relative)
             start = start_in(mapped)
-            if start is None or start < 0 or (log.files and entry.size != log.file_size) or not _fits_queue(store, mapped, start):
+            if start is None or start < 0 or (log.files and entry.size != log.file_size):
                 continue
+            if status_at(mapped, 0, start) == frames.STOP and queue_leads_to(store, mapped.length_prefixed(0), start) is False:
+                continue  # it may be of another store
             reach = _reach(mapped, start)
             if reach and reach > parts.get(start, (0,))[0]:
                 parts[start] = (reach, relative, entry.size)
@@ -373,15 +396,3 @@ def _reach(mapped: MappedFile, base: int) -> int:
     while at < mapped.size and status_at(mapped, at, base) == frames.STOP:
         at += size_at(mapped.data, at)
     return at
-
-
-def _fits_queue(store: StoreFiles, mapped: MappedFile, base: int) -> bool:
-    """Return whether the queue of the first record does not have another one in its place: the file may be of another store."""
-    if status_at(mapped, 0, base) != frames.STOP:
-        return True
-    first = record.decode(mapped.length_prefixed(0))
-    for queue in store.consume_queues():
-        if (queue.topic, queue.queue_id) == (first.topic, first.queue_id):
-            entries = queue.entries(first.queue_offset, first.queue_offset + 1)
-            return not len(entries) or not entries["size"][0] or int(entries["physical_offset"][0]) == base
-    return True

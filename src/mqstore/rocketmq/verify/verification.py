@@ -31,7 +31,7 @@ from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.store.compacted import COMPACTED_LOG, check_compacted
 from mqstore.rocketmq.store.databases import INDEX_PLACE
-from mqstore.rocketmq.store.log_site import log_elsewhere
+from mqstore.rocketmq.store.log_site import log_elsewhere, misnamed_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import below
 from mqstore.rocketmq.verify.index_proof import DatabaseIndexProof, IndexProof, check_chains, keys_without_entry, unfinished_put
@@ -61,7 +61,7 @@ class Verification:
         self.log = store.log
         self.rules = replace(store.rules(), index_tags=False)
         self._tags = TagKeys(store.log, store.index_files())
-        self.elsewhere = log_elsewhere(store)
+        self.elsewhere = log_elsewhere(store) or misnamed_log(store)
         self.bare_log = store.bare_log
         self.checked = CheckCounts()
         self.damage: list[Damage] = list(store.findings)

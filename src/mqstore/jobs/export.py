@@ -1,7 +1,7 @@
 """Export: the message table of a store as files, with lineage, in a new directory.
 
     OUT/part-00000.parquet …       one file per split (and per partition), messages in physical order; of RabbitMQ one per group of
-                                   whole queues, rows in the order of the table
+                                   queues or part of a large one, in the order of the table
     OUT/_mqstore_export.json       run id, columns, selection, every file with its rows and bytes; it marks a complete export
 
 Formats iceberg and delta are Parquet files with table metadata beside them (`mqstore.jobs.lakehouse`).
@@ -460,7 +460,7 @@ def export_queues(
 
 
 class _QueueExport(_ExportRun[QueueExportTask]):
-    """An export of a RabbitMQ store, one task per group of whole queues."""
+    """An export of a RabbitMQ store, one task per group of queues."""
 
     family = "rabbitmq"
 

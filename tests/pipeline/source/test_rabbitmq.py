@@ -26,7 +26,7 @@ from mqstore.pipeline.source.rabbitmq_options import RabbitMQOptions
 from mqstore.pipeline.source.rocketmq import read
 from mqstore.pipeline.spark.failures import error_sentence as told
 from mqstore.pipeline.spark.source_api import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
-from mqstore.rabbitmq.store.task_groups import cut, plan_files, plan_queues, read_group, record_batches
+from mqstore.rabbitmq.store.task_groups import cut, index_batches, plan_files, plan_queues, read_group, record_batches
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
 
 if TYPE_CHECKING:
@@ -57,6 +57,25 @@ def test_concatenated_groups_are_the_message_table(case: GoldenCase, count: int 
     assert count is None or len(groups) <= count
     found = [row for group in groups for batch in read_group(store, group, RABBITMQ_COLUMNS, selection) for row in batch.to_pylist()]
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["3.10.8/b-dirty-journal", "3.10.8/b2-journal-replayed-twice", "3.10.8/c-segments-16384", "3.10.8/g2-v2-large-dirty"]
+)
+def test_a_large_queue_is_divided_by_its_segments(name: str) -> None:
+    store = mqstore.open(opened(case_named(name)))
+    groups = plan_queues(store, 1000, EVERYTHING)
+    wanted = store.to_arrow().to_pylist()
+    parts = [group for group in groups if group.parts]
+    assert len(parts) > 1
+    for group in parts:  # each task opens the store itself
+        alone = mqstore.open(opened(case_named(name)))
+        rows = [row for batch in read_group(alone, group, RABBITMQ_COLUMNS) for row in batch.to_pylist()]
+        assert rows == [row for row in wanted if row in rows]
+    assert [row for group in groups for batch in index_batches(store, group) for row in batch.to_pylist()] == [
+        row for group in plan_queues(store, 1) for batch in index_batches(store, group) for row in batch.to_pylist()
+    ]
+    assert not any(group.parts for group in plan_queues(store, 1000, EVERYTHING, whole=True))
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])

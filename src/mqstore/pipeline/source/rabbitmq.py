@@ -23,11 +23,11 @@
     mode              if one of several paths cannot be opened as a store, PERMISSIVE (the default) skips and reports it, FAILFAST fails the
                       read
 
-A task reads whole queues, segments of streams, or whole message files. The rows are those of the command `messages`, in its order within
-a task. Each Python worker that reads a queue with messages in message files scans these files once; `pipeline.joined` joins ids and places
-on Spark instead. Comparisons of vhost, queue, queue_type, seq_id, stream_offset, recovered and store are applied before messages are read
-if they are given as `pipeline.read(..., where=...)` or to `pipeline.sql`; those of other queries as for `rocketmq`. Streams can be read as
-a stream of Spark, too (`mqstore.pipeline.source.rabbitmq_stream`).
+A task reads whole queues, segments of large queues and of streams, or whole message files. The rows are those of the command `messages`,
+in its order within a task. Each Python worker that reads a queue with messages in message files scans these files once; `pipeline.joined`
+joins ids and places on Spark instead. Comparisons of vhost, queue, queue_type, seq_id, stream_offset, recovered and store are applied
+before messages are read if they are given as `pipeline.read(..., where=...)` or to `pipeline.sql`; those of other queries as for
+`rocketmq`. Streams can be read as a stream of Spark, too (`mqstore.pipeline.source.rabbitmq_stream`).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class RabbitMQReader(StoreReader):
         if self.options.view == "store":
             planned = task_groups.plan_files(store, self.options.splits, selection)
         else:
-            planned = task_groups.plan_queues(store, self.options.splits, selection)
+            planned = task_groups.plan_queues(store, self.options.splits, selection, whole=self.options.view == "refusals")
         for group in planned:
             yield StorePartition(path, str(store.directory.root), token, group), group.bytes
 

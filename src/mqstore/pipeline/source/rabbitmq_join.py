@@ -73,7 +73,7 @@ def joined(
 
 def _join(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[str, str]) -> DataFrame:
     store = open_rabbitmq(path, asked.names)
-    planned = groups.plan_queues(store, asked.splits, asked.selection)
+    planned = groups.plan_queues(store, asked.splits, asked.selection, whole=True)
     selected = {queue for group in planned for queue in group.queues}
     number = {queue: group.number for group in planned for queue in group.queues}
     directories = {vhost.directory: vhost.place.place for vhost in store.vhosts}

@@ -40,6 +40,19 @@ INDEX, PERSISTENT_STORE, TRANSIENT_STORE, QUEUE_STORE = range(4)
 LOCATIONS = ("index", "msg_store_persistent", "msg_store_transient", "queue_store")
 
 
+class SequenceRange(NamedTuple):
+    """Sequence ids from start up to but not including stop; stop None: to the end."""
+
+    start: int
+    stop: int | None = None
+
+    def holds(self, seq: int) -> bool:
+        return self.start <= seq and (self.stop is None or seq < self.stop)
+
+
+WHOLE = SequenceRange(0)
+
+
 @dataclass(slots=True)
 class QueueCounts:
     """Message counts of one queue directory, as if the broker started it.
@@ -125,6 +138,7 @@ class _QueueSummary:
     astray: list[int] = field(default_factory=list)
     findings: list[Damage] = field(default_factory=list)
     next_seq: int = 0
+    kept: list[tuple[int, int]] = field(default_factory=list)  # first sequence id of each segment, and entries that the broker keeps
 
 
 class _MessagePlaces(NamedTuple):
@@ -206,10 +220,14 @@ class Queue(Shown):
         """Whether the broker opens this directory as version 2 and ignores its journal: it has no segments and no terms."""
         return self.place.declares_v2 and self.start.terms is None and not self.index.segment_numbers and not self.index_v2.exists
 
-    def entry_tables(self) -> Iterator[EntryTable]:
-        """Yield all entries, segment by segment, ascending by sequence id."""
-        for version, number in self.segments():
+    def entry_tables(self, within: SequenceRange = WHOLE) -> Iterator[EntryTable]:
+        """Yield all entries, segment by segment, ascending by sequence id. within: of the segments that begin there."""
+        for version, number in self.segments(within):
             yield self.entry_table(version, number)
+
+    def kept_before(self, seq: int | None) -> int:
+        """Return how many entries the broker keeps of the segments that begin before a sequence id; None: of all."""
+        return sum(count for first, count in self._summary.kept if seq is None or first < seq)
 
     def entry_table(self, version: int, number: int) -> EntryTable:
         """Return the entries of one segment of `segments`."""
@@ -222,11 +240,23 @@ class Queue(Shown):
         """Return the files of one version."""
         return self.index_v2 if version == 2 else self.index
 
-    def segments(self) -> list[tuple[int, int]]:
-        """Return version and number of each segment, ascending by sequence id."""
+    def segments(self, within: SequenceRange = WHOLE) -> list[tuple[int, int]]:
+        """Return version and number of each segment that begins in a range, ascending by sequence id."""
         segments = [(number * self.index.count, 1, number) for number in self.index.numbers]
         segments += [(number * self.index_v2.count, 2, number) for number in self.index_v2.numbers]
-        return [(version, number) for _, version, number in sorted(segments)]
+        return [(version, number) for first, version, number in sorted(segments) if within.holds(first)]
+
+    def segment_sizes(self) -> dict[int, int]:
+        """Return the bytes of the files of each segment by its first sequence id, from names alone: segments of a journal are not there."""
+        files = [(number * self.index.count, self.index.segment_file(number)) for number in self.index.segment_numbers]
+        for number in self.index_v2.numbers:
+            files += [(number * self.index_v2.count, self.index_v2.index_file(number))]
+            files += [(number * self.index_v2.count, self.index_v2.store_file(number))]
+        known = {name: entry.size for name, entry in self._root.walk(self.place.place)}
+        sizes: dict[int, int] = {}
+        for first, name in sorted(files):
+            sizes[first] = sizes.get(first, 0) + known.get(name, 0)
+        return sizes
 
     @property
     def _converted(self) -> bool:
@@ -365,9 +395,11 @@ class Queue(Shown):
         if self.now is not None:
             counts.expired = counts.expired_at_head = 0
         head = True
-        for table in self.entry_tables():
+        for version, number in self.segments():
+            table = self.entry_table(version, number)
             entries = table.entries
             counts.fates.add(fate.totals(table.fate))
+            facts.kept.append((self.index_of(table.version).count * number, int(table.kept.sum())))
             counts.size += int(entries["size"][table.kept].sum())
             counts.transient_missing += int(((table.fate == fate.TRANSIENT) & (table.known == UNREACHABLE)).sum())
             if self.now is not None:

@@ -6,7 +6,7 @@ message is requested. The directory is never changed. Damaged contents do not ra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -29,7 +29,7 @@ from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import ACKNOWLEDGED
 from mqstore.rabbitmq.store.message_store import MessageStore
 from mqstore.rabbitmq.store.message_table import MessageRows, orphan_rows
-from mqstore.rabbitmq.store.queue import EntryTable, Queue
+from mqstore.rabbitmq.store.queue import WHOLE, EntryTable, Queue, SequenceRange
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.rabbitmq.streams.delivered_entry import RULES, Rules
 from mqstore.rabbitmq.streams.examination import Examination
@@ -346,8 +346,11 @@ class RabbitMQStore(Shown):
             if (selection.vhosts is None or vhost in selection.vhosts) and (selection.queues is None or name in selection.queues):
                 yield queue
 
-    def rows_of(self, vhost: Vhost, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
-        """Yield the rows of the queues of one vhost."""
+    def rows_of(
+        self, vhost: Vhost, selection: QueueSelection = QueueSelection(), parts: Mapping[str, SequenceRange] | None = None
+    ) -> Iterator[MessageRows]:
+        """Yield the rows of the queues of one vhost. parts: by directory; of a queue that has one of these, only they are read."""
+        divided = {queue.name for queue in vhost.queues if queue.directory in parts} if parts else frozenset()
         before: tuple[str | None, str] | None = None
         position = 0
         for queue in vhost.queues:
@@ -356,7 +359,11 @@ class RabbitMQStore(Shown):
             if (queue.vhost, queue.name) != before:
                 before, position = (queue.vhost, queue.name), 0
             refused = bool(vhost.refusals or queue.crashes)
-            for rows, following in _directory_rows(queue, position, selection, refused=refused, now=self.now):
+            part = WHOLE
+            if parts and queue.name in divided:
+                part = parts.get(queue.directory, SequenceRange(0, 0))
+                position += 0 if refused else queue.kept_before(part.start if part.stop != 0 else None)
+            for rows, following in _directory_rows(queue, part, position, selection, refused=refused, now=self.now):
                 yield from _split_rows(rows)
                 position = following
 
@@ -367,13 +374,13 @@ class RabbitMQStore(Shown):
 
 
 def _directory_rows(
-    queue: Queue, position: int, selection: QueueSelection, *, refused: bool, now: int | None
+    queue: Queue, part: SequenceRange, position: int, selection: QueueSelection, *, refused: bool, now: int | None
 ) -> Iterator[tuple[MessageRows, int]]:
     """Yield the rows of one queue directory, each piece with the `pos` of the next recovered message.
 
     position: the `pos` of the first. refused: the broker would not start it.
     """
-    for table in queue.entry_tables():
+    for table in queue.entry_tables(part):
         if refused:
             table.refuse()
         pos = np.where(table.kept, position + np.cumsum(table.kept) - 1, -1)

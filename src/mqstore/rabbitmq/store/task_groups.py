@@ -1,8 +1,8 @@
-"""A store divided into tasks: groups of whole queues, and groups of message files. Planning reads names and sizes only.
+"""A store divided into tasks: groups of queues, and groups of message files. Planning reads names and sizes only.
 
-A queue is never divided: its journal and segments belong together, and the position of a message depends on those before it. The levels
-of a priority queue are one queue. A stream is divided by its segments. Groups are in the order of the message table, so the concatenated
-tables of all groups are the table of the store, whatever the number of groups.
+A queue that is larger than a task is divided by its segments, as a stream is. Each of its tasks reads the index of the whole queue, since
+the position of a message depends on those before it, and the messages of some segments only. Groups are in the order of the message
+table, so the concatenated tables of all groups are the table of the store, whatever the number of groups.
 
     >>> [list(part) for part in cut([5, 5, 5, 30, 5], 3)]
     [[0, 1, 2], [3], [4]]
@@ -17,11 +17,13 @@ that counts; `seen` is whether the broker finds any copy.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,7 @@ from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
 from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
 from mqstore.rabbitmq.store.message_table import hex_ids
+from mqstore.rabbitmq.store.queue import WHOLE, SequenceRange
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import CLASSIC, QUORUM, STREAM, QueueSelection
 from mqstore.table.rows import first_rows
@@ -53,7 +56,8 @@ ROWS = 1 << 14
 class QueueGroup:
     """Queues by vhost directory, or member of a quorum queue, and queue name, in table order.
 
-    rest: vhosts whose messages in no queue come last. segments: of streams, by directory and number.
+    rest: vhosts whose messages in no queue come last. segments: of streams, by directory and number. parts: of queues that are divided,
+    by vhost directory and queue directory; these are among the queues.
     """
 
     number: int
@@ -61,6 +65,11 @@ class QueueGroup:
     rest: tuple[str, ...]
     bytes: int
     segments: tuple[tuple[str, int], ...] = ()
+    parts: tuple[tuple[str, str, SequenceRange], ...] = ()
+
+    def parts_of(self, vhost: str) -> dict[str, SequenceRange]:
+        """Return the parts of the divided queues of a vhost directory, by queue directory."""
+        return {directory: part for of, directory, part in self.parts if of == vhost}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +83,7 @@ class FileGroup:
 
 def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
     """Yield at most `count` runs of indexes of about equal size; without count, TASKS runs of LEAST_BYTES to GROUP_BYTES, or more."""
-    total = sum(sizes)
-    target = min(GROUP_BYTES, max(LEAST_BYTES, total // TASKS)) if count is None else max(1, -(-total // max(1, count)))
+    target = _target(sum(sizes), count)
     start = held = made = 0
     for k, size in enumerate(sizes):
         last = count is not None and made == count - 1
@@ -88,12 +96,27 @@ def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-def plan_queues(store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection()) -> list[QueueGroup]:
-    """Return the groups of the selected queues. count: maximum number of groups.
+def _target(total: int, count: int | None) -> int:
+    """Return the bytes of a group. count: of the groups."""
+    return min(GROUP_BYTES, max(LEAST_BYTES, total // TASKS)) if count is None else max(1, -(-total // max(1, count)))
+
+
+class _Unit(NamedTuple):
+    """What is in one group: a queue or a part of it, a segment of a stream (number), or the messages in no queue (None)."""
+
+    directory: str
+    name: str | int | None
+    part: tuple[str, SequenceRange] | None = None
+
+
+def plan_queues(
+    store: RabbitMQStore, count: int | None = None, selection: QueueSelection = QueueSelection(), *, whole: bool = False
+) -> list[QueueGroup]:
+    """Return the groups of the selected queues. count: maximum number of groups. whole: no queue is divided.
 
     Which messages of the message files are whose is not known before they are read: they are counted by the sizes of the indexes.
     """
-    units: list[tuple[str, str | int | None]] = []
+    units: list[_Unit] = []
     sizes: list[int] = []
     for vhost in _selected_vhosts(store, selection):
         seen: dict[str, int] = {}
@@ -104,32 +127,65 @@ def plan_queues(store: RabbitMQStore, count: int | None = None, selection: Queue
             if selection.queues is None or queue.name in selection.queues:
                 seen[queue.name] = seen.get(queue.name, 0) + size
         files = sum(file.size for each in (vhost.persistent, vhost.transient) for file in each.files)
-        units += [(vhost.directory, name) for name in seen]
+        units += [_Unit(vhost.directory, name) for name in seen]
         if selection.everything and selection.queues is None and selection.recovered is not True:
-            units.append((vhost.directory, None))
+            units.append(_Unit(vhost.directory, None))
             sizes += [*seen.values(), files]
         else:
             sizes += [size + files * size // max(1, every) for size in seen.values()]
     for member in store.selected_quorum_queues(selection):
-        units.append((member.log.place, member.name[1]))
+        units.append(_Unit(member.log.place, member.name[1]))
         sizes.append(member.log.size)
     for named in store.selected_streams(selection):
         chosen = named.stream.segments_between(selection.from_offset, selection.to_offset)
-        units += [(named.stream.place, number) for number in chosen]
+        units += [_Unit(named.stream.place, number) for number in chosen]
         sizes += named.stream.size[chosen.start : chosen.stop].tolist()
+    if not whole:
+        units, sizes = _divided(store, units, sizes, _target(sum(sizes), count))
     groups = []
     for number, part in enumerate(cut(sizes, count)):
         mine = [units[k] for k in part]
         groups.append(
             QueueGroup(
                 number,
-                tuple((directory, name) for directory, name in mine if isinstance(name, str)),
-                tuple(directory for directory, name in mine if name is None),
+                tuple(dict.fromkeys((unit.directory, unit.name) for unit in mine if isinstance(unit.name, str))),
+                tuple(unit.directory for unit in mine if unit.name is None),
                 sum(sizes[k] for k in part),
-                tuple((directory, name) for directory, name in mine if isinstance(name, int)),
+                tuple((unit.directory, unit.name) for unit in mine if isinstance(unit.name, int)),
+                tuple(_joined_parts(mine)),
             )
         )
     return groups
+
+
+def _divided(store: RabbitMQStore, units: list[_Unit], sizes: list[int], target: int) -> tuple[list[_Unit], list[int]]:
+    """Return the units and their sizes with every queue above the target divided into its segments."""
+    queues: dict[tuple[str, str], list[Queue]] = {}
+    for vhost in store.vhosts if any(size > target for size in sizes) else ():
+        for queue in vhost.queues:
+            queues.setdefault((vhost.directory, queue.name), []).append(queue)
+    smaller: list[_Unit] = []
+    weights: list[int] = []
+    for unit, size in zip(units, sizes, strict=True):
+        own = queues.get((unit.directory, unit.name), ()) if size > target and isinstance(unit.name, str) else ()
+        segments = [(queue.directory, queue.segment_sizes() or {0: 1}) for queue in own]
+        parts = [
+            (_Unit(unit.directory, unit.name, (directory, SequenceRange(start, stop))), held[first])
+            for directory, held in segments
+            for first, start, stop in zip(held, (0, *list(held)[1:]), (*list(held)[1:], None), strict=True)
+        ]
+        held_bytes = max(1, sum(held for _, held in parts))
+        smaller += [part for part, _ in parts] or [unit]
+        weights += [size * held // held_bytes for _, held in parts] or [size]
+    return smaller, weights
+
+
+def _joined_parts(units: Iterable[_Unit]) -> Iterator[tuple[str, str, SequenceRange]]:
+    """Yield the parts of queues; those of a directory that follow each other are one."""
+    parts = ((unit.directory, *unit.part) for unit in units if unit.part is not None)
+    for (vhost, directory), run in groupby(parts, key=itemgetter(0, 1)):
+        ranges = [part for _, _, part in run]
+        yield vhost, directory, SequenceRange(ranges[0].start, ranges[-1].stop)
 
 
 def stored_bytes(store: RabbitMQStore) -> int:
@@ -198,7 +254,7 @@ def group_rows(
             continue
         names = frozenset(name for of, name in group.queues if of == directory)
         if names:
-            yield from store.rows_of(vhost, replace(selection, queues=names))
+            yield from store.rows_of(vhost, replace(selection, queues=names), group.parts_of(directory))
         if directory in group.rest:
             yield from store.orphan_rows(vhost)
     streams = {named.stream.place: named for named in store.streams} if group.segments else {}
@@ -265,13 +321,15 @@ def index_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.Record
     """Yield the index entries of a group, without reading message files."""
     selected = set(group.queues)
     for vhost in store.vhosts:
+        parts = group.parts_of(vhost.directory)
+        divided = {queue.name for queue in vhost.queues if queue.directory in parts}
         for queue in vhost.queues:
             if (vhost.directory, queue.name) in selected:
-                for version, index in ((1, queue.index), (2, queue.index_v2)):
-                    for number in index.numbers:
-                        segment = index.segment(number, dirty=not queue.start.clean)
-                        for start in range(0, len(segment.entries), ROWS):
-                            yield _index_batch(queue, version, segment.entries[start : start + ROWS], segment.files)
+                part = parts.get(queue.directory, SequenceRange(0, 0)) if queue.name in divided else WHOLE
+                for version, number in queue.segments(part):
+                    segment = queue.index_of(version).segment(number, dirty=not queue.start.clean)
+                    for start in range(0, len(segment.entries), ROWS):
+                        yield _index_batch(queue, version, segment.entries[start : start + ROWS], segment.files)
 
 
 def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: tuple[str, ...]) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.sparse import FILE_SIZE, QUEUES, TOPIC, sparse_store
 from support.stores import Store, message
@@ -14,9 +15,11 @@ import mqstore
 from mqstore import pipeline
 from mqstore.errors import CannotOpenError, PipelineError
 from mqstore.jobs.runner import ThreadRunner
+from mqstore.pipeline.source import rocketmq
 from mqstore.pipeline.source.options import ReadOptions
 from mqstore.pipeline.source.rocketmq import RocketMQReader
 from mqstore.pipeline.spark import runner
+from mqstore.rocketmq.lookup.pruning import Offsets
 from mqstore.rocketmq.scan.planned_files import files_seen, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS
 from mqstore.rocketmq.verify.tasks import check_part, parts
@@ -94,6 +97,34 @@ def test_the_tasks_of_every_job_are_small(tmp_path: Path, monkeypatch: pytest.Mo
         stages = tasks_of(monkeypatch, job, *arguments, threads=1, **more)
         assert any(stages), job
         assert max(size for tasks in stages for size in pickled(tasks)) <= MOST, job
+
+
+def test_keys_travel_once_and_the_places_of_their_records_in_bounded_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Store(tmp_path / "written", file_size=1 << 20)
+    for number in range(8000):
+        written.put(message("orders", b"", keys=f"k{number}"))
+    pipeline.rebuild(written.write(), tmp_path / "store", threads=1)
+    keys = " ".join(f"k{number}" for number in range(0, 8000, 5))
+    wanted = reader_of(tmp_path / "store", keys=keys, useDerivedFiles="false")
+    scanned = wanted.partitions()
+    assert max(pickled(scanned)) <= MOST
+    monkeypatch.setattr(rocketmq, "OFFSETS", 100)
+    reader = reader_of(tmp_path / "store", keys=keys)
+    planned = reader.partitions()
+    assert {part.how for part in planned} == {"index"}  # type: ignore[attr-defined]
+    assert len(planned) == 17  # 1,600 records, and those at the borders of index files
+    assert max(pickled(planned)) <= MOST + 4 * 100
+    sent = pickle.loads(pickle.dumps(reader))
+    rows = [row for part in planned for batch in sent.read(part) for row in batch.to_pylist()]
+    assert len(rows) == 1600
+    assert rows == [row for part in scanned for batch in wanted.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("offsets", [[7], [0, 1, 5], [9, 9 + (1 << 32) - 1], [9, 10, 10 + (1 << 32), 1 << 60]])
+def test_offsets_are_those_that_were_given(offsets: list[int]) -> None:
+    packed = Offsets.of(np.array(offsets, np.int64))
+    assert pickle.loads(pickle.dumps(packed)).values().tolist() == offsets
+    assert len(packed) == len(offsets)
 
 
 def test_many_large_stores_share_the_tasks(tmp_path: Path) -> None:

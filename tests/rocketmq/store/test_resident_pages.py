@@ -12,7 +12,7 @@ import mqstore
 from mqstore.jobs.lookup import lookup
 from mqstore.jobs.rebuild import rebuild
 from mqstore.rocketmq.format.record import Record, encode, encode_properties
-from mqstore.rocketmq.lookup.pruning import PointTask, read_points
+from mqstore.rocketmq.lookup.pruning import Offsets, PointTask, read_points
 from mqstore.rocketmq.scan.planned_files import token_of
 from mqstore.rocketmq.scan.splits import plan
 from mqstore.rocketmq.store.split_reader import ReadTask, read_split
@@ -66,7 +66,7 @@ def read_splits(root: Path) -> int:
 
 def read_places(root: Path) -> int:
     store = mqstore.open(root)
-    places = tuple(store.view().queue("T", 0).entries(0, MESSAGES)["physical_offset"].tolist())
+    places = Offsets.of(store.view().queue("T", 0).entries(0, MESSAGES)["physical_offset"].astype("i8"))
     task = PointTask(store.place, store.config, token_of(store.log), places, ROCKETMQ_COLUMNS, Selection())
     return sum(batch.num_rows for batch in read_points(task))
 

@@ -42,7 +42,7 @@ LOWERED = {
     "pipeline.queries.duck": {"ROWS": 3, "AHEAD_BYTES": 1009},
     "pipeline.source.derived": {"ENTRIES": 7, "BATCH": 3},
     "pipeline.source.planning": {"LEAST_BYTES": 1009, "MOST_BYTES": 4099},
-    "pipeline.source.rocketmq": {"POINTS": 3},
+    "pipeline.source.rocketmq": {"POINTS": 3, "OFFSETS": 3},
     "pipeline.tail.append": {"FILE_BYTES": 4099},
     "pipeline.tail.delta": {"COMPACTED_BYTES": 4099},
     "pipeline.tail.follow": {"BATCH_BYTES": 4099},

@@ -51,6 +51,8 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+import numpy as np
+
 from mqstore.errors import CannotOpenError, FileLostError, PipelineError, UnsupportedError, UsageError
 from mqstore.files.location import Url, is_url
 from mqstore.findings import Damage, Verdict
@@ -82,7 +84,7 @@ from mqstore.pipeline.spark.source_api import (
     require_stream_sink,
     require_streams,
 )
-from mqstore.rocketmq.lookup.pruning import MAX_PLANNED_KEYS, FileTask, PointTask, prune, read_files, read_points, seen_at
+from mqstore.rocketmq.lookup.pruning import MAX_PLANNED_KEYS, FileTask, Offsets, PointTask, prune, read_files, read_points, seen_at
 from mqstore.rocketmq.scan.planned_files import files_seen, missing_file, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
@@ -104,6 +106,7 @@ FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
 POINTS = 65536  # records that one task reads individually
+OFFSETS = 16384  # of them, those whose offsets travel with the task: 64 KiB
 RECORD = 1024  # what reading one of them costs, as bytes of a scan
 
 
@@ -214,7 +217,10 @@ def _option_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogPart(InputPartition):
-    """One task's part of a store. how: `scan`, `queue` or `index`; why: the reason for this store, in its first part only."""
+    """One task's part of a store. how: `scan`, `queue` or `index`; why: the reason for this store, in its first part only.
+
+    task: without columns and selection, which the reader has: a list of keys travels once, not with every task.
+    """
 
     path: str
     task: ReadTask | PointTask
@@ -233,7 +239,7 @@ class LogPart(InputPartition):
 
 
 def _record_count(task: PointTask) -> int:
-    return len(task.places) if isinstance(task.places, tuple) else task.places.high - task.places.low
+    return len(task.places) if isinstance(task.places, Offsets) else task.places.high - task.places.low
 
 
 class RocketMQDataSource(TableFormat):
@@ -321,11 +327,8 @@ class RocketMQReader(StoreReader):
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
-        # a URL without its options: see _with_fs_options
+        # a URL without its options: see _completed
         location, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
-        columns = self.own_columns("physical_offset")
-        if self.options.fail_fast:
-            columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
         splits = overlapping(self._plan(store), self.selection)
         pruned = prune(store, self.selection, most_entries=MAX_PLANNED_KEYS) if self.options.use_derived_files else None
         how, why = ("scan", "the log is scanned: useDerivedFiles is false") if pruned is None else (pruned.how, pruned.why)
@@ -334,14 +337,14 @@ class RocketMQReader(StoreReader):
             task_of, splits = FileTask, overlapping(self._whole_files(pruned.unproved), self.selection)
         elif pruned is not None and pruned.how != "scan":
             splits = splits_in_files(splits, pruned.files)
-        selection, strict = self._read_selection, self.options.fail_on_data_loss
+        strict = self.options.fail_on_data_loss
         for split in splits:
             seen = files_seen(store.log, split.start, split.stop) if strict else None
-            yield LogPart(path, task_of(location, store.config, token, split, columns, selection, seen), how, why)
+            yield LogPart(path, task_of(location, store.config, token, split, (), Selection(), seen), how, why)
             why = ""
         for points in () if pruned is None else _point_chunks(pruned):
             seen = seen_at(store, points) if strict else None
-            yield LogPart(path, PointTask(location, store.config, token, points, columns, selection, seen), how, why)
+            yield LogPart(path, PointTask(location, store.config, token, points, (), Selection(), seen), how, why)
             why = ""
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
@@ -376,15 +379,19 @@ class RocketMQReader(StoreReader):
             what = str(error) if gone is None else f"{part.path}/{gone} was removed after the read was planned"
             raise PipelineError(f"{what}; failOnDataLoss=false reads the rest") from None
 
-    def _with_fs_options(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
-        """Return the task with the options that reach its store; partitions never contain them, for they may be credentials."""
+    def _completed(self, task: ReadTask | PointTask) -> ReadTask | PointTask:
+        """Return the task with what all tasks share, and the options that reach its store, which may be credentials."""
+        columns = self.own_columns("physical_offset")
+        if self.options.fail_fast:
+            columns = tuple(dict.fromkeys((*columns, "verdict", "physical_offset")))
+        task = replace(task, columns=columns, selection=self._read_selection)
         return replace(task, store=Url(task.store, self.options.fs_options)) if isinstance(task.store, str) and is_url(task.store) else task
 
     def read_part(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, LogPart):
             return iter(())  # the partition that Spark makes up when a plan has none
         try:
-            return self._batches(replace(part, task=self._with_fs_options(part.task)))
+            return self._batches(replace(part, task=self._completed(part.task)))
         except CannotOpenError as error:
             if len(self.paths) == 1:
                 raise
@@ -438,8 +445,9 @@ def splits_in_files(splits: Sequence[Split], files: Sequence[QueueFile]) -> list
 def _point_chunks(pruned: PrunedScan) -> Iterator[Any]:
     for each in pruned.ranges:
         yield from each.pieces(POINTS)
-    for start in range(0, len(pruned.points), POINTS):
-        yield pruned.points[start : start + POINTS]
+    points = np.array(pruned.points, np.int64)
+    for start in range(0, len(points), OFFSETS):
+        yield Offsets.of(points[start : start + OFFSETS])
 
 
 def _raise_on_damage(path: str) -> Callable[[Damage], None]:

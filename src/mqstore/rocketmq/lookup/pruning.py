@@ -78,6 +78,29 @@ class QueueRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Offsets:
+    """Ascending physical offsets, 4 bytes each: the first, and the steps to the others; 8 bytes if a step is 4 GiB or more."""
+
+    first: int
+    count: int
+    steps: bytes
+
+    @classmethod
+    def of(cls, values: Longs) -> Offsets:
+        steps = np.diff(values)
+        narrow = not len(steps) or int(steps.max()) < 1 << 32
+        return cls(int(values[0]), len(values), steps.astype("<u4" if narrow else "<u8").tobytes())
+
+    def values(self) -> Longs:
+        narrow = len(self.steps) == 4 * (self.count - 1)
+        steps = np.frombuffer(self.steps, "<u4" if narrow else "<u8").astype(np.int64)
+        return np.cumsum(np.concatenate([[self.first], steps])).astype(np.int64)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+@dataclass(frozen=True, slots=True)
 class PrunedScan:
     """What has to be read. files: log files that must be scanned. how: `scan`, `queue` or `index`; why: a sentence for a person.
 
@@ -332,13 +355,13 @@ def _with_reason(store: RocketMQStore, scan: PrunedScan, what: str) -> PrunedSca
 class PointTask:
     """Records of a store, with the requested columns and messages. token, seen: see `planned_files`.
 
-    places: a range of a queue whose entries point into one log file, or physical offsets, ascending.
+    places: a range of a queue whose entries point into one log file, or physical offsets.
     """
 
     store: str | Url
     config: BrokerConfig
     token: str
-    places: QueueRange | tuple[int, ...]
+    places: QueueRange | Offsets
     columns: tuple[str, ...]
     selection: Selection
     seen: FilesSeen | None = None
@@ -367,10 +390,10 @@ def read_files(task: FileTask, *, report: Callable[[Damage], None] | None = None
             yield from read_points(points, report=report)
 
 
-def seen_at(store: RocketMQStore, places: QueueRange | tuple[int, ...]) -> FilesSeen | None:
+def seen_at(store: RocketMQStore, places: QueueRange | Offsets) -> FilesSeen | None:
     """Return the log files that hold the records."""
-    if isinstance(places, tuple):
-        first, last = places[0], places[-1]
+    if isinstance(places, Offsets):
+        first, last = places.first, int(places.values()[-1])
     else:  # ascending, and all in one file
         view = DiskView(store)
         first, last = (int(_offsets(view, replace(places, low=at, high=at + 1))[0]) for at in (places.low, places.high - 1))
@@ -392,9 +415,9 @@ def read_points(task: PointTask, *, report: Callable[[Damage], None] | None = No
         view.log.drop_queues()
 
 
-def _offsets(view: DiskView, places: QueueRange | tuple[int, ...]) -> NDArray[np.int64]:
-    if isinstance(places, tuple):
-        return np.array(places, np.int64)
+def _offsets(view: DiskView, places: QueueRange | Offsets) -> NDArray[np.int64]:
+    if isinstance(places, Offsets):
+        return places.values()
     offsets: NDArray[np.int64] = (
         view.queue(places.topic, places.queue_id).entries(places.low, places.high)["physical_offset"].astype(np.int64)
     )

@@ -33,6 +33,7 @@ from typing import Literal
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.directory_views import MountedDirectory
+from mqstore.files.location import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
@@ -246,7 +247,9 @@ def _is_written(store: StoreFiles) -> bool:
 
 def _read_paths(store: StoreFiles) -> str:
     """Return the directories of the log that were read, as text; empty if there are none."""
-    return " and ".join(map(str, log_directories(store)))
+    own = store.log.queue.relative
+    there = [store.directory.path(own)] if store.directory.is_directory(own) else []
+    return " and ".join(map(str, mounted_log(store.directory) or there))
 
 
 def mounted_log(directory: ReadOnlyDirectory) -> Sequence[Path]:
@@ -256,8 +259,8 @@ def mounted_log(directory: ReadOnlyDirectory) -> Sequence[Path]:
 
 def log_directories(store: StoreFiles) -> Sequence[Path]:
     mounts = mounted_log(store.directory)
-    own = store.directory.path(store.log.queue.relative)
-    return mounts or ([own] if own.is_dir() else [])
+    own: Path | Url = store.directory.path(store.log.queue.relative)  # what is beside a store by URL is not looked for
+    return mounts or ([own] if isinstance(own, Path) and own.is_dir() else [])
 
 
 # what is left of a log

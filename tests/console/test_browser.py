@@ -268,6 +268,13 @@ def test_on_a_phone_a_row_is_a_card_and_the_rows_are_sorted_by_a_choice(window: 
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_on_a_phone_a_card_leaves_out_what_is_empty(window: Any) -> None:
+    page = window(viewport={"width": 390, "height": 800}).open("/stores/4/queues")
+    empty = page.locator("tbody td.n:empty")
+    assert empty.count() > 3
+    assert not any(empty.nth(number).is_visible() for number in range(empty.count()))
+
+
 def test_a_message_is_reached_by_the_keyboard_alone(window: Any) -> None:
     page = window().open("/stores/0/messages?topic=TopicTest")
     page.keyboard.press("Tab")

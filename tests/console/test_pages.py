@@ -181,8 +181,20 @@ def test_pages_say_what_a_pop_consumer_has_in_hand(tmp_path: Path) -> None:
     (row,) = rows("find", store, "o-7", "--whole-key")
     with visiting(store) as visitor:
         assert "lag 8, 7 messages popped and waiting for redelivery" in words(visitor.get("/stores/0/groups"))
+        assert "8 7 messages popped and waiting for redelivery" in words(visitor.get("/stores/0"))
         assert "billing 12 waiting for redelivery" in words(visitor.get(f"/stores/0/message?offset={row['physical_offset']}"))
         assert "waits for redelivery" in words(visitor.get("/find", params={"text": "o-7"}))
+
+
+def test_messages_that_expired_unread_are_said_of_the_group_and_of_each_queue(tmp_path: Path) -> None:
+    store = goldenkit.unpack_site("expired-unread-533", tmp_path)
+    with visiting(store) as visitor:
+        page = visitor.get("/stores/0/groups")
+        assert "g1 lag 512, 528 messages expired unread" in words(page)
+        shown = {(row["Topic"], int(row["Queue"])): row["Note"] for row in tables(page)["Offsets of g1"]}
+        assert "528 messages expired unread" in words(visitor.get("/stores/0"))
+    told = {(row["topic"], row["queue_id"]): row["expired_unread"] for row in rows("groups", store)}
+    assert shown == {queue: f"{number} messages expired unread" if number else "" for queue, number in told.items()}
 
 
 def test_a_trace_in_the_store_is_shown_with_the_message(tmp_path: Path) -> None:

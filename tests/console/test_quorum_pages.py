@@ -25,6 +25,31 @@ def test_quorum_queues_are_listed_with_the_counts_of_topics() -> None:
     assert len(told) == 19
 
 
+def test_dead_letters_that_a_queue_holds_are_counted_as_the_command_counts_them() -> None:
+    node = quorum.node("4.3.6/a-quorum-mix-kill9")
+    assert "3 dead letters held, or delayed" in run_cli("topics", node).stdout
+    with visiting(node) as visitor:
+        page = visitor.get("/stores/0/queues")
+        (held,) = [row for row in tables(page)["Queues"] if row["Not recovered"]]
+        assert held["Not recovered"] == "3 dead letters held, or delayed"
+        assert "; 3 not: 0 lost, 0 waiting, 0 transient, 3 dead letters held, or delayed." in words(page)
+
+
+def test_queues_whose_files_are_not_here_are_not_called_empty(tmp_path: Path) -> None:
+    node = quorum.unpack("4.3.6/a-quorum-mix-kill9", tmp_path)
+    shutil.rmtree(node / "quorum")
+    with visiting(node) as visitor:
+        home = words(visitor.get("/"))
+        assert "messages not counted: a part is not read" in home
+        assert "Not all of the store is here: what is in quorum queue" in home
+        assert "without a queue" not in home
+        for page in ("queues", "messages"):
+            text = words(visitor.get(f"/stores/0/{page}"))
+            assert "Not all of the store is here: what is in quorum queue 'plain' of vhost '/': that cannot be told without" in text
+            assert "; 19 more." in text
+        assert "No queue that is here holds a message." in words(visitor.get("/stores/0"))
+
+
 @pytest.mark.parametrize("queue", ["returns", "purged", "sac"])
 def test_the_messages_of_a_quorum_queue_are_those_of_the_command(queue: str) -> None:
     node = quorum.node(CASE)

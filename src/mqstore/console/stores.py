@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mqstore.errors import NotFoundError, UnsupportedError, UsageError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Location, Url
+from mqstore.rabbitmq.site import absent_queues
 from mqstore.stores import open_store
 from mqstore.stores.rabbitmq import RabbitMQ
 from mqstore.stores.rocketmq import RocketMQ
@@ -64,6 +65,11 @@ class OpenStore:
         if not isinstance(self.store, RabbitMQ):
             raise UnsupportedError(f"{self.name} is a RocketMQ store; this page is about RabbitMQ message stores")
         return self.store
+
+    @property
+    def absent(self) -> list[str]:
+        """What the definitions of a RabbitMQ node name and the store does not have, a sentence each."""
+        return self.cached("absent", lambda: [each.sentence for each in absent_queues(self.rabbitmq) if each.sure])
 
     def cached(self, what: Hashable, make: Callable[[], T]) -> T:
         """Return a cached value, computing it on first use; concurrent callers wait for one computation."""

@@ -14,6 +14,7 @@ from mqstore.table.formatting import count, moment, size
 if TYPE_CHECKING:
     from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
     from mqstore.rabbitmq.store.queue import Queue
+    from mqstore.rocketmq.store.view import ConsumerGroup, ConsumerOffset
 
 Row = Mapping[str, Any]
 
@@ -56,14 +57,22 @@ def _queue_name(row: Row) -> str:
     return str(row["queue"] if levels is None else f"{row['queue']} ({count(levels, 'priority level')})")
 
 
-def _not_recovered(row: Row) -> str:
+def held_back(row: Row) -> int:
+    """Return how many messages of a quorum queue a restarted node has and does not deliver: dead letters held, and delayed ones."""
+    return int(row["total"] - row["ready"]) if row["type"] == QUORUM else 0
+
+
+def not_recovered(row: Row) -> list[str]:
+    """Return how many messages of a queue a broker would not deliver after a start, and why."""
     if row["type"] == STREAM:
-        return f"{row['lost']:,} that the node does not keep, or that are damaged" if row["lost"] else "-"
-    other = [f"{row[name]:,} {title}" for name, title in rabbitmq_listing.NOT_RECOVERED.items() if row[name]]
-    other += [f"{row[name]:,} {name}" for name in ("acknowledged", "expired") if row[name]]
-    if row["type"] == QUORUM and row["total"] > row["ready"]:
-        other.append(f"{row['total'] - row['ready']:,} dead letters held, or delayed")
-    return ", ".join(other) or "-"
+        return [f"{row['lost']:,} that the node does not keep, or that are damaged"] if row["lost"] else []
+    reasons = [f"{row[name]:,} {title}" for name, title in rabbitmq_listing.NOT_RECOVERED.items() if row[name]]
+    return reasons + [f"{count(number, 'dead letter')} held, or delayed" for number in (held_back(row),) if number]
+
+
+def _not_recovered(row: Row) -> str:
+    left = [f"{row[name]:,} {name}" for name in ("acknowledged", "expired") if row[name]]
+    return ", ".join(not_recovered(row) + left) or "-"
 
 
 def _seq_ids(row: Row) -> str:
@@ -181,6 +190,16 @@ def groups_table(rows: Sequence[Row]) -> Table:
     """Return a table of committed offsets. Numbers that are 0 for every group have no column."""
     fields = [field for field in _GROUPS if field.column.title not in _RARE or any(field.cell(row) not in ("0", "-") for row in rows)]
     return Table.of(fields, rows, title="Consumer groups")
+
+
+def progress_notes(progress: ConsumerGroup | ConsumerOffset) -> list[str]:
+    """Return what else than the lag is known of the messages of a group, or of one of its queues."""
+    numbers = (
+        (progress.in_hand, "in hand"),
+        (progress.waiting, "popped and waiting for redelivery"),
+        (progress.expired_unread, "expired unread"),
+    )
+    return [f"{count(number, 'message')} {what}" for number, what in numbers if number]
 
 
 _RARE = frozenset({"in hand", "waiting again", "expired unread"})

@@ -51,14 +51,16 @@ def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> 
             "quorum queues" if opened.rabbitmq.quorum_queues else "",
             "streams" if opened.rabbitmq.streams else "",
         )
-        kind = f"RabbitMQ {', '.join(filter(None, kinds)) or 'without a queue'}"
+        kind = f"RabbitMQ {', '.join(filter(None, kinds)) or ('with queues that are not here' if opened.absent else 'without a queue')}"
+        if opened.absent:
+            warnings.append(f"not all of the store is here: {opened.absent[0]}")
         beside = any(kinds[1:])  # their messages are only known when their logs have been read
         messages = (
             facts["messages"] + sum(depth.of("ready") for depth in depths_beside(opened.rabbitmq))
             if is_small(opened) or not beside
             else None
         )
-        return Health(kind, summary.shutdown, messages, size, tuple(warnings), summary)
+        return Health(kind, summary.shutdown, messages if messages or not opened.absent else None, size, tuple(warnings), summary)
     if summary.log_only:
         return Health("One file of a RocketMQ log", "", None, size, (), summary)
     warnings = [f"not read by mqstore: {name}" for name in summary.unsupported]

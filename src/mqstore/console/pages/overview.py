@@ -19,6 +19,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.store.queue_states import QueueDepth
 from mqstore.report.checks import diagnosis_parts
 from mqstore.report.parts import NextStep, Part, Table
+from mqstore.report.queues import progress_notes
 from mqstore.report.summary import summary_parts
 from mqstore.rocketmq.store.timeline import Timeline
 from mqstore.rocketmq.store.view import ConsumerGroup, groups_of
@@ -118,8 +119,8 @@ def _disk(rows: list[tuple[str, int, int]], *, known: bool) -> dict[str, Any]:
 def _lags(groups: Sequence[ConsumerGroup]) -> list[Bar]:
     """Return bars of groups, each with the sum over its queues as on the page of groups."""
     longest = max([1, *(group.lag or 0 for group in groups)])
-    notes = [f"{count(group.odd, 'offset')} outside the queues" if group.odd else "" for group in groups]
-    return [Bar(group.name, group.lag, (group.lag or 0) / longest, note=note) for group, note in zip(groups, notes, strict=True)]
+    notes = [progress_notes(group) + [f"{count(group.odd, 'offset')} outside the queues"] * bool(group.odd) for group in groups]
+    return [Bar(group.name, group.lag, (group.lag or 0) / longest, note=", ".join(note)) for group, note in zip(groups, notes, strict=True)]
 
 
 ROUTES = (PageRoute("/stores/{number:int}", overview),)

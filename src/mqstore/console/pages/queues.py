@@ -24,7 +24,7 @@ from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
 from mqstore.rabbitmq.streams.rows import StreamRows
 from mqstore.rabbitmq.streams.stream import NamedStream
-from mqstore.report.queues import member_sentences
+from mqstore.report.queues import held_back, member_sentences, not_recovered
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import shorten
 
@@ -59,8 +59,9 @@ def queues(request: PageRequest) -> Response:
         section="queues",
         vhosts=store.vhosts,
         found=found[start : start + SHOWN],
-        why=listing.NOT_RECOVERED,
+        reasons=not_recovered,
         sums=listing.totals(rows),
+        held=sum(map(held_back, rows)),
         start=start,
         total=len(found),
         size=SHOWN,

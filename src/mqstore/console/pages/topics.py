@@ -9,6 +9,7 @@ from starlette.responses import Response
 from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import UnsupportedError
+from mqstore.report.queues import progress_notes
 from mqstore.rocketmq.format.system_topics import kind_of
 from mqstore.rocketmq.store.view import QueueView, View, groups_of, messages_of
 
@@ -68,6 +69,7 @@ def groups(request: PageRequest) -> Response:
         unread=unread_offsets(opened),
         total=len(found),
         size=SHOWN,
+        notes=progress_notes,
     )
 
 

@@ -2,7 +2,7 @@
 
 topic_rows(view)     a row per consume queue
 entry_rows(…)        a row per entry: ok, expired, filling, unwritten, beyond-log, no-record or mismatch
-group_rows(view)     a row per committed offset
+list_groups(…)       a row per committed offset
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mqstore.table.formatting import did_you_mean
+from mqstore.errors import UnsupportedError
+from mqstore.table.formatting import count, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -205,15 +206,43 @@ def _entry(queue_offset: int, unit: Any, state: str) -> dict[str, Any]:
 # groups
 
 
-def group_rows(every: Sequence[ConsumerOffset], group: str | None = None, topic: str | None = None) -> list[dict[str, Any]]:
-    """Return a row per committed offset of a group, of a topic, or of all."""
-    return [
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """Committed offsets. rows: with GROUP_NAMES; notes: sentences about what they do not show; empty: why there are none, if so."""
+
+    rows: list[dict[str, Any]]
+    notes: tuple[str, ...]
+    findings: tuple[Damage, ...]
+    empty: str = ""
+
+
+def list_groups(store: RocketMQStore, view: View, group: str | None = None, topic: str | None = None, now: int | None = None) -> GroupList:
+    """Return the committed offsets of a group, of a topic, or of all. now: ms. Raises UnsupportedError if they are not what was opened."""
+    unread = store.unread_offsets
+    if store.log_only and unread is not None:
+        raise UnsupportedError(f"{store.unread_sentence('consumer offsets', unread)}; give the directory of the store")
+    view.require_queues()
+    every = view.consumer_offsets(now)
+    if unread is not None:
+        raise UnsupportedError(store.unread_sentence("consumer offsets", unread))
+    rows = [
         {name: getattr(item, name) for name in GROUP_NAMES} for item in every if group in (None, item.group) and topic in (None, item.topic)
     ]
+    notes = []
+    if rows and view.log_elsewhere is not None:
+        notes.append(f"how many messages expired before their group read them {view.log_elsewhere.sentence}")
+    for name, of, number in sorted(view.pops.held.keys() - {(item.group, item.topic, item.queue_id) for item in every}):
+        if group in (None, name) and topic in (None, of):
+            held = count(len(view.pops.held[name, of, number]), "message")
+            notes.append(f"group {name!r} has {held} of topic {of!r}, queue {number}, in hand, and no committed offset there")
+    table = store.offset_table
+    notes += filter(None, (table.doubt,))
+    notes += (f"{finding.file}: {finding.detail}" for finding in table.findings)
+    return GroupList(rows, tuple(notes), tuple(table.findings), "" if rows else _no_groups_sentence(group, topic, every, table))
 
 
-def no_groups_sentence(group: str | None, topic: str | None, every: Sequence[ConsumerOffset], table: OffsetTable) -> str:
-    """Return why no committed offset matches. every: the offsets of all groups; kept: the table that they are in."""
+def _no_groups_sentence(group: str | None, topic: str | None, every: Sequence[ConsumerOffset], table: OffsetTable) -> str:
+    """Return why no committed offset matches. every: the offsets of all groups; table: the one that they are in."""
     for what, name, known in (("group", group, {item.group for item in every}), ("topic", topic, {item.topic for item in every})):
         if name is not None and name not in known and (meant := did_you_mean(name, known)):
             return f"no committed offset of {what} {name!r}{meant}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
@@ -11,14 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from support.golden import case_named, opened, run_cli, tree_checksum
 
-from mqstore.cli.serve.command import serve
-from mqstore.cli.serve.running import ServeOptions
 from mqstore.replay.rocketmq_target import ClientError
 from mqstore.testing.client import Client
 
@@ -168,9 +164,3 @@ def test_a_configuration_that_asks_for_access_control_is_not_served_without_it(t
     assert ended.returncode == 2
     assert "broker.conf has aclEnable=true; give the file of accounts with --acl, or set aclEnable=false" in ended.stderr
     assert os.listdir(tmp_path) == ["broker.conf"]
-
-
-def test_every_option_of_the_command_reaches_the_process() -> None:
-    own = {name: parameter.default for name, parameter in inspect.signature(serve).parameters.items() if name not in ("out", "store")}
-    common = ("store", "output", "quiet", "verbose")
-    assert own == {each.name: each.default for each in fields(ServeOptions) if each.name not in common}

@@ -14,7 +14,7 @@ from mqstore.cli.common.arguments import AsVersion, AtTime, Config, Store, ViewN
 from mqstore.cli.common.command import open_either, open_store, open_view, verb
 from mqstore.cli.common.options import OnlyTopic, QueueOptions, TopicsOptions, queue_number
 from mqstore.cli.common.output import Output
-from mqstore.errors import RefusedError, UnsupportedError, UsageError
+from mqstore.errors import RefusedError, UsageError
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import count
 
@@ -252,7 +252,7 @@ def groups(
     The queues are taken as a broker would have them after loading. State: moved, same, kept (only --force moves it).
     """
     from mqstore.report.queues import groups_table
-    from mqstore.rocketmq.listing import GROUP_NAMES, group_rows, no_groups_sentence
+    from mqstore.rocketmq.listing import GROUP_NAMES, list_groups
 
     opened = open_store(store, config, _NO_GROUPS)
     if reset is not None:
@@ -271,33 +271,18 @@ def groups(
         refused = error
         looked_at = opened.view()
         out.note(f"{error}; the offsets are compared with the queues as they are on disk")
-    if opened.log_only and opened.unread_offsets is not None:
-        raise UnsupportedError(f"{opened.unread_sentence('consumer offsets', opened.unread_offsets)}; give the directory of the store")
-    looked_at.require_queues()
     now = at_microseconds(at)
-    every = looked_at.consumer_offsets(None if now is None else now // 1000)
-    rows = group_rows(every, group, topic)
-    if opened.unread_offsets is not None:
-        raise UnsupportedError(opened.unread_sentence("consumer offsets", opened.unread_offsets))
-    if rows and looked_at.log_elsewhere is not None:
-        out.note(f"how many messages expired before their group read them {looked_at.log_elsewhere.sentence}")
+    listed = list_groups(opened, looked_at, group, topic, None if now is None else now // 1000)
     out.notes(looked_at.pops.notes)
-    without = looked_at.pops.held.keys() - {(row["group"], row["topic"], row["queue_id"]) for row in group_rows(every)}
-    for name, of, number in sorted(popper for popper in without if group in (None, popper[0]) and topic in (None, popper[1])):
-        held = count(len(looked_at.pops.held[name, of, number]), "message")
-        out.note(f"group {name!r} has {held} of topic {of!r}, queue {number}, in hand, and no committed offset there")
-    if opened.offset_table.doubt:
-        out.note(opened.offset_table.doubt)
-    findings = opened.offset_table.findings
-    for finding in findings:
-        out.note(f"{finding.file}: {finding.detail}")
+    for note in listed.notes:
+        out.note(note)
     if out.is_text:
-        out.show((groups_table(rows),))
-        if not rows:
-            out.line(no_groups_sentence(group, topic, every, opened.offset_table))
+        out.show((groups_table(listed.rows),))
+        if listed.empty:
+            out.line(listed.empty)
     else:
-        out.records(GROUP_NAMES, rows)
-    return 1 if findings or refused else 0
+        out.records(GROUP_NAMES, listed.rows)
+    return 1 if listed.findings or refused else 0
 
 
 def _reset(out: Output, opened: RocketMQ, move: tuple[str, str, str], queue_id: int | None, *, force: bool, as_version: str | None) -> int:

@@ -129,7 +129,7 @@ def _zstd(octets: bytes, limit: int) -> bytes:
 def _snappy(octets: bytes, limit: int) -> bytes:
     if not octets.startswith(_SNAPPY):
         return _snappy_block(octets, limit)
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     size, at = 0, len(_SNAPPY)
     while at < len(octets) and size <= limit:
         kind, length = octets[at], int.from_bytes(octets[at + 1 : at + 4], "little")
@@ -137,12 +137,12 @@ def _snappy(octets: bytes, limit: int) -> bytes:
         if len(octets) - at < 4 + length:
             raise ValueError("it ends early")
         if kind in (0, 1):
-            found.append(content[4:] if kind else _snappy_block(content[4:], _FRAME_LIMIT))
-            size += len(found[-1])
+            pieces.append(content[4:] if kind else _snappy_block(content[4:], _FRAME_LIMIT))
+            size += len(pieces[-1])
         elif kind != 0xFF and kind < 0x80:
             raise ValueError(f"a frame of kind {kind} is unknown")
         at += 4 + length
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def _snappy_block(octets: bytes, limit: int) -> bytes:

@@ -99,8 +99,8 @@ def _beside_its_log(root: Location, directory: ReadOnlyDirectory) -> Path | None
     if not isinstance(root, Path) or not root.is_dir() or not directory.is_directory(LOG) or looks_like_rocketmq(directory, log=False):
         return None
     places = [ReadOnlyDirectory(root / entry.name) for entry in directory.entries()[:_MOST_DIRECTORIES] if entry.is_directory]
-    found = [place.root for place in places if looks_like_rocketmq(place, log=False) and not place.is_directory(LOG)]
-    return found[0] if len(found) == 1 and isinstance(found[0], Path) else None
+    roots = [place.root for place in places if looks_like_rocketmq(place, log=False) and not place.is_directory(LOG)]
+    return roots[0] if len(roots) == 1 and isinstance(roots[0], Path) else None
 
 
 def _below(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace:
@@ -191,7 +191,7 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
 
 def _stores_below(root: Path) -> tuple[list[Path], bool]:
     """Return the stores in the directories at most `_LEVELS` below root, and whether all of these directories were looked at."""
-    found: list[Path] = []
+    stores: list[Path] = []
     complete = True
     level = [root]
     for _ in range(_LEVELS):
@@ -207,5 +207,5 @@ def _stores_below(root: Path) -> tuple[list[Path], bool]:
             with contextlib.suppress(CannotOpenError):
                 directory = ReadOnlyDirectory(place)
                 is_store = looks_like_rocketmq(directory) or looks_like_rabbitmq(directory)
-                (found if is_store else level).append(place)
-    return found, complete
+                (stores if is_store else level).append(place)
+    return stores, complete

@@ -39,14 +39,14 @@ class TlsFiles:
 
     def state(self) -> tuple[object, ...]:
         """Return a value that changes when a file does."""
-        found: list[object] = []
+        states: list[object] = []
         for path in (self.certificate, self.key, self.client_ca):
             try:
                 stat = None if path is None else os.stat(path)
             except OSError:
                 stat = None
-            found.append(stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+            states.append(stat and (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(states)
 
 
 def tls_mode(asked: str | None, certificate: str | None, *others: str | None) -> TlsMode:

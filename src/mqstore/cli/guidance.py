@@ -43,12 +43,12 @@ def register(app: typer.Typer) -> None:
         if command is None:
             print(above.get_help())
             return
-        found = above.command.get_command(above, command)
-        if found is None:
+        own = above.command.get_command(above, command)
+        if own is None:
             meant = did_you_mean(command, above.command.list_commands(above))
             raise UsageError(f"there is no command {command!r}{meant or '; `mqstore help` lists the commands'}")
-        with type(context)(found, info_name=command, parent=above) as its:
-            print(found.get_help(its))
+        with type(context)(own, info_name=command, parent=above) as its:
+            print(own.get_help(its))
 
     @app.command(
         "completion",

@@ -120,7 +120,7 @@ class _Task:
 
 
 @dataclass(slots=True)
-class _Found:
+class _TaskResult:
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: FoundInQueues = field(default_factory=FoundInQueues)
     damage: tuple[Damage, ...] = ()
@@ -162,7 +162,7 @@ def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress |
 
     tasks = [replace(task, group=group) for group in groups]
     # in this process all tasks share the store that is open, and what was read of it
-    outcomes: Iterator[_Found] = runner.each(tasks, partial(_search, store) if runner.shares_memory else _open_and_search, done)
+    outcomes: Iterator[_TaskResult] = runner.each(tasks, partial(_search, store) if runner.shares_memory else _open_and_search, done)
     rows: list[dict[str, Any]] = []
     counts = FoundInQueues()
     damage = dict.fromkeys(store.findings)
@@ -174,16 +174,16 @@ def _run(store: RabbitMQStore, runner: Runner, task: _Task, progress: Progress |
     return FindInQueuesReport(str(store.path), task.text, tuple(rows), counts, time.monotonic() - started, runner.name, tuple(damage))
 
 
-def _open_and_search(task: _Task) -> _Found:
+def _open_and_search(task: _Task) -> _TaskResult:
     return _search(task_groups.open_cached(task.root, task.token, task.now, task.names, careful=True), task)
 
 
-def _search(store: RabbitMQStore, task: _Task) -> _Found:
-    found = _Found()
+def _search(store: RabbitMQStore, task: _Task) -> _TaskResult:
+    result = _TaskResult()
     pieces = task_groups.group_rows(store, task.group, QueueSelection(everything=True))
-    hits = find(store, Needle(task.text), found.counts, body=task.body, pieces=pieces)
-    found.rows = list(islice(hits, task.limit))
+    hits = find(store, Needle(task.text), result.counts, body=task.body, pieces=pieces)
+    result.rows = list(islice(hits, task.limit))
     for _ in hits:  # counted, not kept
         pass
-    found.damage = tuple(store.walked) if task.group.segments else ()
-    return found
+    result.damage = tuple(store.walked) if task.group.segments else ()
+    return result

@@ -117,10 +117,10 @@ def _notes(store: RocketMQStore, unreported: int) -> Iterator[str]:
 
 def _waiting(store: RocketMQStore) -> dict[tuple[str, int], dict[str, int]]:
     """Return for each queue the groups that consume it, with the next offset of each."""
-    found: dict[tuple[str, int], dict[str, int]] = {}
+    waiting: dict[tuple[str, int], dict[str, int]] = {}
     for item in store.view().consumer_offsets():
-        found.setdefault((item.topic, item.queue_id), {})[item.group] = item.offset
-    return found
+        waiting.setdefault((item.topic, item.queue_id), {})[item.group] = item.offset
+    return waiting
 
 
 def _tree_size(store: RocketMQStore, place: str) -> int:

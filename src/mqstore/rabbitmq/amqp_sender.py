@@ -69,8 +69,8 @@ def outgoing_messages(
     """
     left = Counter[str]() if skipped is None else skipped
     for batch in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
-        found = message_table.verdicts(batch, message_table.decode_terms(batch, lambda name: mapped_bytes(store.directory, name)))
-        for row, verdict in enumerate(found):
+        judged = message_table.verdicts(batch, message_table.decode_terms(batch, lambda name: mapped_bytes(store.directory, name)))
+        for row, verdict in enumerate(judged):
             if verdict not in verdicts:
                 # what a broker drops at every start is not missed
                 if verdict not in _NOT_MISSED and batch.table.fate[row] != TRANSIENT:
@@ -240,13 +240,13 @@ def _ranges(numbers: Iterable[int]) -> list[list[int]]:
     >>> _ranges({3, 1, 2, 7})
     [[1, 3], [7, 7]]
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return found
+            ranges.append([number, number])
+    return ranges
 
 
 class Sender:

@@ -74,14 +74,14 @@ class FoundLogs:
         return FoundLogs(self.name, self.image, self.units[:, rows], self.uids, self.duplicate[rows])
 
 
-def log_rows_of(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def log_rows_of(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the message table in the order of positions. Memory is that of a batch."""
-    chosen = np.flatnonzero(found.units[MESSAGES] > 0)
-    chunk = found.units[KIND, chosen] == CHUNK
+    chosen = np.flatnonzero(logs.units[MESSAGES] > 0)
+    chunk = logs.units[KIND, chosen] == CHUNK
     borders = [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chosen)]
     for low, high in pairwise(borders):
         if low < high:
-            yield from (_chunks if chunk[low] else _entries)(found.take(chosen[low:high]), columns)
+            yield from (_chunks if chunk[low] else _entries)(logs.take(chosen[low:high]), columns)
 
 
 def _verdict(proof: int, duplicate: bool, readable: bool) -> str:
@@ -90,34 +90,34 @@ def _verdict(proof: int, duplicate: bool, readable: bool) -> str:
     return str(Verdict.UNPROVED if proof != PROVED else Verdict.DUPLICATE if duplicate else Verdict.UNINDEXED)
 
 
-def _entries(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _entries(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of entries of Raft logs."""
-    first, ends = 0, np.cumsum(found.units[END] - found.units[AT])
+    first, ends = 0, np.cumsum(logs.units[END] - logs.units[AT])
     while first < len(ends):
         taken = int(ends[first - 1]) if first else 0
         last = min(max(first + 1, int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))), first + BATCH_ROWS)
-        yield _entry_batch(found.take(slice(first, last)), columns)
+        yield _entry_batch(logs.take(slice(first, last)), columns)
         first = last
 
 
-def _entry_batch(found: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:
+def _entry_batch(logs: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    units = found.units
-    rows = [_decoded(found.image.read(at, end).tobytes()) for at, end in zip(units[AT].tolist(), units[END].tolist(), strict=True)]
+    units = logs.units
+    rows = [_decoded(logs.image.read(at, end).tobytes()) for at, end in zip(units[AT].tolist(), units[END].tolist(), strict=True)]
     terms = StoredTerms.decoded(rows)
     values: dict[str, list[Any]] = {
-        "queue": [found.uids[uid] if uid >= 0 else None for uid in units[UID].tolist()],
+        "queue": [logs.uids[uid] if uid >= 0 else None for uid in units[UID].tolist()],
         "queue_type": [QUORUM] * len(rows),
         "raft_index": [index if index >= 0 else None for index in units[INDEX].tolist()],
         "location": [WAL if kind == RECORD else SEGMENT for kind in units[KIND].tolist()],
-        "store_file": [found.name] * len(rows),
+        "store_file": [logs.name] * len(rows),
         "position": units[START].tolist(),
         "persistent": [None if row is None else row[0].persistent for row in rows],
         "size": [None if row is None else len(row[0].body) for row in rows],
         "verdict": [
             _verdict(proof, copy, row is not None and row[1] is not None)
-            for proof, copy, row in zip(units[PROOF].tolist(), found.duplicate.tolist(), rows, strict=True)
+            for proof, copy, row in zip(units[PROOF].tolist(), logs.duplicate.tolist(), rows, strict=True)
         ],
     }
     schema = rabbitmq_schema(columns)
@@ -139,11 +139,11 @@ def _decoded(entry: bytes) -> tuple[MessageTerm, dict[str, Any] | None] | None:
         return message, None
 
 
-def _chunks(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _chunks(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of chunks, of one after the other."""
     out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
-    for row, unit in enumerate(found.units.T.tolist()):
-        data = found.image.read(unit[START], unit[AT])
+    for row, unit in enumerate(logs.units.T.tolist()):
+        data = logs.image.read(unit[START], unit[AT])
         count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
         if not count:
             continue  # the image has changed
@@ -151,22 +151,22 @@ def _chunks(found: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch
         for records, _ in walk_records(data, chunks):
             for first in range(0, len(records), BATCH_ROWS):
                 part = records.take(slice(first, first + BATCH_ROWS))
-                yield _chunk_batch(found, row, chunks, part, columns)
+                yield _chunk_batch(logs, row, chunks, part, columns)
 
 
-def _chunk_batch(found: FoundLogs, row: int, chunks: Chunks, records: Records, columns: Sequence[str]) -> pa.RecordBatch:
+def _chunk_batch(logs: FoundLogs, row: int, chunks: Chunks, records: Records, columns: Sequence[str]) -> pa.RecordBatch:
     import pyarrow as pa
 
     nowhere, chunk = np.full(len(records), -1, np.int64), records.chunk
-    rows = StreamRows(None, "", RULES["4.3"], found.name, records, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
+    rows = StreamRows(None, "", RULES["4.3"], logs.name, records, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
     batch = build_batch(rows, columns)
-    proof, copy = int(found.units[PROOF, row]), bool(found.duplicate[row])
+    proof, copy = int(logs.units[PROOF, row]), bool(logs.duplicate[row])
     values: list[Any]
     for place, field in enumerate(batch.schema):
         if field.name == "verdict":
             values = [_verdict(proof, copy, word != Verdict.DAMAGED) for word in batch.column(place).to_pylist()]
         elif field.name == "position":
-            values = (records.position + found.units[START, row]).tolist()
+            values = (records.position + logs.units[START, row]).tolist()
         elif field.name in ("queue", "recovered", "redelivered"):
             values = [None] * len(records)
         else:

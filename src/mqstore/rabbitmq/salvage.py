@@ -237,12 +237,12 @@ def _is_number(stem: str) -> bool:
 
 def guess_names(vhosts: Iterable[Vhost]) -> list[tuple[str, str]]:
     """Return names of queues, from the routing keys of their messages, for directories without a known name."""
-    found = set()
+    names = set()
     for vhost in vhosts:
         for queue in vhost.queues:
             if not queue.place.named:
-                found |= _guess(queue, vhost)
-    return sorted(found)
+                names |= _guess(queue, vhost)
+    return sorted(names)
 
 
 def _guess(queue: Queue, vhost: Vhost) -> set[tuple[str, str]]:
@@ -446,9 +446,9 @@ class Terms:
     persistent: Mask
 
 
-def terms_of(found: FoundMessages) -> Iterator[Terms]:
+def terms_of(source: FoundMessages) -> Iterator[Terms]:
     """Yield the terms of messages, read from the image in pieces, with their ids. Raises CannotOpenError if the image has changed."""
-    for first, buffer, at, length in _read(found):
+    for first, buffer, at, length in _read(source):
         fields = np.zeros((len(at), message_terms.FIELD_COUNT), np.int64)
         message_terms.fields(buffer, at, length, fields)
         known = fields[:, message_terms.STATUS] == message_terms.FAST
@@ -465,9 +465,9 @@ def terms_of(found: FoundMessages) -> Iterator[Terms]:
         yield Terms(first, buffer, at, length, hi, lo, persistent)
 
 
-def _read(found: FoundMessages) -> Iterator[tuple[int, Bytes, Longs, Longs]]:
+def _read(source: FoundMessages) -> Iterator[tuple[int, Bytes, Longs, Longs]]:
     """Yield pieces of the image: number of the first message, bytes, and where in them the terms are."""
-    rows = found.messages
+    rows = source.messages
     far = np.flatnonzero(rows[TERM, 1:] - rows[TERM_END, :-1] > NEAR) + 1  # the first messages after a distance
     first, count = 0, rows.shape[1]
     while first < count:
@@ -477,20 +477,20 @@ def _read(found: FoundMessages) -> Iterator[tuple[int, Bytes, Longs, Longs]]:
         after = int(np.searchsorted(far, first, side="right"))
         last = min(last, int(far[after])) if after < len(far) else last
         end = int(rows[TERM_END, last - 1])
-        data = found.image.read(start, end)
+        data = source.image.read(start, end)
         if len(data) < end - start:
-            raise _changed(found, start + len(data))
+            raise _changed(source, start + len(data))
         at = np.ascontiguousarray(rows[TERM, first:last] - start)
         other = np.flatnonzero(data[at] != VERSION)
         if len(other):
-            raise _changed(found, start + int(at[other[0]]))
+            raise _changed(source, start + int(at[other[0]]))
         yield first, data, at, np.ascontiguousarray(rows[TERM_END, first:last] - rows[TERM, first:last])
         first = last
 
 
-def _changed(found: FoundMessages, at: int) -> CannotOpenError:
+def _changed(source: FoundMessages, at: int) -> CannotOpenError:
     return CannotOpenError(
-        f"{found.image.path} has changed since it was searched, or cannot be read any more at byte {at}; salvage a copy of it"
+        f"{source.image.path} has changed since it was searched, or cannot be read any more at byte {at}; salvage a copy of it"
     )
 
 
@@ -527,7 +527,7 @@ def duplicates(hi: Longs, lo: Longs, length: Longs) -> Mask:
 
 def batch_ends(length: Longs) -> Longs:
     """Return after which messages, in the order of finding, a batch of rows ends. length: of all their terms in bytes."""
-    found = []
+    result = []
     for start in range(0, len(length), BLOCK):
         ends = np.cumsum(length[start : start + BLOCK])
         first = 0
@@ -535,19 +535,19 @@ def batch_ends(length: Longs) -> Longs:
             taken = int(ends[first - 1]) if first else 0
             last = int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))
             first = min(max(last, first + 1), first + BATCH_ROWS, len(ends))
-            found.append(start + first)
-    return np.array(found, np.int64)
+            result.append(start + first)
+    return np.array(result, np.int64)
 
 
-def rows_of(found: Sequence[FoundMessages], columns: tuple[str, ...], ends: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the message table, a batch up to each of these numbers of messages. found: with ids and copies."""
+def rows_of(sources: Sequence[FoundMessages], columns: tuple[str, ...], ends: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the message table, a batch up to each of these numbers of messages. sources: with ids and copies."""
     first = 0
-    starts = np.cumsum([0] + [each.messages.shape[1] for each in found])
+    starts = np.cumsum([0] + [each.messages.shape[1] for each in sources])
     for end in ends:
         parts = []
         low = int(np.searchsorted(starts, first, side="right")) - 1
-        while low < len(found) and starts[low] < end:
-            each, start = found[low], int(starts[low])
+        while low < len(sources) and starts[low] < end:
+            each, start = sources[low], int(starts[low])
             chosen = slice(max(0, first - start), end - start)
             assert each.hi is not None
             assert each.lo is not None
@@ -615,7 +615,7 @@ class CarvedStore:
         return open_wreck(self.path)
 
 
-def write_carved(found: Iterable[FoundMessages], to: DurableDirectory, *, damaged: bool = True, transient: bool = True) -> CarvedStore:
+def write_carved(sources: Iterable[FoundMessages], to: DurableDirectory, *, damaged: bool = True, transient: bool = True) -> CarvedStore:
     """Write messages into message files below a directory.
 
     damaged: also those whose checksum does not fit. transient: also those that are not persistent, which a broker drops at its start.
@@ -625,7 +625,7 @@ def write_carved(found: Iterable[FoundMessages], to: DurableDirectory, *, damage
     number = size = 0
     sink = to.open_new("0.rdq")
     try:
-        for source in found:
+        for source in sources:
             for terms in terms_of(source):
                 raw = terms.buffer.data
                 ids = np.stack([terms.hi, terms.lo], axis=1).astype(">i8").tobytes()

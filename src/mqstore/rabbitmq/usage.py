@@ -272,8 +272,8 @@ def _limit(queue: QueueDefinition, name: str) -> int | str | None:
     own = own.decode("utf-8", "replace") if type(own) is bytes else own
     if type(own) is int and type(policy) is int:
         return min(own, policy)
-    found: int | str | None = policy if own is None else own
-    return found
+    limit: int | str | None = policy if own is None else own
+    return limit
 
 
 def _queue_usage(

@@ -67,10 +67,10 @@ def _matches(place: Location) -> list[Location]:
 
     if not is_pattern(place):
         return [place]
-    found = matching(place) if isinstance(place, Url) else [Path(each) for each in sorted(glob.glob(str(place)))]
-    if not found:
+    paths = matching(place) if isinstance(place, Url) else [Path(each) for each in sorted(glob.glob(str(place)))]
+    if not paths:
         raise UsageError(f"nothing matches {place}; give a pattern of stores; each is the directory that contains {A_STORE}")
-    return list(found)
+    return list(paths)
 
 
 def fleet_rows(

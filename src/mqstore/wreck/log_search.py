@@ -92,7 +92,7 @@ Ranges = tuple[str, tuple[tuple[int, int, int], ...]]
 
 def search_logs(files: Sequence[Ranges]) -> list[Units]:
     """Return what begins in ranges of files, file by file."""
-    found = []
+    result = []
     for path, ranges in files:
         with Image(path) as image:
             search = _Search(image)
@@ -100,8 +100,8 @@ def search_logs(files: Sequence[Ranges]) -> list[Units]:
                 search.run(first, low, high)
         units = np.array(search.rows, np.int64).reshape(-1, UNIT_ROWS).T
         places = np.concatenate(search.places) if search.places else np.empty(0, _PLACE)
-        found.append(Units(units, list(search.uids), places, search.untried))
-    return found
+        result.append(Units(units, list(search.uids), places, search.untried))
+    return result
 
 
 @dataclass(slots=True)
@@ -163,14 +163,14 @@ class _Search:
         # its kind, and what is 0 until very large numbers are reached, or always
         for offset, most in ((1, 2), (8, 0), (16, 0), (24, 0), (45, 0), (46, 0), (47, 0)):
             chunks = chunks[data[chunks + offset] <= most]
-        found = [(place, ENTRY) for place in entries.tolist()] + [(place, CHUNK) for place in chunks.tolist()]
+        candidates = [(place, ENTRY) for place in entries.tolist()] + [(place, CHUNK) for place in chunks.tolist()]
         text = self.data[low : high + len(STREAM_HEADER)].tobytes()
         for mark in _MARKS:
             at = text.find(mark)
             while 0 <= at < high - low:
-                found.append((low + at, MARK))
+                candidates.append((low + at, MARK))
                 at = text.find(mark, at + 1)
-        return sorted(found)
+        return sorted(candidates)
 
     def _read(self, place: int, length: int) -> Bytes:
         """Return bytes at a position of the window, perhaps fewer; from the image if they go on after the window."""
@@ -370,8 +370,8 @@ def joined_units(parts: Sequence[Units], gaps: Sequence[Gap]) -> tuple[Longs, tu
             unit[END] = unit[AT]
     _name_members(kept)
     _prove_chunks(kept)
-    found = np.array(kept, np.int64).reshape(-1, UNIT_ROWS).T
-    return np.ascontiguousarray(found), tuple(uid.decode("ascii") for uid in numbers)
+    ordered = np.array(kept, np.int64).reshape(-1, UNIT_ROWS).T
+    return np.ascontiguousarray(ordered), tuple(uid.decode("ascii") for uid in numbers)
 
 
 def _name_members(units: list[list[int]]) -> None:
@@ -402,12 +402,12 @@ def _prove_chunks(units: list[list[int]]) -> None:
             before[PROOF] = after[PROOF] = PROVED
 
 
-def settle(found: Sequence[tuple[str, Image, Longs, tuple[str, ...]]], places: Sequence[NDArray[np.void]]) -> list[FoundLogs]:
+def settle(files: Sequence[tuple[str, Image, Longs, tuple[str, ...]]], places: Sequence[NDArray[np.void]]) -> list[FoundLogs]:
     """Return the units of all files, entries proved by the places of any segment, copies marked."""
     listed = {(length, crc): (index, term) for part in places for length, crc, index, term in part.tolist()}
     seen: dict[tuple[int, ...], set[str]] = {}  # members whose message was found; "" for an unknown one
     logs = []
-    for name, image, units, uids in found:
+    for name, image, units, uids in files:
         copies = np.zeros(units.shape[1], np.bool_)
         for row in np.flatnonzero(units[MESSAGES]).tolist():
             unit = units[:, row]

@@ -352,7 +352,7 @@ class MessagesTask:
 
 
 def write_carved_rabbitmq_rows(
-    found: Sequence[rabbitmq.FoundMessages],
+    sources: Sequence[rabbitmq.FoundMessages],
     to: Path,
     format: str,  # noqa: A002
     verdicts: frozenset[str],
@@ -373,7 +373,7 @@ def write_carved_rabbitmq_rows(
     """
     tasks = [
         MessagesTask(Fragment("messages", number, str(stage), format, verdicts, keep), parts, ends)
-        for number, (parts, ends) in enumerate(_message_fragments(found))
+        for number, (parts, ends) in enumerate(_message_fragments(sources))
     ]
     records = [0, *np.cumsum([task.records for task in tasks]).tolist()]
     total = records[-1]
@@ -383,7 +383,7 @@ def write_carved_rabbitmq_rows(
             progress(records[finished], 2 * total + sum(each.messages for each in logs))
 
     ids = np.concatenate([np.empty((0, 2), np.int64), *(_halves(raw) for raw in runner.each(tasks, read_ids, done))])
-    copies = rabbitmq.duplicates(ids[:, 0], ids[:, 1], np.concatenate([np.empty(0, np.int64), *(each.lengths for each in found)]))
+    copies = rabbitmq.duplicates(ids[:, 0], ids[:, 1], np.concatenate([np.empty(0, np.int64), *(each.lengths for each in sources)]))
     every: list[MessagesTask | LogsTask] = [
         *(_with_ids(task, ids[low:], copies[low:]) for task, low in zip(tasks, records, strict=False)),
         *_log_fragments(logs, len(tasks), str(stage), format, verdicts, keep),
@@ -400,11 +400,11 @@ def write_carved_rabbitmq_rows(
     )
 
 
-def _message_fragments(found: Sequence[rabbitmq.FoundMessages]) -> Iterator[tuple[tuple[MessagePart, ...], tuple[int, ...]]]:
+def _message_fragments(sources: Sequence[rabbitmq.FoundMessages]) -> Iterator[tuple[tuple[MessagePart, ...], tuple[int, ...]]]:
     """Group messages into fragments, in order; a fragment ends where a batch ends."""
-    lengths = np.concatenate([np.empty(0, np.int64), *(each.lengths for each in found)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(each.lengths for each in sources)])
     bytes_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    starts = np.cumsum([0] + [each.messages.shape[1] for each in found])
+    starts = np.cumsum([0] + [each.messages.shape[1] for each in sources])
     first = 0
     inside: list[int] = []
     ends = rabbitmq.batch_ends(lengths).tolist()
@@ -415,7 +415,7 @@ def _message_fragments(found: Sequence[rabbitmq.FoundMessages]) -> Iterator[tupl
             high = int(np.searchsorted(starts, end, side="left"))
             parts = (
                 MessagePart(each.image.path, each.name, each.messages[:, max(0, first - start) : end - start])
-                for each, start in zip(found[low:high], starts[low:high].tolist(), strict=True)
+                for each, start in zip(sources[low:high], starts[low:high].tolist(), strict=True)
             )
             yield tuple(part for part in parts if part.messages.shape[1]), tuple(inside)
             first, inside = end, []

@@ -404,7 +404,7 @@ def open_view(out: Output, store: RocketMQStore, view: ViewName, as_version: str
         out.note("--as chooses whose rules recover the store; it has no effect on --view disk")
     if view is ViewName.DISK and not store.log_only and (unread := store.unread_queues) is not None:
         out.note(f"{store.unread_sentence('consume queues', unread)}; --view recovered derives them from the log")
-    found = store.view(view.value, as_=as_version)
-    for note in getattr(found, "notes", ()):
-        out.note(f"recovery as {recovered_as(found)}: {note}")
-    return found
+    result = store.view(view.value, as_=as_version)
+    for note in getattr(result, "notes", ()):
+        out.note(f"recovery as {recovered_as(result)}: {note}")
+    return result

@@ -51,7 +51,7 @@ def _fold(text: str, width: int) -> list[str]:
         end = len(piece)
         if text[end] != " ":
             blank = piece.rfind(" ")
-            marks = [found.end() for found in _BREAK.finditer(piece)]
+            marks = [match.end() for match in _BREAK.finditer(piece)]
             mark = max((piece.rfind("/") + 1, *marks[-1:]), key=lambda place: (2 * place >= end, piece[:place].endswith("/")))
             end = blank if blank > 0 else mark if 2 * mark >= end else end
         lines.append(text[:end])

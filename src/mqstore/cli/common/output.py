@@ -75,9 +75,9 @@ class ChosenColumns:
         """Return the positions of the wanted columns in a table with these titles, in the order in which they are wanted."""
         self._offered |= dict.fromkeys(title for title in titles if title)
         places = {_plain(title): k for k, title in enumerate(titles)}
-        found = [name for name in self.wanted if _plain(name) in places]
-        self._found |= set(found)
-        return list(dict.fromkeys(places[_plain(name)] for name in found))
+        names = [name for name in self.wanted if _plain(name) in places]
+        self._found |= set(names)
+        return list(dict.fromkeys(places[_plain(name)] for name in names))
 
     def check(self) -> None:
         """Raise UsageError if a wanted column was in none of the tables so far."""

@@ -173,8 +173,8 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
         chosen = options.filters.queue_selection(ViewName.DISK)
         if sentence := opened.unknown_name(chosen.vhosts, chosen.queues):
             raise NotFoundError(sentence)
-        found = sources.rabbitmq_messages(opened, chosen, verdicts or sources.RABBITMQ_VERDICTS, skipped)
-        return islice(found, options.filters.limit)
+        messages = sources.rabbitmq_messages(opened, chosen, verdicts or sources.RABBITMQ_VERDICTS, skipped)
+        return islice(messages, options.filters.limit)
     selection = options.filters.selection()
     if sentence := opened.unknown_topic(selection.topics):
         raise NotFoundError(sentence)

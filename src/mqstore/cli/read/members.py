@@ -37,10 +37,10 @@ def members(
     """
     from mqstore.rabbitmq.quorum.members import COLUMNS, compare, member_rows, members_by_queue
 
-    found = members_by_queue([(str(node), _directory(node)) for node in nodes])
+    by_queue = members_by_queue([(str(node), _directory(node)) for node in nodes])
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
-    for (of, name), mine in sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1])):
+    for (of, name), mine in sorted(by_queue.items(), key=lambda item: (item[0][0] or "", item[0][1])):
         if vhost in (None, of) and queue in (None, name):
             compared = compare(mine)
             rows += member_rows(of, name, compared)

@@ -128,7 +128,7 @@ def print_messages(
 def topic_list(out: Output, store: Store, view: ViewOption = ViewName.DISK, as_version: AsVersion = None, config: Config = None) -> int:
     """List the names of all topics that have a queue or a configuration."""
     opened = open_store(store, config)
-    names = sorted({found.topic for found in open_view(out, opened, view, as_version).queues()} | set(opened.topics.names))
+    names = sorted({queue.topic for queue in open_view(out, opened, view, as_version).queues()} | set(opened.topics.names))
     if out.is_text:
         for name in names:
             out.line(name)

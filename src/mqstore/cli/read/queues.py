@@ -335,9 +335,9 @@ def timers(
         return _delayed(out, place, state)
     opened = RocketMQ.at(place, config=config)
     opened.require_directory_for("the list of timer messages")
-    found = Timers(opened)
+    listed = Timers(opened)
     states: Counter[str] = Counter()
-    chosen = (row._asdict() for row in found.rows() if topic in (None, row.topic) and state in (None, row.state))
+    chosen = (row._asdict() for row in listed.rows() if topic in (None, row.topic) and state in (None, row.state))
     rows = _counting(chosen, states, Counter(), frozenset())
     if out.is_text:
         out.show((timers_table(rows),))
@@ -345,9 +345,9 @@ def timers(
         out.line(f"{count(total, 'message')}: {_by_state(states)}" if total else "no messages with an arbitrary delay", style="bold")
     else:
         out.records(TIMER_NAMES, rows)
-    for note in found.notes():
+    for note in listed.notes():
         out.note(note)
-    return 1 if found.unread or found.file_findings or found.unread_places or found.log_elsewhere else 0
+    return 1 if listed.unread or listed.file_findings or listed.unread_places or listed.log_elsewhere else 0
 
 
 def _delayed(out: Output, place: StorePlace, state: str | None) -> int:

@@ -103,11 +103,11 @@ def _print(out: Output, names: Sequence[str], numeric: Sequence[bool], rows: Ite
 
 def _unique(names: Sequence[str]) -> list[str]:
     """Return the names with a number after each repeated one."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         candidates: Iterator[str] = (name if number == 1 else f"{name}_{number}" for number in range(1, len(names) + 1))
-        found.append(next(each for each in candidates if each not in found))
-    return found
+        unique.append(next(each for each in candidates if each not in unique))
+    return unique
 
 
 def _text(value: Any) -> str:

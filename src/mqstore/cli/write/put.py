@@ -86,16 +86,16 @@ def _properties_of(keys: str | None, tags: str | None, properties: Sequence[str]
         if not name or not equals:
             raise UsageError(f"--property {pair!r} is not NAME=VALUE")
         given.append((name, value))
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, text in given:
         if text is None:
             continue
-        if name in found:
+        if name in values:
             raise UsageError(f"property {name} is given twice; leave one out")
         if "\x01" in name or "\x02" in name or "\x02" in text:
             raise UsageError(f"property {name!r} holds a byte 01 or 02, which separate properties in the log; leave it out")
-        found[name] = text
-    return found
+        values[name] = text
+    return values
 
 
 def _message(topic: str, queue_id: int, properties: dict[str, str], body: bytes) -> Message:
@@ -120,15 +120,15 @@ def _read_body(text: str | None, file: Path | None, limit: int) -> bytes:
     where = "standard input" if file is None or str(file) == "-" else str(file)
     try:
         if file is None or str(file) == "-":
-            found = sys.stdin.buffer.read(limit + 1)
+            body = sys.stdin.buffer.read(limit + 1)
         else:
             with file.open("rb") as opened:
-                found = opened.read(limit + 1)
+                body = opened.read(limit + 1)
     except OSError as error:
         raise CannotOpenError(f"{where} cannot be read: {error.strerror}") from None
-    if len(found) > limit:
+    if len(body) > limit:
         raise UsageError(f"{where} has more than {limit} bytes, the longest body that the store accepts (maxMessageSize)")
-    return found
+    return body
 
 
 def _print_result(out: Output, row: dict[str, Any], topic: str) -> None:

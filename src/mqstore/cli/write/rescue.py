@@ -146,10 +146,10 @@ def _print_unknown(out: Output, queues: Sequence[QueueReport], why: str) -> None
         out.line(f"{why}: {queue.directory}, {count(queue.messages, 'message')}.")
 
 
-def _print_findings(out: Output, report: RescueReport | InPlaceReport, found: Sequence[Damage]) -> None:
-    if found:
+def _print_findings(out: Output, report: RescueReport | InPlaceReport, damage: Sequence[Damage]) -> None:
+    if damage:
         out.line()
-        out.show((Findings(found),))
+        out.show((Findings(damage),))
     for note in report.notes:
         out.note(note)
 
@@ -169,27 +169,27 @@ def _end(out: Output, report: RescueReport | InPlaceReport, data: Path) -> None:
 def _check(out: Output, place: Path, url: str, version: str | None) -> int:
     from mqstore.rabbitmq.convert.node_check import ManagementApi, check_node, read_document
 
-    found = check_node(read_document(place), ManagementApi(url, os.environ), version)
+    check = check_node(read_document(place), ManagementApi(url, os.environ), version)
     if not out.is_text:
-        out.report(found.as_dict() | {"definitions": str(place)})
-        return 0 if found.ok else 1
-    _print_check(out, found)
-    return 0 if found.ok else 1
+        out.report(check.as_dict() | {"definitions": str(place)})
+        return 0 if check.ok else 1
+    _print_check(out, check)
+    return 0 if check.ok else 1
 
 
-def _print_check(out: Output, found: NodeCheck) -> None:
-    kinds = ", ".join(count(number, _DEFINED.get(kind, kind.removesuffix("s"))) for kind, number in found.compared.items())
-    if found.ok:
-        out.line(f"RabbitMQ {found.version} at {found.node} has all definitions: {kinds}.", style="bold green")
+def _print_check(out: Output, check: NodeCheck) -> None:
+    kinds = ", ".join(count(number, _DEFINED.get(kind, kind.removesuffix("s"))) for kind, number in check.compared.items())
+    if check.ok:
+        out.line(f"RabbitMQ {check.version} at {check.node} has all definitions: {kinds}.", style="bold green")
     else:
-        of = count(len(found.missing), "definition")
-        out.line(f"RabbitMQ {found.version} at {found.node} lacks {of}, or has them otherwise.", style="bold yellow")
-        for sentence in out.first(found.missing, SHOWN):
+        of = count(len(check.missing), "definition")
+        out.line(f"RabbitMQ {check.version} at {check.node} lacks {of}, or has them otherwise.", style="bold yellow")
+        for sentence in out.first(check.missing, SHOWN):
             out.line(f"  {sentence}")
-    if found.messages:
-        out.note(f"the node already has {count(found.messages, 'message')}: replacing its msg_stores deletes them")
+    if check.messages:
+        out.note(f"the node already has {count(check.messages, 'message')}: replacing its msg_stores deletes them")
     out.line()
-    if found.ok:
+    if check.ok:
         out.next_step("stop the node and put the stores in place, as STEPS.md says.")
     else:
         out.next_step("import definitions.json again, or define what is missing; put no stores in place before.")

@@ -60,10 +60,10 @@ class StoreTarget:
         from mqstore.rocketmq.config import broker_config
         from mqstore.rocketmq.config.store_config import StoreConfig
 
-        found = StoreConfig(version=self.as_version, services=False)
+        config = StoreConfig(version=self.as_version, services=False)
         if self.config is not None:
-            found = found.with_broker(broker_config.load_properties(self.config))
-        return replace(found, flush_disk_type="SYNC_FLUSH") if self.sync else found
+            config = config.with_broker(broker_config.load_properties(self.config))
+        return replace(config, flush_disk_type="SYNC_FLUSH") if self.sync else config
 
     def root(self) -> tuple[Path, bool]:
         """Return the directory, and whether to create a store in it. Raises UsageError, CannotOpenError, NotAStoreError, TargetError."""
@@ -72,11 +72,11 @@ class StoreTarget:
         refuse_address(str(self.path), f"give a store's directory; {command('mqstore', 'replay')} sends messages to a broker")
         if check_creation(self.path, self.create):
             return self.path, True
-        found = open_store(self.path, self.config)
-        found.require_directory_for("writing")
-        if found.path != found.directory.root:
+        store = open_store(self.path, self.config)
+        store.require_directory_for("writing")
+        if store.path != store.directory.root:
             raise TargetError(f"{self.path} is an archive, which cannot be changed; unpack it first")
-        return found.directory.root, False
+        return store.directory.root, False
 
 
 def open_target(out: Output, target: StoreTarget) -> tuple[MessageStore, bool]:

@@ -392,8 +392,8 @@ def _nodes(record: tuple[Term, ...]) -> tuple[str, ...]:
         return tuple(str(each) for each in nodes if isinstance(each, Atom))
     process = record[6]
     if isinstance(process, Opaque):
-        found = _NODE_OF_PID.match(process.encoded)
-        return () if found is None else (found[1].decode(),)
+        match = _NODE_OF_PID.match(process.encoded)
+        return () if match is None else (match[1].decode(),)
     return (str(process[1]),) if isinstance(process, tuple) and len(process) == 2 and isinstance(process[1], Atom) else ()
 
 

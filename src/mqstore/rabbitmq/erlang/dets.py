@@ -116,19 +116,19 @@ def _through_slots(view: memoryview, slots: int, objects: int) -> tuple[Object, 
     tables = [_numbers(view, int(offset), 2 * SLOTS_PER_BLOCK) for offset in _without_overlap(places[places > 0], 8 * SLOTS_PER_BLOCK)]
     pairs = np.concatenate([np.zeros(0, np.int64), *tables]).reshape(-1, 2)
     pairs = pairs[pairs[:, 1] > 0]
-    found: list[Object] = []
+    result: list[Object] = []
     for size, offset in sorted(map(tuple, pairs.tolist()), key=lambda pair: pair[1]):
         if offset + 8 > len(view) or _WORD.unpack_from(view, offset)[0] != size or view[offset + 4 : offset + 8] != ACTIVE:
             raise _InconsistentError(f"A slot points to {offset}, where there are no objects of {size} bytes.")
         inside, why = _read_block(view, offset, size)
         if why:
             raise _InconsistentError(f"The objects at {offset} cannot be read: {why}.")
-        found += inside
-        if len(found) > objects:
+        result += inside
+        if len(result) > objects:
             break
-    if len(found) != objects:
-        raise _InconsistentError(f"The slots point to {len(found)} objects or more, the file counts {objects}; it has {slots} slots.")
-    return tuple(found)
+    if len(result) != objects:
+        raise _InconsistentError(f"The slots point to {len(result)} objects or more, the file counts {objects}; it has {slots} slots.")
+    return tuple(result)
 
 
 def _without_overlap(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -344,8 +344,8 @@ class Queue(Shown):
         stored = np.flatnonzero(shared)
         rows = persistent_store.find(entries["hi"][stored], entries["lo"][stored])
         if self.start.clean:
-            found, readable = persistent_store.lead_to(entries["hi"][stored], entries["lo"][stored], rows)
-            in_store[stored], astray[stored] = readable, found & ~readable
+            hits, readable = persistent_store.lead_to(entries["hi"][stored], entries["lo"][stored], rows)
+            in_store[stored], astray[stored] = readable, hits & ~readable
         else:
             in_store[stored] = persistent_store.seen(rows)
         # an id may be in both stores: the broker reads the one that the entry names

@@ -45,9 +45,9 @@ for _fate, _state in (
 
 def state_numbers(table: EntryTable) -> NDArray[np.uint8]:
     """Return the state of each entry, as a number of `STATES`."""
-    found = _OF_FATE[table.fate]
-    found[(found == READY) & table.redelivered] = UNACKNOWLEDGED
-    return found
+    numbers = _OF_FATE[table.fate]
+    numbers[(numbers == READY) & table.redelivered] = UNACKNOWLEDGED
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class QueueDepth:
 
 def queue_depths(store: RabbitMQStore) -> tuple[QueueDepth, ...]:
     """Return the depth of every queue with a directory, by vhost and name."""
-    found: dict[tuple[str, str], NDArray[np.int64]] = {}
+    depths: dict[tuple[str, str], NDArray[np.int64]] = {}
     clean: dict[tuple[str, str], bool] = {}
     for vhost in store.vhosts:
         for queue in vhost.queues:
-            found.setdefault((queue.vhost or "", queue.name), np.zeros(len(STATES), np.int64))
+            depths.setdefault((queue.vhost or "", queue.name), np.zeros(len(STATES), np.int64))
             clean[queue.vhost or "", queue.name] = queue.start.terms is not None
         for rows in store.rows_of(vhost, QueueSelection(everything=True)):
-            found[rows.vhost or "", rows.queue or ""] += np.bincount(state_numbers(rows.table), minlength=len(STATES))
-    return tuple(QueueDepth(*key, clean[key], tuple(counts.tolist())) for key, counts in found.items())
+            depths[rows.vhost or "", rows.queue or ""] += np.bincount(state_numbers(rows.table), minlength=len(STATES))
+    return tuple(QueueDepth(*key, clean[key], tuple(counts.tolist())) for key, counts in depths.items())
 
 
 def depths_beside(store: RabbitMQStore) -> Iterator[QueueDepth]:
@@ -127,7 +127,7 @@ def count_entries(store: RabbitMQStore, vhost: str, queue: str) -> Counter[str]:
 
 def entry_page(store: RabbitMQStore, vhost: str, queue: str, state: str, size: int, level: int | None = None, start: int = 0) -> EntryPage:
     """Return entries from a position onwards, those of high priority first. state: of `listing.STATES`; empty for all of them."""
-    found: list[dict[str, Any]] = []
+    page: list[dict[str, Any]] = []
     for rows in store.rows(_one_queue(vhost, queue)):
         if rows.priority_level is not None and level is not None and rows.priority_level > level:
             continue
@@ -135,10 +135,10 @@ def entry_page(store: RabbitMQStore, vhost: str, queue: str, state: str, size: i
             rows = rows.take(np.flatnonzero(rows.table.entries["seq"] >= start))
         for row in entry_rows(rows):
             if state in ("", row["state"]):
-                if len(found) == size:
-                    return EntryPage(found, (row["priority_level"], row["seq_id"]))
-                found.append(row)
-    return EntryPage(found, None)
+                if len(page) == size:
+                    return EntryPage(page, (row["priority_level"], row["seq_id"]))
+                page.append(row)
+    return EntryPage(page, None)
 
 
 def _one_queue(vhost: str, queue: str) -> QueueSelection:

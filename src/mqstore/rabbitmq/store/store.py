@@ -147,8 +147,8 @@ class RabbitMQStore(Shown):
     @cached_property
     def quorum_queues(self) -> list[QuorumQueue]:
         """The members of quorum queues in the node's data directory, by vhost and queue; their logs are indexed."""
-        found = [QuorumQueue(system.member(uid)) for system in raft_systems(self.directory, "quorum") for uid in system.uids]
-        return sorted(found, key=lambda queue: (queue.name[0] or "", queue.name[1], queue.log.place))
+        queues = [QuorumQueue(system.member(uid)) for system in raft_systems(self.directory, "quorum") for uid in system.uids]
+        return sorted(queues, key=lambda queue: (queue.name[0] or "", queue.name[1], queue.log.place))
 
     @cached_property
     def examined_quorum(self) -> list[ExaminedNode]:

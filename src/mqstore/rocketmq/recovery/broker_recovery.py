@@ -165,13 +165,13 @@ class Recovery:
         if self.follows.has_batch_queues:
             places.append(("batchconsumequeue", BatchQueueImage, self._config.batch_queue_file_size))
         for place, kind, configured in places:
-            found = {
+            queues = {
                 (name, queue_id): mapped_file_queue.load(self._directory, f"{place}/{name}/{queue_id}", size=configured)
                 for name, queue_id in consume_queue.queues(self._directory, place)
             }
-            size = configured or _common_size(found.values(), kind.row.itemsize) or 300_000 * kind.row.itemsize
+            size = configured or _common_size(queues.values(), kind.row.itemsize) or 300_000 * kind.row.itemsize
             self._queue_sizes[kind.batch] = size
-            for (name, queue_id), queue in found.items():
+            for (name, queue_id), queue in queues.items():
                 if queue.file_size != size and queue.files:
                     queue = mapped_file_queue.load(self._directory, queue.relative, size=size)
                 self._refusals += queue.refusals(self.version)

@@ -162,13 +162,13 @@ class SplitWalk:
                 if self._first is not None:
                     start = max(start, min(self._first - file.start, size))
                 elif start:
-                    found = self._join(file, start, stop, ahead)
-                    self.begin = None if found is None else file.start + found
-                    if found is None:
+                    seam = self._join(file, start, stop, ahead)
+                    self.begin = None if seam is None else file.start + seam
+                    if seam is None:
                         # no record starts in this file, as far as this split can see
                         self.reach = file.start + start
                         continue
-                    start = found
+                    start = seam
                 at = start
                 for event in self._log.scan_file(file, at, stop, chunk=CHUNK, ahead=ahead):
                     at = _end_of(event)

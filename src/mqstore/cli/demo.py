@@ -88,14 +88,14 @@ def demo(
     if not out.is_text:
         raise UsageError("demo is for people and has no machine format; run its commands with -o instead")
     require_pyspark()
-    place = _demo_directory(keep)
-    store, rebuilt, table = place / "store", place / "rebuilt", place / "messages"
+    root = _demo_directory(keep)
+    store, rebuilt, table = root / "store", root / "rebuilt", root / "messages"
     _unpack(ARCHIVE, store)
     story = _Story(out)
     story.say(
         "A RocketMQ 4.9.3 broker was killed while writing, and the power failed. This is its store; no broker is needed from here on."
     )
-    story.say(f"Everything happens in {place}")
+    story.say(f"Everything happens in {root}")
 
     story.step("What is in it?", "Names, sizes and headers are enough for a first answer; it is as fast on a store of terabytes.")
     story.show(("inspect", store), lambda: inspect(out, store, InspectOptions()))
@@ -127,18 +127,18 @@ def demo(
             (Column("topic", flexible=True), Column("messages", right=True), Column("bytes", right=True), Column("newest (UTC)")),
             ([row["topic"], str(row["messages"]), f"{row['bytes']:,}", row["newest"]] for row in rows),
         )
-        _show_rabbitmq(out, story, place, spark, master)
+        _show_rabbitmq(out, story, root, spark, master)
 
     out.line()
     out.line("That is all it takes.", style="bold green")
-    out.line(f"The stores and the table are in {place} ({_size_on_disk(place)}); remove them when you no longer need them.")
+    out.line(f"The stores and the table are in {root} ({_size_on_disk(root)}); remove them when you no longer need them.")
     out.next_step("your own store. It is not changed.", "mqstore inspect STORE", "mqstore verify STORE")
     return 0
 
 
-def _show_rabbitmq(out: Output, story: _Story, place: Path, spark: SparkSession, master: str) -> None:
+def _show_rabbitmq(out: Output, story: _Story, root: Path, spark: SparkSession, master: str) -> None:
     """Show a RabbitMQ store: queues of version 1 as messages, as a table, and converted to version 2."""
-    node, table, new = place / "msg_stores", place / "queued", place / "msg_stores-v2"
+    node, table, new = root / "msg_stores", root / "queued", root / "msg_stores-v2"
     _unpack(QUEUES, node)
     story.step(
         "The other broker: RabbitMQ's queues.",
@@ -189,10 +189,10 @@ def _unpack(packed: Path, target: Path) -> None:
         archive.close()
 
 
-def _size_on_disk(place: Path) -> str:
+def _size_on_disk(path: Path) -> str:
     from mqstore.files import ReadOnlyDirectory
 
-    return size(sum(entry.blocks * 512 for _, entry in ReadOnlyDirectory(place).walk()))
+    return size(sum(entry.blocks * 512 for _, entry in ReadOnlyDirectory(path).walk()))
 
 
 @contextmanager

@@ -249,7 +249,7 @@ class MountedDirectory(ReadOnlyDirectory):
         if directories is None:
             return super()._where(relative)
         places = [f"{directory}/{below}" if below else str(directory) for directory in directories]
-        return next((place for place in places if os.path.lexists(place)), places[0])
+        return next((path for path in places if os.path.lexists(path)), places[0])
 
     def _list(self, relative: str) -> list[DirectoryEntry]:
         directories = self.mounts.get(relative, ())

@@ -218,9 +218,9 @@ class _Directory:
 class _SimulatedDisk:
     """The tree below a directory; what a sync has made durable is kept apart from what a running program sees."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.root = _Directory(place)
+    def __init__(self, root: Path) -> None:
+        self.place = root
+        self.root = _Directory(root)
 
     def crash_after(self, operations: list[Operation]) -> None:
         import shutil

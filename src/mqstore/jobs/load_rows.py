@@ -48,23 +48,23 @@ class BodyForm(StrEnum):
     BASE64 = "base64"
 
 
-class BadPlaceError(UsageError):
-    """A line or row that is not a message. place: its number, from 1."""
+class BadLineError(UsageError):
+    """A line or row that is not a message. number: from 1."""
 
-    def __init__(self, place: int, why: str) -> None:
+    def __init__(self, number: int, why: str) -> None:
         super().__init__(why)
-        self.place = place
+        self.number = number
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """Some messages. places: the line or row number of each. stored: they come from a store. doubtful: number of damaged or duplicate ones.
+    """Some messages. numbers: of the line or row of each. stored: they come from a store. doubtful: number of damaged or duplicate ones.
 
     done: bytes of the source read so far.
     """
 
     batch: pa.RecordBatch
-    places: Sequence[int]
+    numbers: Sequence[int]
     stored: bool
     doubtful: int
     done: int
@@ -72,7 +72,7 @@ class SourceRows:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source of messages. noun: what a place is called. size: in bytes, 0 if unknown. rows: can be iterated once."""
+    """A source of messages. noun: line, or row. size: in bytes, 0 if unknown. rows: can be iterated once."""
 
     name: str
     noun: str
@@ -110,16 +110,16 @@ class _Columns:
     """Rows of one batch, column by column."""
 
     def __init__(self) -> None:
-        self.places: list[int] = []
+        self.numbers: list[int] = []
         self.stored = False
         self.doubtful = 0
         self.bytes = 0
         self._values: dict[str, list[Any]] = {name: [] for name in _TAKEN}
 
-    def add(self, row: dict[str, Any], place: int, length: int) -> None:
+    def add(self, row: dict[str, Any], number: int, length: int) -> None:
         for name, values in self._values.items():
             values.append(row.get(name))
-        self.places.append(place)
+        self.numbers.append(number)
         self.doubtful += row.get("verdict") in ("damaged", "duplicate")
         self.bytes += length
 
@@ -132,32 +132,32 @@ class _Columns:
             for name, values in self._values.items()
             if name == "topic" or any(value is not None for value in values)
         }
-        return SourceRows(pa.RecordBatch.from_pydict(arrays), self.places, self.stored, self.doubtful, done)
+        return SourceRows(pa.RecordBatch.from_pydict(arrays), self.numbers, self.stored, self.doubtful, done)
 
 
 def _json_rows(stream: IO[bytes], skip: int, form: BodyForm) -> Iterator[SourceRows]:
-    done = place = 0
+    done = number = 0
     columns = _Columns()
-    bad: BadPlaceError | None = None
+    bad: BadLineError | None = None
     while line := stream.readline(LONGEST_LINE + 1):
         done += len(line)
-        place += 1
-        if place <= skip or not line.strip():
+        number += 1
+        if number <= skip or not line.strip():
             continue
         try:
             if len(line) > LONGEST_LINE:
                 raise UsageError(f"it has more than {LONGEST_LINE} bytes")
             row = _row(line, form)
         except UsageError as error:
-            bad = BadPlaceError(place, str(error))
+            bad = BadLineError(number, str(error))
             break
         stored = row.pop("physical_offset", None) is not None
-        if columns.places and (stored != columns.stored or len(columns.places) >= ROWS or columns.bytes >= BYTES):
+        if columns.numbers and (stored != columns.stored or len(columns.numbers) >= ROWS or columns.bytes >= BYTES):
             yield columns.rows(done)
             columns = _Columns()
         columns.stored = stored
-        columns.add(row, place, len(line))
-    if columns.places:
+        columns.add(row, number, len(line))
+    if columns.numbers:
         yield columns.rows(done)
     if bad is not None:
         raise bad
@@ -261,7 +261,7 @@ def _parquet(name: str, files: Sequence[Path], root: Path, skip: int) -> Source:
     """Check all files before anything is loaded. Raises UsageError, CannotOpenError."""
     size = sum(path.stat().st_size for path in files)
     for path in files:
-        with _open_parquet(path) as file:
+        with open_parquet(path) as file:
             columns = [*file.schema_arrow.names, *_of_path(path, root)]
         unknown = next((column for column in columns if column not in _KNOWN), None)
         if unknown is not None:
@@ -273,7 +273,8 @@ def _parquet(name: str, files: Sequence[Path], root: Path, skip: int) -> Source:
     return Source(name, "row", size, _parquet_rows(files, root, skip))
 
 
-def _open_parquet(path: Path) -> Any:
+def open_parquet(path: Path) -> Any:
+    """Open a file to read a group of rows at a time. Raises CannotOpenError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -296,29 +297,29 @@ def _of_path(path: Path, root: Path) -> dict[str, str | None]:
 def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[SourceRows]:
     import pyarrow as pa
 
-    place = done = 0
+    number = done = 0
     for path in files:
         size = path.stat().st_size
         of_path = _of_path(path, root)
-        with _open_parquet(path) as file:
+        with open_parquet(path) as file:
             total = file.metadata.num_rows
             wanted = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
-            before = place
+            before = number
             try:
                 for group in range(file.metadata.num_row_groups):
                     known = file.metadata.row_group(group)
-                    if place + known.num_rows <= skip:
-                        place += known.num_rows
+                    if number + known.num_rows <= skip:
+                        number += known.num_rows
                         continue
                     at_once = max(1, min(ROWS, BYTES * known.num_rows // max(1, known.total_byte_size)))
                     for batch in file.iter_batches(at_once, [group], wanted):
-                        left_out = min(batch.num_rows, max(0, skip - place))
-                        place += batch.num_rows
+                        left_out = min(batch.num_rows, max(0, skip - number))
+                        number += batch.num_rows
                         if left_out < batch.num_rows:
                             rows = _with_path(batch.slice(left_out), of_path)
-                            yield from _rows_with_bodies(rows, place, done + size * (place - before) // max(1, total))
+                            yield from _rows_with_bodies(rows, number, done + size * (number - before) // max(1, total))
             except (OSError, pa.ArrowException) as error:
-                raise BadPlaceError(place + 1, f"{path} cannot be read further: {error}") from None
+                raise BadLineError(number + 1, f"{path} cannot be read further: {error}") from None
         done += size
 
 
@@ -349,7 +350,7 @@ def _rows_with_bodies(batch: pa.RecordBatch, end: int, done: int) -> Iterator[So
     if good.num_rows:
         yield SourceRows(good, range(first, first + good.num_rows), stored, doubtful, done)
     if lost >= 0:
-        raise BadPlaceError(first + lost, "the store it comes from could not read its body: it is null")
+        raise BadLineError(first + lost, "the store it comes from could not read its body: it is null")
 
 
 def _doubtful() -> pa.Array:

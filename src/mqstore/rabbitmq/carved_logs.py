@@ -162,14 +162,14 @@ def _chunk_batch(logs: FoundLogs, row: int, chunks: Chunks, records: Records, co
     batch = build_batch(rows, columns)
     proof, copy = int(logs.units[PROOF, row]), bool(logs.duplicate[row])
     values: list[Any]
-    for place, field in enumerate(batch.schema):
+    for number, field in enumerate(batch.schema):
         if field.name == "verdict":
-            values = [_verdict(proof, copy, word != Verdict.DAMAGED) for word in batch.column(place).to_pylist()]
+            values = [_verdict(proof, copy, word != Verdict.DAMAGED) for word in batch.column(number).to_pylist()]
         elif field.name == "position":
             values = (records.position + logs.units[START, row]).tolist()
         elif field.name in ("queue", "recovered", "redelivered"):
             values = [None] * len(records)
         else:
             continue
-        batch = batch.set_column(place, field, pa.array(values, field.type))
+        batch = batch.set_column(number, field, pa.array(values, field.type))
     return batch

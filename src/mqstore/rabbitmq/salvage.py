@@ -135,9 +135,9 @@ def unread_files(directory: ReadOnlyDirectory) -> list[str]:
     if not isinstance(directory, AliasDirectory):
         return []
     known = set(directory.files.values())
-    place = ConfinedDirectory(directory.root)
-    place.tolerate_unlisted("")
-    return [name for name, entry in islice(place.walk(), MOST_FILES) if entry.is_file and entry.size and name not in known]
+    confined = ConfinedDirectory(directory.root)
+    confined.tolerate_unlisted("")
+    return [name for name, entry in islice(confined.walk(), MOST_FILES) if entry.is_file and entry.size and name not in known]
 
 
 def _arrange_files(names: Iterable[str], root: str) -> Iterator[tuple[str, str]]:
@@ -318,12 +318,12 @@ def messages_of(
 def _originals(batch: pa.RecordBatch, directory: AliasDirectory) -> pa.RecordBatch:
     import pyarrow as pa
 
-    place = batch.schema.get_field_index("store_file")
-    if place < 0:
+    column = batch.schema.get_field_index("store_file")
+    if column < 0:
         return batch
     real = {_shown(name): _shown(directory.original(name)) for name in directory.files}
-    names = [None if name is None else real.get(name, name) for name in batch.column(place).to_pylist()]
-    return batch.set_column(place, batch.schema.field(place), pa.array(names, pa.string()))
+    names = [None if name is None else real.get(name, name) for name in batch.column(column).to_pylist()]
+    return batch.set_column(column, batch.schema.field(column), pa.array(names, pa.string()))
 
 
 def _shown(name: str) -> str:

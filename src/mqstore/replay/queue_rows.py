@@ -19,23 +19,15 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.regular_file import open_regular_file
+from mqstore.jobs.load_rows import LONGEST_LINE, BadLineError, open_parquet
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_from_json
 from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
 
-LONGEST_LINE = 64 << 20
 PARQUET = ".parquet"
 _KNOWN = frozenset(RABBITMQ_COLUMNS) | frozenset(RABBITMQ_EXTRA_COLUMNS)
 _TEXTS = ("vhost", "queue", "exchange", "payload", "payload_b64", "payload_sha256")
 _OWN = ("queue", "exchange", "routing_keys", "payload", "payload_b64", "payload_len")
-
-
-class BadRowError(UsageError):
-    """A line that is not a message. place: its number, from 1."""
-
-    def __init__(self, place: int, why: str) -> None:
-        super().__init__(why)
-        self.place = place
 
 
 def holds_queue_rows(file: Path) -> bool:
@@ -57,13 +49,13 @@ def holds_queue_rows(file: Path) -> bool:
 
 
 def queue_rows(file: Path, skip: int = 0) -> Iterator[ReplayMessage]:
-    """Yield the messages of a file. skip: lines or rows to skip. Raises BadRowError, UsageError, CannotOpenError."""
+    """Yield the messages of a file. skip: lines or rows to skip. Raises BadLineError, UsageError, CannotOpenError."""
     if file.suffix == PARQUET:
         for number, row in parquet_rows(file, skip):
             try:
                 yield _message(_checked(json_form(row)), number, f"{file.name}#{number}")
             except UsageError as error:
-                raise BadRowError(number, str(error)) from None
+                raise BadLineError(number, str(error)) from None
         return
     try:
         with open_regular_file(file) as lines:
@@ -73,11 +65,11 @@ def queue_rows(file: Path, skip: int = 0) -> Iterator[ReplayMessage]:
                 if number <= skip or not line.strip():
                     continue
                 if len(line) > LONGEST_LINE:
-                    raise BadRowError(number, f"it has more than {LONGEST_LINE} bytes")
+                    raise BadLineError(number, f"it has more than {LONGEST_LINE} bytes")
                 try:
                     yield _message(_row(line), number, f"{file.name}#{number}")
                 except UsageError as error:
-                    raise BadRowError(number, str(error)) from None
+                    raise BadLineError(number, str(error)) from None
     except OSError as error:
         raise CannotOpenError(f"{file} cannot be read: {error.strerror}") from None
 
@@ -175,7 +167,7 @@ _NEEDED = ("vhost", "queue", "exchange", "routing_keys", "properties", "properti
 
 def column_names(file: Path) -> list[str]:
     """Return the names of the columns of a file. Raises CannotOpenError."""
-    with _open_parquet(file) as opened:
+    with open_parquet(file) as opened:
         return list(opened.schema_arrow.names)
 
 
@@ -191,7 +183,7 @@ def parquet_rows(file: Path, skip: int) -> Iterator[tuple[int, dict[str, Any]]]:
         raise UsageError(f"{file} holds messages of a store without their payloads; export it with the column payload")
     selected = [name for name in names if name in _NEEDED]
     number = 0
-    with _open_parquet(file) as opened:
+    with open_parquet(file) as opened:
         try:
             for group in range(opened.metadata.num_row_groups):
                 rows = opened.metadata.row_group(group)
@@ -244,13 +236,3 @@ def _header(stored: Any) -> Any:
         return [stored["name"], stored.get("type"), json.loads(stored["value"])]
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the value of header {stored['name']!r} is not JSON: {error}") from None
-
-
-def _open_parquet(file: Path) -> Any:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-    except (OSError, pa.ArrowException) as error:
-        raise CannotOpenError(f"{file} cannot be read as Parquet: {error}") from None

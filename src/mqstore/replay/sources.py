@@ -18,7 +18,7 @@ import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files.regular_file import open_regular_file
-from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, open_source
+from mqstore.jobs.load_rows import BadLineError, BodyForm, Source, open_source
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import PropertiesError
@@ -26,7 +26,7 @@ from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.replay.outgoing import ReplayMessage, born_of
-from mqstore.replay.queue_rows import BadRowError, holds_queue_rows, queue_rows
+from mqstore.replay.queue_rows import holds_queue_rows, queue_rows
 from mqstore.rocketmq.format.system_topics import is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
@@ -216,10 +216,10 @@ def rows_of_file(file: Path) -> Iterator[ReplayMessage]:
             for _ in _messages(file, skip):
                 pass
             break
-        except (BadPlaceError, BadRowError) as error:
+        except BadLineError as error:
             noun = "row" if file.suffix == ".parquet" else "line"
-            bad.append(f"{noun} {error.place}: {error}")
-            skip = error.place
+            bad.append(f"{noun} {error.number}: {error}")
+            skip = error.number
     if bad:
         more = f", and more {noun}s" if len(bad) > SHOWN else ""
         raise UsageError(f"{file}, {'; '.join(bad[:SHOWN])}{more}; nothing was sent")
@@ -235,7 +235,7 @@ def _messages(file: Path, skip: int) -> Iterator[ReplayMessage]:
 
 def _log_rows(source: Source, name: str) -> Iterator[ReplayMessage]:
     for rows in source.rows:
-        for place, row in zip(rows.places, rows.batch.to_pylist(), strict=True):
+        for number, row in zip(rows.numbers, rows.batch.to_pylist(), strict=True):
             properties = dict(row.get("properties") or ())
             for key, column in (("KEYS", "keys"), ("TAGS", "tags"), ("UNIQ_KEY", "uniq_key")):
                 if row.get(column):
@@ -244,8 +244,8 @@ def _log_rows(source: Source, name: str) -> Iterator[ReplayMessage]:
             born = row.get("born_timestamp")
             yield ReplayMessage(
                 f"{row['topic']}/{queue}",
-                place,
-                f"{name}#{place}",
+                number,
+                f"{name}#{number}",
                 row["topic"],
                 row.get("body") or b"",
                 queue,

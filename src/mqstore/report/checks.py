@@ -115,7 +115,7 @@ def verify_parts(report: Report, seconds: float) -> Parts:
 
 def _losses(report: Report) -> Parts:
     lost = (item.file.partition("/")[0] for item in report.damage if item.kind.lost and item.kind is not Kind.ABSENT_PART)
-    if report.family == "rocketmq" and any("consumequeue" not in place for place in lost):
+    if report.family == "rocketmq" and any("consumequeue" not in part for part in lost):
         yield Sentence("Bytes of the log are lost: look for the same offsets in a replica or a backup. All other messages can be read.")
     if any(item.kind is Kind.TORN_RECORD for item in report.damage):
         yield Sentence("A torn last record is left by a crash; the broker truncates it at startup.")

@@ -207,13 +207,13 @@ def _copies(stretch: Stretch, log: _Log) -> Mask | None:
     return copies
 
 
-def _compare(one: Stretch, at: int, other: Stretch, place: int) -> bool | None:
+def _compare(one: Stretch, at: int, other: Stretch, offset: int) -> bool | None:
     """Return whether two records are equal; False if only one of them is damaged; None if they are different messages."""
-    first, second = one.read(at, at + IDENTITY), other.read(place, place + IDENTITY)
+    first, second = one.read(at, at + IDENTITY), other.read(offset, offset + IDENTITY)
     if not np.array_equal(first, second):
         return None
     size = size_at(first, 0)
-    return bool(np.array_equal(one.read(at, at + size), other.read(place, place + size)))
+    return bool(np.array_equal(one.read(at, at + size), other.read(offset, offset + size)))
 
 
 RECORDS_AT_ONCE = 4096
@@ -279,9 +279,9 @@ def _batches(together: list[tuple[Records, Mask, bool]], names: Sequence[str], m
         codes[copies[at : at + len(piece)]] = 2
         batch = piece.batch(names, words.take(pa.array(codes)), milliseconds=milliseconds)
         if "store_file" in names and len(set(files)) > 1:
-            place = batch.schema.get_field_index("store_file")
-            shown = pa.array([files[number] for number in found_in[at : at + len(piece)].tolist()], batch.schema.field(place).type)
-            batch = batch.set_column(place, batch.schema.field(place), shown)
+            column = batch.schema.get_field_index("store_file")
+            shown = pa.array([files[number] for number in found_in[at : at + len(piece)].tolist()], batch.schema.field(column).type)
+            batch = batch.set_column(column, batch.schema.field(column), shown)
         at += len(piece)
         yield batch
 
@@ -311,9 +311,9 @@ def salvage_into_store(
     done = 0
     total = sum(len(each.stretch.positions) for each in placed)
     with NewDirectory(to) as new:
-        place = new.directory.path("")
+        path = new.directory.path("")
         config = StoreConfig(services=False) if version is None else StoreConfig(services=False, version=version)
-        with MessageStore.open(place, config) as store:
+        with MessageStore.open(path, config) as store:
             for batch in rows_of(placed, ROCKETMQ_COLUMNS):
                 words = batch.column("verdict").to_pylist()
                 verdicts.update(words)

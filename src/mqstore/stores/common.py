@@ -21,9 +21,9 @@ def result(store: RocketMQStore | RabbitMQStore, query: str, columns: Sequence[s
     """Return the result of a query in DuckDB."""
     from mqstore.pipeline.queries.duck import StoreTables
 
-    place = store.path if isinstance(store.path, Url) else store.directory.root
+    path = store.path if isinstance(store.path, Url) else store.directory.root
     config = getattr(store, "config_path", None)
-    with StoreTables(place, columns=columns, config=config, family=store.family) as tables:
+    with StoreTables(path, columns=columns, config=config, family=store.family) as tables:
         table = tables.table(query)
     return Rows(f"result of {' '.join(query.split())!r}", table.schema, lambda _: iter(table.to_batches()), lambda: table.num_rows)
 

@@ -51,9 +51,9 @@ class StoreRow:
         return not (self.findings or self.refusals or self.error)
 
 
-def is_pattern(place: Location) -> bool:
+def is_pattern(path: Location) -> bool:
     """Return whether a path, or a URL, is a pattern of paths and not itself the name of one."""
-    return glob.has_magic(str(place)) and not os.path.lexists(str(place))
+    return glob.has_magic(str(path)) and not os.path.lexists(str(path))
 
 
 def matches(places: Iterable[Location]) -> list[Location]:

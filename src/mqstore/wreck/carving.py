@@ -656,10 +656,10 @@ def _across(content: Content, at: int) -> int:
     """Return the end of a record or message that spans a position, 0 if there is none."""
     for run in content.runs:
         if run.start < at < run.filled:
-            place = int(np.searchsorted(run.positions, at))
-            if at < run.end and place < len(run.positions) and run.positions[place] == at:
+            row = int(np.searchsorted(run.positions, at))
+            if at < run.end and row < len(run.positions) and run.positions[row] == at:
                 return 0
-            following = run.positions[place:]
+            following = run.positions[row:]
             return int(following[0]) if len(following) else run.filled
     spanning = (content.messages[FROM] < at) & (content.messages[TO] > at)
     return int(content.messages[TO][spanning].max()) if spanning.any() else 0

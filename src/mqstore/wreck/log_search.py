@@ -137,18 +137,18 @@ class _Search:
 
     def _window(self, low: int, high: int) -> None:
         """Find what is in the window; low, high: positions in it."""
-        for place, kind in self._candidates(low, high):
-            if self.base + place < self.end:
+        for offset, kind in self._candidates(low, high):
+            if self.base + offset < self.end:
                 continue
             if self.effort <= 0:
                 self.untried = True
                 return
             if kind == CHUNK:
-                self._chunk(place)
+                self._chunk(offset)
             elif kind == MARK:
-                self._mark(place)
-            elif not self._record(place):
-                self._entry(place)
+                self._mark(offset)
+            elif not self._record(offset):
+                self._entry(offset)
 
     def _candidates(self, low: int, high: int) -> Iterable[tuple[int, int]]:
         """Return positions where an entry, a chunk or a file may begin, in order, each with its kind."""
@@ -163,7 +163,7 @@ class _Search:
         # its kind, and what is 0 until very large numbers are reached, or always
         for offset, most in ((1, 2), (8, 0), (16, 0), (24, 0), (45, 0), (46, 0), (47, 0)):
             chunks = chunks[data[chunks + offset] <= most]
-        candidates = [(place, ENTRY) for place in entries.tolist()] + [(place, CHUNK) for place in chunks.tolist()]
+        candidates = [(position, ENTRY) for position in entries.tolist()] + [(position, CHUNK) for position in chunks.tolist()]
         text = self.data[low : high + len(STREAM_HEADER)].tobytes()
         for mark in _MARKS:
             at = text.find(mark)
@@ -172,11 +172,11 @@ class _Search:
                 at = text.find(mark, at + 1)
         return sorted(candidates)
 
-    def _read(self, place: int, length: int) -> Bytes:
+    def _read(self, offset: int, length: int) -> Bytes:
         """Return bytes at a position of the window, perhaps fewer; from the image if they go on after the window."""
-        if place + length <= len(self.data):
-            return self.data[place : place + length]
-        return self.image.read(self.base + place, self.base + place + length)
+        if offset + length <= len(self.data):
+            return self.data[offset : offset + length]
+        return self.image.read(self.base + offset, self.base + offset + length)
 
     def _add(self, start: int, end: int, at: int, kind: int, *values: int) -> None:
         """Add a unit; positions are those in the image."""
@@ -186,10 +186,10 @@ class _Search:
 
     # files
 
-    def _mark(self, place: int) -> None:
-        start = self.base + place
+    def _mark(self, offset: int) -> None:
+        start = self.base + offset
         for mark, size in _MARKS.items():
-            if self.data[place : place + len(mark)].tobytes() == mark:
+            if self.data[offset : offset + len(mark)].tobytes() == mark:
                 size = size or self._segment(start)
                 if size:
                     self._add(start, start + size, start, MARK, -1, -1, 0, 0, NO_PROOF, -1, -1)
@@ -220,16 +220,16 @@ class _Search:
         follows = places["offset"][1:] == places["offset"][:-1] + places["length"][:-1]
         run = 1 + (len(follows) if follows.all() else int(follows.argmin()))
         proved = 0
-        for place, index, term, length, crc in zip(
+        for offset, index, term, length, crc in zip(
             *(places[name][stated].tolist() for name in ("offset", "index", "term", "length", "crc")), strict=True
         ):
-            at = start + place
+            at = start + offset
             self.effort -= length
             if self.effort <= 0:
                 self.untried = True
                 break
             entry = self.image.read(at, at + length)
-            if place >= segment.HEADER.size and len(entry) == length and zlib.crc32(cast(bytes, entry)) == crc and at not in self.listed:
+            if offset >= segment.HEADER.size and len(entry) == length and zlib.crc32(cast(bytes, entry)) == crc and at not in self.listed:
                 proved += 1
                 self.listed[at] = at + length
                 self.rows.append((at, at + length, at, ENTRY, index, term, crc, self._messages(entry), PROVED, -1, -1))
@@ -238,21 +238,21 @@ class _Search:
 
     # entries
 
-    def _record(self, place: int) -> bool:
+    def _record(self, offset: int) -> bool:
         """Find the record of a write-ahead log whose entry begins at a position; return whether there is one."""
-        if place < 24:
+        if offset < 24:
             return False
-        checksum, length, index, term = wal.WORDS.unpack(self.data[place - 24 : place].tobytes())
+        checksum, length, index, term = wal.WORDS.unpack(self.data[offset - 24 : offset].tobytes())
         if not 2 <= length <= LARGEST or index >= LARGEST_NUMBER or term >= LARGEST_NUMBER or not checksum:
             return False
-        if self.base + place + length > self.image.size:
+        if self.base + offset + length > self.image.size:
             return False
-        data = self._read(place - 16, 16 + length)
+        data = self._read(offset - 16, 16 + length)
         if len(data) < 16 + length or zlib.adler32(cast(bytes, data)) != checksum:
             self.effort -= length
             return False
-        head, uid, number = self._head(place - 24)
-        start, at = self.base + head, self.base + place
+        head, uid, number = self._head(offset - 24)
+        start, at = self.base + head, self.base + offset
         if uid and start // SECTOR != (at - 24) // SECTOR:
             uid, number = b"", -1
         known = self.uids.setdefault(uid, len(self.uids)) if uid else -1
@@ -260,33 +260,33 @@ class _Search:
         self._add(start, at + length, at, RECORD, index, term, zlib.crc32(cast(bytes, entry)), self._messages(entry), PROVED, known, number)
         return True
 
-    def _head(self, place: int) -> tuple[int, bytes, int]:
+    def _head(self, offset: int) -> tuple[int, bytes, int]:
         """Return where the record begins whose checksum is at a position, and the UID and the number of its member, if it has them."""
-        before = self.data[max(0, place - 70) : place].tobytes()
+        before = self.data[max(0, offset - 70) : offset].tobytes()
         stated = _UID.search(before)
         if stated is not None and len(stated[2]) == stated[1][0] and stated.start() >= 3:
             head = int.from_bytes(before[stated.start() - 3 : stated.start()], "big")
             if not head & wal.KNOWN_ID:
-                return place - len(before) + stated.start() - 3, stated[2], head & wal.NUMBER
+                return offset - len(before) + stated.start() - 3, stated[2], head & wal.NUMBER
         head = int.from_bytes(before[-3:], "big") if len(before) >= 3 else 0
-        return (place - 3, b"", head & wal.NUMBER) if head & wal.KNOWN_ID else (place, b"", -1)
+        return (offset - 3, b"", head & wal.NUMBER) if head & wal.KNOWN_ID else (offset, b"", -1)
 
-    def _entry(self, place: int) -> None:
+    def _entry(self, offset: int) -> None:
         """Find an entry of a segment: a command with a message, which a segment proves, or nothing."""
-        at = self.base + place
+        at = self.base + offset
         if at in self.listed:
             self.end = max(self.end, self.listed[at])
             return
-        if self.data[place : place + 10].tobytes().startswith(_COMMANDS):
+        if self.data[offset : offset + 10].tobytes().startswith(_COMMANDS):
             data = self.data
-            end = terms.end(data, place, len(data))
+            end = terms.end(data, offset, len(data))
             if end < 0 and self.base + len(data) < self.image.size and self.effort >= LARGEST:
                 self.effort -= min(LARGEST, self.image.size - at)
-                data, place = self.image.read(at, at + LARGEST), 0
+                data, offset = self.image.read(at, at + LARGEST), 0
                 end = terms.end(data, 0, len(data))
             if end < 0:
                 return
-            entry = data[place:end]
+            entry = data[offset:end]
             if self._messages(entry):
                 self._add(at, at + len(entry), at, ENTRY, -1, -1, zlib.crc32(cast(bytes, entry)), 1, NO_PROOF, -1, -1)
 
@@ -305,18 +305,18 @@ class _Search:
 
     # chunks
 
-    def _chunk(self, place: int) -> None:
+    def _chunk(self, offset: int) -> None:
         """Find a chunk whose data are proved."""
-        head = self.data[place : place + CHUNK_HEAD]
+        head = self.data[offset : offset + CHUNK_HEAD]
         filter_size = int(head[44])
         records, number, epoch = (int.from_bytes(head[low:high].tobytes(), "big") for low, high in ((4, 8), (24, 32), (16, 24)))
         crc, size, trailer = (int.from_bytes(head[low : low + 4].tobytes(), "big") for low in (32, 36, 40))
         end = CHUNK_HEAD + filter_size + size
-        start = self.base + place
+        start = self.base + offset
         if not 0 < size <= LARGEST or 0 < filter_size < 16 or start + end > self.image.size:
             return
         out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
-        data = self._read(place, end)
+        data = self._read(offset, end)
         self.effort -= size
         count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
         if not count or out[stream_chunks.STATE, 0] != stream_chunks.INTACT:

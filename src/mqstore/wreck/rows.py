@@ -192,14 +192,14 @@ def write_fragment(
 
 def _kept(fragment: Fragment) -> FragmentCounts | None:
     """Return the counts of a fragment that an earlier run finished; None if it is to be written."""
-    place = Path(fragment.stage)
-    raw = read_state(place / f"{fragment.name}.json") if fragment.keep else None
+    stage = Path(fragment.stage)
+    raw = read_state(stage / f"{fragment.name}.json") if fragment.keep else None
     if raw is not None:
         with contextlib.suppress(ValueError, TypeError, OSError):
             record = parse(raw, fields=("rows", "verdicts", "groups", "bytes"))
             verdicts = fields_of(record.get("verdicts"), map(str, Verdict))
             groups = Counter({(exchange, key): whole({"number": number}, "number") for exchange, key, number in rows(record, "groups")})
-            if (place / fragment.name).lstat().st_size == whole(record, "bytes") and not (place / fragment.name).is_symlink():
+            if (stage / fragment.name).lstat().st_size == whole(record, "bytes") and not (stage / fragment.name).is_symlink():
                 return FragmentCounts(whole(record, "rows"), {name: whole(verdicts, name) for name in verdicts}, groups)
     return None
 

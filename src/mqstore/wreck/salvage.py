@@ -580,10 +580,10 @@ class _Carved:
         from mqstore.table.columns import Selection
 
         request = self.request
-        place = self.stage / "store"
-        _, verdicts = self._to_rocketmq_store(place, None)
+        path = self.stage / "store"
+        _, verdicts = self._to_rocketmq_store(path, None)
         counts, skipped = ReplayCounts(), Counter[str]()
-        store = open_rocketmq(place)
+        store = open_rocketmq(path)
         with Journal(request.resume, f"{self.path.absolute()}: carved -> {without_password(request.to)}") as journal:
             target = open_target(request.to)
             try:

@@ -190,10 +190,10 @@ def source_files(source: Path, *, is_store: bool = False) -> list[SourceFile]:
     files = []
     is_store = is_store or (source / "commitlog").is_dir()
     for parent, below, names in walk_tree(source):
-        place = Path(parent)
-        below[:] = sorted(each for each in below if not (is_store and place == source and each in DERIVED))
+        directory = Path(parent)
+        below[:] = sorted(each for each in below if not (is_store and directory == source and each in DERIVED))
         for name in sorted(names):
-            path = place / name
+            path = directory / name
             if path.is_symlink() or not path.is_file() or segment_kind(path) in DERIVED_KINDS:
                 continue
             status = path.stat()

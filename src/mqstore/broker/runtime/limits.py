@@ -162,10 +162,7 @@ class Limits:
 
     def expression(self, text: str) -> None:
         """Refuse an expression of a subscription that is too long."""
-        most = self._settings.max_expression_length
-        if len(text) > most:
-            remark = f"an expression has {len(text)} characters, more than maxExpressionLength={most} (--config)"
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
+        self._length("an expression", text)
 
     def properties(self, held: dict[str, str]) -> None:
         """Refuse too many attributes of a topic or group, or too long ones."""
@@ -176,9 +173,12 @@ class Limits:
             self.name(key, "attribute")
             self.value(value)
 
-    def value(self, value: str) -> None:
+    def value(self, text: str) -> None:
         """Refuse a value that is too long."""
+        self._length("a value", text)
+
+    def _length(self, what: str, text: str) -> None:
         most = self._settings.max_expression_length
-        if len(value) > most:
-            remark = f"a value has {len(value)} characters, more than maxExpressionLength={most} (--config)"
+        if len(text) > most:
+            remark = f"{what} has {len(text)} characters, more than maxExpressionLength={most} (--config)"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)

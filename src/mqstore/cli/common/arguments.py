@@ -273,9 +273,9 @@ def prepared(parameters: Sequence[Any]) -> list[Any]:
 def join_ranges(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with those of `--between FROM TO` as one: `--between FROM..TO`."""
     joined = list(words)
-    for place, word in enumerate(words):
-        if word == "--between" and [_is_time(each) for each in words[place + 1 : place + 3]] == [True, True]:
-            joined[place + 1 : place + 3] = ["..".join(words[place + 1 : place + 3])]
+    for number, word in enumerate(words):
+        if word == "--between" and [_is_time(each) for each in words[number + 1 : number + 3]] == [True, True]:
+            joined[number + 1 : number + 3] = ["..".join(words[number + 1 : number + 3])]
             break
     return joined
 

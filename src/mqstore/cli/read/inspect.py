@@ -68,10 +68,10 @@ def _show_rows(out: Output, places: Sequence[Location | StorePlace], options: In
     return 1 if rows.unreadable or rows.suspicious or not complete else 0
 
 
-def _is_pattern(place: Path) -> bool:
+def _is_pattern(path: Path) -> bool:
     from mqstore.stores.fleet import is_pattern
 
-    return is_pattern(place)
+    return is_pattern(path)
 
 
 class _Tally:

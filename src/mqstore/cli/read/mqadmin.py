@@ -103,8 +103,8 @@ def query_by_offset(
     config: Config = None,
 ) -> int:
     """Same as `get -t --queue --at`."""
-    place = GetOptions(topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
-    return get(out, store, place)
+    options = GetOptions(topic=topic, queue_id=str(queue_id), at=offset, view=view, as_version=as_version, config=config)
+    return get(out, store, options)
 
 
 def print_messages(

@@ -17,7 +17,7 @@ from mqstore.cli.common.command import verb
 from mqstore.cli.common.output import Output
 from mqstore.cli.write.target import AsWriter, Create, Interrupts, StoppedError, StoreTarget, Sync, WritableStore, open_target, refusal
 from mqstore.errors import MqstoreError, TargetError, UsageError
-from mqstore.jobs.load_rows import BadPlaceError, BodyForm, Source, SourceRows, open_source
+from mqstore.jobs.load_rows import BadLineError, BodyForm, Source, SourceRows, open_source
 from mqstore.table.formatting import count, pace, size
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ FLUSH_EVERY = 64 << 20  # bytes of log, which are then released from this proces
 
 
 class _LoadProgress:
-    """What is stored so far. place: the line or row up to which everything is stored."""
+    """What is stored so far. number: of the line or row up to which everything is stored."""
 
     def __init__(self, skip: int) -> None:
-        self.place = skip
+        self.number = skip
         self.messages = 0
         self.bytes = 0
         self.first = -1
@@ -43,36 +43,36 @@ class _LoadProgress:
         self._flushed = 0
 
     def put(self, store: MessageStore, rows: SourceRows) -> None:
-        """Put the rows up to the first one that cannot be stored. Raises BadPlaceError, TargetError."""
+        """Put the rows up to the first one that cannot be stored. Raises BadLineError, TargetError."""
         from mqstore.table.arrow_spans import BadRowError
 
         try:
             result = store.put_batch(rows.batch, stored=rows.stored)
         except BadRowError as error:
             if error.row:
-                self.put(store, SourceRows(rows.batch.slice(0, error.row), rows.places[: error.row], rows.stored, 0, rows.done))
-            raise BadPlaceError(rows.places[error.row], f"column {error.column}: {error.why}") from None
+                self.put(store, SourceRows(rows.batch.slice(0, error.row), rows.numbers[: error.row], rows.stored, 0, rows.done))
+            raise BadLineError(rows.numbers[error.row], f"column {error.column}: {error.why}") from None
         self._count(result, rows)
         store.dispatch_now()
         if self.bytes - self._flushed >= FLUSH_EVERY:
             store.flush()
             self._flushed = self.bytes
-        if result.count < len(rows.places):
+        if result.count < len(rows.numbers):
             refused = refusal(result.status, result.detail.removeprefix(f"row {result.count}: "), store.version)
             if isinstance(refused, TargetError):
                 raise refused
-            raise BadPlaceError(rows.places[result.count], str(refused))
+            raise BadLineError(rows.numbers[result.count], str(refused))
 
     def _count(self, result: BatchResult, rows: SourceRows) -> None:
         if not result.count:
             return
-        self.place = rows.places[result.count - 1]
+        self.number = rows.numbers[result.count - 1]
         self.messages += result.count
         self.bytes += int(result.sizes.sum())
         self.doubtful += rows.doubtful
         self.first = int(result.physical_offsets[0]) if self.first < 0 else self.first
         self.last = int(result.physical_offsets[-1])
-        if result.count == len(rows.places):
+        if result.count == len(rows.numbers):
             self.slow = result.detail or self.slow
 
     @property
@@ -113,19 +113,19 @@ def load(
             opened, new = open_target(out, target)
         try:
             _load_rows(out, opened, opened_source, stored, interrupts)
-        except BadPlaceError as error:
-            place = f"{opened_source.noun} {error.place}"
-            failure = f"{opened_source.name}, {place}: {error}"
+        except BadLineError as error:
+            where = f"{opened_source.noun} {error.number}"
+            failure = f"{opened_source.name}, {where}: {error}"
             _close_after_failure(opened, opened_source, stored, interrupts, failure)
-            raise UsageError(f"{failure}; {stored.as_sentence}: correct {place} and continue with --skip {error.place - 1}") from None
+            raise UsageError(f"{failure}; {stored.as_sentence}: correct {where} and continue with --skip {error.number - 1}") from None
         except MqstoreError as error:
             _close_after_failure(opened, opened_source, stored, interrupts, str(error))
             raise TargetError(
-                f"{error}; {_progress_sentence(opened_source, stored)}: when that is fixed, continue with --skip {stored.place}"
+                f"{error}; {_progress_sentence(opened_source, stored)}: when that is fixed, continue with --skip {stored.number}"
             ) from None
         except KeyboardInterrupt:
             _close_after_failure(opened, opened_source, stored, interrupts, "interrupted")
-            raise StoppedError(f"interrupted; {_progress_sentence(opened_source, stored)}: continue with --skip {stored.place}") from None
+            raise StoppedError(f"interrupted; {_progress_sentence(opened_source, stored)}: continue with --skip {stored.number}") from None
         except BaseException:
             opened.close()
             raise
@@ -140,7 +140,7 @@ def load(
 
 
 def _progress_sentence(source: Source, stored: _LoadProgress) -> str:
-    return f"{stored.as_sentence}, all up to {source.noun} {stored.place} of {source.name}"
+    return f"{stored.as_sentence}, all up to {source.noun} {stored.number} of {source.name}"
 
 
 def _load_rows(out: Output, store: MessageStore, source: Source, stored: _LoadProgress, interrupts: Interrupts) -> None:
@@ -162,7 +162,7 @@ def _close_after_failure(store: MessageStore, source: Source, stored: _LoadProgr
         after = "" if str(error) == why else f" ({error})"
         raise TargetError(
             f"{why}; {_progress_sentence(source, stored)}, but the store could not be closed cleanly{after}: when that is fixed, "
-            f"continue with --skip {stored.place}, which recovers the store first"
+            f"continue with --skip {stored.number}, which recovers the store first"
         ) from None
 
 

@@ -166,12 +166,12 @@ def _end(out: Output, report: RescueReport | InPlaceReport, data: Path) -> None:
     out.next_step(f"follow {Path(report.to) / 'STEPS.md'}.")
 
 
-def _check(out: Output, place: Path, url: str, version: str | None) -> int:
+def _check(out: Output, path: Path, url: str, version: str | None) -> int:
     from mqstore.rabbitmq.convert.node_check import ManagementApi, check_node, read_document
 
-    check = check_node(read_document(place), ManagementApi(url, os.environ), version)
+    check = check_node(read_document(path), ManagementApi(url, os.environ), version)
     if not out.is_text:
-        out.report(check.as_dict() | {"definitions": str(place)})
+        out.report(check.as_dict() | {"definitions": str(path)})
         return 0 if check.ok else 1
     _print_check(out, check)
     return 0 if check.ok else 1

@@ -69,9 +69,9 @@ class _Records:
     total: NDArray[np.int64]
 
 
-def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDirectory, place: str, *, link: bool = False) -> CopiedFiles:
+def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDirectory, path: str, *, link: bool = False) -> CopiedFiles:
     """Transfer the message files with the needed rows of a store to a directory of the stage."""
-    stage.make_directory(place)
+    stage.make_directory(path)
     needs = np.zeros(len(store), np.bool_)
     needs[needed] = True
     by_file = _by_file(store)
@@ -84,7 +84,7 @@ def copy_store(store: MessageStore, needed: NDArray[np.int64], stage: DurableDir
         if not taken:
             copied += CopiedFiles(left=size)
             continue
-        name = f"{place}/{number}.rdq"
+        name = f"{path}/{number}.rdq"
         if len(taken) == 1 and not store.files[taken[0]].leftover and _is_whole(store, taken[0], by_file[taken[0]], needs):
             file = store.files[taken[0]]
             linked = stage.link_or_copy(store.directory.path(file.name), name, copy=not link)

@@ -168,16 +168,18 @@ def _search_blocks(view: memoryview, file: str) -> tuple[tuple[Object, ...], tup
     patience = PATIENCE * len(octets) + (1 << 20)
     mark = octets.find(ACTIVE)
     while mark >= 0:
-        place, following = mark - 4, mark + 1
-        if place >= 0:
-            (size,) = _WORD.unpack_from(octets, place)
-            inside, why = _read_block(view, place, size)
+        offset, following = mark - 4, mark + 1
+        if offset >= 0:
+            (size,) = _WORD.unpack_from(octets, offset)
+            inside, why = _read_block(view, offset, size)
             objects += inside
             if not why:
-                following = place + size
-            elif place >= HEADER_END and len(damage) < MAX_FINDINGS:
-                damage.append(Damage(file, place, min(size, len(octets) - place), Kind.BAD_SIDE_FILE, f"Objects cannot be read: {why}.", 0))
-            patience -= 256 + min(size, len(octets) - place)
+                following = offset + size
+            elif offset >= HEADER_END and len(damage) < MAX_FINDINGS:
+                damage.append(
+                    Damage(file, offset, min(size, len(octets) - offset), Kind.BAD_SIDE_FILE, f"Objects cannot be read: {why}.", 0)
+                )
+            patience -= 256 + min(size, len(octets) - offset)
             if patience < 0:
                 damage.append(Damage(file, mark, len(octets) - mark, Kind.BAD_SIDE_FILE, "Too many blocks overlap; the rest was not read."))
                 break

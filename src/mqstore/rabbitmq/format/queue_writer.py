@@ -107,9 +107,9 @@ class Version2Writer:
             at = np.zeros(len(piece) + 1, np.int64)
             np.cumsum(_column(piece, "length") + ENTRY_HEADER, out=at[1:])
             page = np.empty(int(at[-1]), np.uint8)
-            for place in np.unique(piece["place"]).tolist():
-                mine = np.flatnonzero(piece["place"] == place)
-                queue_files.store_entries(data[place], _column(piece[mine], "at"), _column(piece[mine], "length"), page, at[mine])
+            for location in np.unique(piece["place"]).tolist():
+                mine = np.flatnonzero(piece["place"] == location)
+                queue_files.store_entries(data[location], _column(piece[mine], "at"), _column(piece[mine], "length"), page, at[mine])
             self.directory.append(name, page)
             starts.append(at[:-1] + self._ends[number])
             self._ends[number] += len(page)
@@ -168,12 +168,12 @@ class Version1Writer:
         at = np.zeros(len(entries) + 1, np.int64)
         np.cumsum(lengths + _ENTRY_BYTES, out=at[1:])
         page = np.empty(int(at[-1]), np.uint8)
-        for place in np.unique(entries["place"]).tolist():
-            mine = np.flatnonzero(entries["place"] == place)
+        for location in np.unique(entries["place"]).tolist():
+            mine = np.flatnonzero(entries["place"] == location)
             rows = entries[mine]
-            shared = place == IN_STORE
+            shared = location == IN_STORE
             queue_files.publishes(
-                np.empty(0, np.uint8) if shared else data[place],
+                np.empty(0, np.uint8) if shared else data[location],
                 np.zeros(len(rows), np.int64) if shared else _column(rows, "at"),
                 lengths[mine],
                 _column(rows, "seq") - number * self.count,

@@ -156,7 +156,7 @@ def _numbers(record: Term, tag: str, *places: int) -> list[int] | None:
     """Return the whole numbers in these places of a record; None if it is not such a record."""
     if not isinstance(record, tuple) or len(record) <= max(places) or record[0] != tag:
         return None
-    numbers = [record[place] for place in places]
+    numbers = [record[position] for position in places]
     return numbers if all(type(number) is int and 0 <= number < 1 << 62 for number in numbers) else None
 
 

@@ -337,8 +337,8 @@ def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: t
 
     count = len(entries)
     state = np.where(entries["state"] & ACKED, "acknowledged", np.where(entries["state"] & DELIVERED, "delivered", "published"))
-    place = entries["place"]
-    where = np.where(place == IN_STORE, "message_store", np.where(place == IN_QUEUE_STORE, "queue_store", "index"))
+    location = entries["place"]
+    where = np.where(location == IN_STORE, "message_store", np.where(location == IN_QUEUE_STORE, "queue_store", "index"))
     own = entries["expiry"] != 0
     columns = {
         "vhost": [queue.vhost] * count,

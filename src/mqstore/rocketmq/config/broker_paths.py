@@ -94,8 +94,8 @@ def locate(config: BrokerConfig, root: Path, setting: str, configured: str) -> C
     else:
         below = relative_to_root(configured, of_root)
         places = [] if below is None else [Path(os.path.normpath(root / below))]
-    here = next((place for place in places if os.path.isdir(place)), None)
-    file = here is None and any(os.path.exists(place) for place in places if "\0" not in str(place))
+    here = next((path for path in places if os.path.isdir(path)), None)
+    file = here is None and any(os.path.exists(path) for path in places if "\0" not in str(path))
     return ConfiguredPath(where, configured, here, file)
 
 
@@ -156,6 +156,6 @@ def with_configured_log(directory: ReadOnlyDirectory, config: BrokerConfig) -> R
         return directory
     places = [each.path for each in log_paths(config, directory.root) if each.path is not None]
     own = directory.path(LOG)
-    if not places or [os.path.realpath(place) for place in places] == [os.path.realpath(own)]:
+    if not places or [os.path.realpath(path) for path in places] == [os.path.realpath(own)]:
         return directory
     return MountedDirectory(directory.root, {LOG: list(dict.fromkeys(places))})

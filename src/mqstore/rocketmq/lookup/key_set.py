@@ -273,8 +273,8 @@ class KeySet:
         maybe = np.flatnonzero(mask)
         if len(maybe):
             selected = hashes[maybe]
-            place = np.minimum(self._first_places(selected), len(self.hash) - 1)
-            mask[maybe] = self.hash[place] == selected
+            rows = np.minimum(self._first_places(selected), len(self.hash) - 1)
+            mask[maybe] = self.hash[rows] == selected
         return mask
 
     @cached_property
@@ -312,8 +312,8 @@ class KeySet:
         counts = np.zeros(len(hashes), np.int64)
         going = np.arange(len(hashes))
         while len(going):  # few hashes belong to several pairs
-            place = low[going] + counts[going]
-            going = going[place < len(self.hash)]
+            reached = low[going] + counts[going]
+            going = going[reached < len(self.hash)]
             going = going[self.hash[low[going] + counts[going]] == hashes[going]]
             counts[going] += 1
         rows = np.repeat(np.arange(len(hashes)), counts)

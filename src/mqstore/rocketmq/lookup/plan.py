@@ -25,6 +25,7 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.lookup.index_probe import EMPTY, why_unusable
 from mqstore.rocketmq.scan.splits import log_bytes, plan
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.formatting import count
 
 # seconds for a key, an entry and a byte, measured on one core: they choose the plan, nothing else depends on them
 PROBE_SECONDS = 2e-6
@@ -114,9 +115,9 @@ def choose(by: str, costs: Costs, unusable: Sequence[str]) -> tuple[Plan, str]:
             why = f"{unusable[0]}{f' ({len(unusable) - 1} more)' if len(unusable) > 1 else ''}"
         return Plan.SCAN, f"no index file can be used: {why}; {costs.log_bytes:,} bytes of log are read"
     if by == Plan.SCAN:
-        return Plan.SCAN, f"requested; {costs.log_bytes:,} bytes of log are read for {_counted(costs.keys, 'key')}"
+        return Plan.SCAN, f"requested; {costs.log_bytes:,} bytes of log are read for {count(costs.keys, 'key')}"
     figures = (
-        f"{_counted(costs.keys, 'key')}, {_counted(costs.files, 'index file')} of {costs.entries:,} entries, "
+        f"{count(costs.keys, 'key')}, {count(costs.files, 'index file')} of {costs.entries:,} entries, "
         f"{costs.log_bytes:,} bytes of log, {costs.uncovered_bytes:,} of them not covered by the index"
     )
     if by != "auto":
@@ -124,10 +125,6 @@ def choose(by: str, costs: Costs, unusable: Sequence[str]) -> tuple[Plan, str]:
     chosen = min(Plan, key=costs.seconds)
     estimates = ", ".join(f"{plan} {_clock(costs.seconds(plan))}" for plan in Plan)
     return chosen, f"the least work; {figures}; estimated on one core: {estimates}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _clock(seconds: float) -> str:

@@ -405,16 +405,16 @@ def _ipc_template() -> tuple[pull_batch.BatchHead, pa.Schema, Callable[..., pa.R
     (size,) = struct.unpack_from("<i", written, 4)
     raw = written[: 8 + size]
 
-    def at(place: int, code: str) -> int:
-        value: int = struct.unpack_from("<" + code, raw, place)[0]
+    def at(offset: int, code: str) -> int:
+        value: int = struct.unpack_from("<" + code, raw, offset)[0]
         return value
 
     def field(table: int, number: int) -> int:
         """Return the position of a field of a flatbuffer table."""
         return table + at(table - at(table, "i") + 4 + 2 * number, "H")
 
-    def target(place: int) -> int:
-        return place + at(place, "I")
+    def target(offset: int) -> int:
+        return offset + at(offset, "I")
 
     message = target(8)
     batch = target(field(message, 2))

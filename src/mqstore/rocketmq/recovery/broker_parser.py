@@ -235,14 +235,14 @@ class RecordParser:
             hosts = [IPV6_HOST_SIZE if sys_flag & bit else HOST_SIZE for bit in (BORN_HOST_IPV6, STORE_HOST_IPV6)]
             if size < max(hosts):
                 return None
-            place = at + 68 + sum(hosts)
-            place += 4 + max(0, _INT.unpack_from(view, place)[0])
-            length = int.from_bytes(view[place : place + topic_width], "big", signed=True)
-            if place + topic_width > len(data) or not 0 <= length <= size:
+            offset = at + 68 + sum(hosts)
+            offset += 4 + max(0, _INT.unpack_from(view, offset)[0])
+            length = int.from_bytes(view[offset : offset + topic_width], "big", signed=True)
+            if offset + topic_width > len(data) or not 0 <= length <= size:
                 return None
-            place += topic_width + length
-            length = max(0, struct.unpack_from(">h", view, place)[0])
-            place += 2 + length
+            offset += topic_width + length
+            length = max(0, struct.unpack_from(">h", view, offset)[0])
+            offset += 2 + length
         except struct.error:
             return None
-        return place if length <= size and place <= len(data) else None
+        return offset if length <= size and offset <= len(data) else None

@@ -411,15 +411,15 @@ class Recovery:
         at = max([0, self.log_min, *(queue.max_physical_offset for queue in self.queues.values())])
         while at < self.log_max:
             at = max(at, self.log_min)
-            place = self._readable(at)
-            if place is None:
+            start = self._readable(at)
+            if start is None:
                 if self.follows.waits_for_dispatch:
                     raise RefusedError(
                         f"a 4.9.3 broker does not start on this store: it waits until everything up to {self.log_max} "
                         f"is dispatched, but no log file holds {at}; inspect the store with --view disk"
                     )
                 return
-            file, at = place
+            file, at = start
             at = self._catch_up_file(parser, file, at)
 
     def _readable(self, physical: int) -> tuple[LogFile, int] | None:

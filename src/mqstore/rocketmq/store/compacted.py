@@ -97,8 +97,8 @@ def check_compacted(directory: ReadOnlyDirectory) -> tuple[int, list[Damage]]:
                     damage.append(Damage(f"{of_units}/{name}", number * UNIT_SIZE, UNIT_SIZE, Kind.BAD_COMPACTION, sentence, 1))
                     continue
                 record = record_or_none(records[file].bytes(begin, begin + of["size"]))
-                place = None if record is None else (record.topic, record.queue_id, record.queue_offset)
-                if record is None or place != (queue.topic, queue.queue_id, of["base_offset"]):
+                position = None if record is None else (record.topic, record.queue_id, record.queue_offset)
+                if record is None or position != (queue.topic, queue.queue_id, of["base_offset"]):
                     sentence = f"no record of queue offset {of['base_offset']} is here, where a unit leads: consumers get what is"
                     damage.append(Damage(queue.files[file], begin, of["size"], Kind.BAD_COMPACTION, sentence, 1))
                 elif record.body_crc is not None and body_crc(record.body) != record.body_crc:

@@ -109,8 +109,8 @@ class QueueProof:
         """Return whether an entry leads to a record of this queue that has the entry's queue offset."""
         physical, size = int(entry["physical_offset"]), int(entry["size"])
         record = log.record(physical) if size > 0 and physical >= 0 else None
-        place = (self.queue.topic, self.queue.queue_id, queue_offset)
-        return record is not None and (record.topic, record.queue_id, record.queue_offset) == place
+        position = (self.queue.topic, self.queue.queue_id, queue_offset)
+        return record is not None and (record.topic, record.queue_id, record.queue_offset) == position
 
     def end_of_messages(self, log: CommitLog, log_end: int, misplaced: Sequence[tuple[int, int]] = ()) -> int:
         """Return the queue offset after the last message that the queue ever had, as far as its entries can be trusted.

@@ -351,8 +351,8 @@ class Report(Shown):
         """The outcome in one sentence, the same for the command line and the console."""
         if self.damage:
             findings = _count(len(self.damage), "finding")
-            some = f"{self.affected:,} of {_count(self.total, 'message')} affected"
-            return f"Damaged: {some if self.affected else 'no message is known to be affected'}; {findings}."
+            affected = f"{self.affected:,} of {_count(self.total, 'message')} affected"
+            return f"Damaged: {affected if self.affected else 'no message is known to be affected'}; {findings}."
         if self.without:
             return f"Whether messages are damaged {self.without}; nothing of what is here is."
         if self.cautions:

@@ -303,7 +303,7 @@ def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Sour
         of_path = _of_path(path, root)
         with open_parquet(path) as file:
             total = file.metadata.num_rows
-            wanted = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
+            selected = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
             before = number
             try:
                 for group in range(file.metadata.num_row_groups):
@@ -312,7 +312,7 @@ def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Sour
                         number += known.num_rows
                         continue
                     at_once = max(1, min(ROWS, BYTES * known.num_rows // max(1, known.total_byte_size)))
-                    for batch in file.iter_batches(at_once, [group], wanted):
+                    for batch in file.iter_batches(at_once, [group], selected):
                         left_out = min(batch.num_rows, max(0, skip - number))
                         number += batch.num_rows
                         if left_out < batch.num_rows:

@@ -405,8 +405,8 @@ class Sender:
     def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.counts.returned += 1
         # a return has no delivery tag; it comes before the confirm, and returns come in the order of publishing
-        wanted = (method.exchange, method.routing_key, hash(body))
-        same = [each for each in self._open.values() if not each.returned and (each.exchange, each.routing_key, each.body) == wanted]
+        expected = (method.exchange, method.routing_key, hash(body))
+        same = [each for each in self._open.values() if not each.returned and (each.exchange, each.routing_key, each.body) == expected]
         if same:
             first = same[0] if len(same) == 1 else next((each for each in same if _decodes_to(each.properties, properties)), same[0])
             first.returned = True

@@ -317,13 +317,13 @@ def salvage_into_store(
             for batch in rows_of(placed, ROCKETMQ_COLUMNS):
                 words = batch.column("verdict").to_pylist()
                 verdicts.update(words)
-                kept = batch.filter(_mask(words))
-                if not kept.num_rows:
+                selected = batch.filter(_mask(words))
+                if not selected.num_rows:
                     continue
-                for topic, queue_id in zip(kept.column("topic").to_pylist(), kept.column("queue_id").to_pylist(), strict=True):
+                for topic, queue_id in zip(selected.column("topic").to_pylist(), selected.column("queue_id").to_pylist(), strict=True):
                     queues[topic] = max(queues.get(topic, 1), queue_id + 1)
-                result = store.put_batch(kept, stored=True)
-                if result.count < kept.num_rows:
+                result = store.put_batch(selected, stored=True)
+                if result.count < selected.num_rows:
                     raise TargetError(f"{to}: a message cannot be stored: {result.detail}")
                 done += result.count
                 if progress is not None:

@@ -74,8 +74,8 @@ def _log_parts(store: RocketMQStore) -> Iterator[Part]:
         yield Part("log", own, "absent", elsewhere.known_from)
     elif named:
         for each in named:
-            here: State = "partly" if _lacks_files(store) else "here"
-            yield Part("log", str(each.path or each.configured), "elsewhere" if each.path is None else here, each.setting)
+            state: State = "partly" if _lacks_files(store) else "here"
+            yield Part("log", str(each.path or each.configured), "elsewhere" if each.path is None else state, each.setting)
     elif elsewhere is not None or _lacks_files(store):
         yield Part("log", own, "partly", "names of the log files" if elsewhere is None else elsewhere.why)
     elif store.log.files:

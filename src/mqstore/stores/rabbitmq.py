@@ -58,7 +58,7 @@ class RabbitMQ(RabbitMQStore):
 
         vhost, queue (by name): one or several. selection: further conditions. Raises UsageError.
         """
-        wanted = check_rabbitmq_columns(columns)
+        selected = check_rabbitmq_columns(columns)
         chosen = replace(
             selection,
             vhosts=selection.vhosts if vhost is None else names_of(vhost),
@@ -66,10 +66,10 @@ class RabbitMQ(RabbitMQStore):
             limit=selection.limit if limit is None else limit,
         )
 
-        def read(first: int | None, names: Sequence[str] = wanted) -> Iterator[pa.RecordBatch]:
+        def read(first: int | None, names: Sequence[str] = selected) -> Iterator[pa.RecordBatch]:
             return self.to_batches(names, replace(chosen, limit=least(first, chosen.limit)))
 
-        return Rows(f"messages of {self._title()}", rabbitmq_schema(wanted), read, counted(read, "seq_id"))
+        return Rows(f"messages of {self._title()}", rabbitmq_schema(selected), read, counted(read, "seq_id"))
 
     def sql(self, query: str, *, columns: Sequence[str] | None = None) -> Rows:
         """Return the result of a query, in memory; tables: messages, index_entries, records (of the message files), refusals.

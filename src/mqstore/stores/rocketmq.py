@@ -73,7 +73,7 @@ class RocketMQ(RocketMQStore):
         topic, queue (by id), tag, key: one or several; a key is one of KEYS or the UNIQ_KEY. since, until: store time from, and up to but
         not including, with a time zone or in milliseconds. selection: further conditions. Raises UsageError.
         """
-        wanted = check_columns(columns)
+        selected = check_columns(columns)
         queue_ids = None if queue is None else frozenset((queue,) if isinstance(queue, int) else queue)
         chosen = replace(
             selection,
@@ -86,10 +86,10 @@ class RocketMQ(RocketMQStore):
             limit=selection.limit if limit is None else limit,
         )
 
-        def read(first: int | None, names: Sequence[str] = wanted) -> Iterator[pa.RecordBatch]:
+        def read(first: int | None, names: Sequence[str] = selected) -> Iterator[pa.RecordBatch]:
             return self.to_batches(names, replace(chosen, limit=least(first, chosen.limit)))
 
-        return Rows(f"messages of {self._title()}", rocketmq_schema(wanted), read, counted(read, "physical_offset"))
+        return Rows(f"messages of {self._title()}", rocketmq_schema(selected), read, counted(read, "physical_offset"))
 
     def sql(self, query: str, *, columns: Sequence[str] | None = None) -> Rows:
         """Return the result of a query, in memory; tables: messages, queues, groups, damage, index_entries, timers, findings.

@@ -264,29 +264,29 @@ class _Carver:
         origin, data, more = self.origin, self.data, self.more
         limit = len(data)
         stop = min(self.stop - origin, limit)
-        here = at - origin
-        record_from = message_from = here
+        offset = at - origin
+        record_from = message_from = offset
         record = -1  # where the next record starts; stop if there is none
         cut = False  # the record may go on after the window
         if self.base is not None:
-            after = self._walk(here, stop)
+            after = self._walk(offset, stop)
             if after is None:
                 return self.mark
             if after < 0:
                 return origin + after  # the frame that began before the window is not a record
-            here = record_from = message_from = after
-        while here < stop:
+            offset = record_from = message_from = after
+        while offset < stop:
             record_from = max(record_from, self.disproved + 1 - origin)
             if record < record_from:
                 record = frames.carve(data, record_from, stop, more)
                 cut = record <= -2
                 record = -2 - record if cut else stop if record == -1 else record
-            message_from = max(message_from, here)
+            message_from = max(message_from, offset)
             if message_from < record:
-                here, message_from, slide = self._messages(message_from, record)
+                offset, message_from, slide = self._messages(message_from, record)
                 if slide:
-                    return self._leave(here)
-                record_from = max(record_from, here)
+                    return self._leave(offset)
+                record_from = max(record_from, offset)
                 continue
             if record >= stop:
                 break
@@ -302,12 +302,12 @@ class _Carver:
             after = self._walk(record, stop)
             if after is None:
                 return self.mark
-            here = record_from = after
-        return self._leave(max(here, min(stop, limit - MARGIN) if more else stop))
+            offset = record_from = after
+        return self._leave(max(offset, min(stop, limit - MARGIN) if more else stop))
 
-    def _leave(self, here: int) -> int:
+    def _leave(self, offset: int) -> int:
         """Pass over what is left before the next window, which begins at a position of this one."""
-        at = self.origin + here
+        at = self.origin + offset
         if at > self.mark:
             self._pass(at)
         return max(at, self.mark)
@@ -354,8 +354,8 @@ class _Carver:
 
     # records of RocketMQ
 
-    def _begin_run(self, here: int) -> None:
-        at = self.origin + here
+    def _begin_run(self, offset: int) -> None:
+        at = self.origin + offset
         if at > self.mark:
             self._pass(at)
         self.base = int.from_bytes(self._read(at + 28, at + 36), "big") - at
@@ -364,12 +364,12 @@ class _Carver:
         self.parts.append(positions)
         self.mark = end
 
-    def _walk(self, here: int, stop: int) -> int | None:
+    def _walk(self, offset: int, stop: int) -> int | None:
         """Add the records from here on to the run; return where it ends in the window, None if it goes on after the window."""
         assert self.base is not None
         origin, data = self.origin, self.data
         base = self.base + origin
-        at = here
+        at = offset
         while True:
             count, after, status = frames.walk(data, at, stop, base, True, self.positions)
             if count:
@@ -401,9 +401,9 @@ class _Carver:
         at: where in the window it begins, with the header of its entry if it has one.
         """
         assert self.base is not None
-        here, position = at + header, self.origin + at
-        left = len(self.data) - here
-        if position + header >= self.stop or (left >= HEAD and int.from_bytes(self.data[here : here + 4].tobytes(), "big") <= left):
+        offset, position = at + header, self.origin + at
+        left = len(self.data) - offset
+        if position + header >= self.stop or (left >= HEAD and int.from_bytes(self.data[offset : offset + 4].tobytes(), "big") <= left):
             return 0
         size = frame_size(self._read, position + header, self.base + position + header)
         if size and header:
@@ -477,15 +477,15 @@ class _Carver:
 
     # messages of RabbitMQ
 
-    def _messages(self, here: int, stop: int) -> tuple[int, int, bool]:
+    def _messages(self, offset: int, stop: int) -> tuple[int, int, bool]:
         """Find messages before stop; return where to go on with records, where with messages, and whether in a new window."""
         if self.effort <= 0:
             self.content.untried = True
-            return here, stop, False
-        count, after, cut, self.effort = message_store.carve(self.data, here, stop, self.more, self.out, self.effort)
+            return offset, stop, False
+        count, after, cut, self.effort = message_store.carve(self.data, offset, stop, self.more, self.out, self.effort)
         if count:
             self._claim(self.out[:, :count].copy() + np.array([[self.origin]] * 4 + [[0]]))
-        low = max(self.mark - self.origin, here)
+        low = max(self.mark - self.origin, offset)
         if cut:
             frame = max(low, after - FRAME)
             if after > len(self.buffer) // 2:  # what is left of the window is read once more, not more than twice as much in all

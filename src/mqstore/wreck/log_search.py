@@ -346,31 +346,31 @@ def joined_units(parts: Sequence[Units], gaps: Sequence[Gap]) -> tuple[Longs, tu
     gap = np.searchsorted(starts, units[START], "right") - 1
     units = units[:, (gap >= 0) & (units[START] < (stops[gap] if len(stops) else 0))]
     units = units[:, np.lexsort((-units[PROOF], units[START]))]
-    kept: list[list[int]] = []
+    rows: list[list[int]] = []
     for unit in units.T.tolist():
-        while kept and kept[-1][END] > unit[START]:
-            last = kept[-1]
+        while rows and rows[-1][END] > unit[START]:
+            last = rows[-1]
             if last[KIND] == CHUNK and last[AT] <= unit[START]:
                 last[END] = last[AT]  # what would be its trailer is something else
             elif last[PROOF] == NO_PROOF and unit[PROOF] != NO_PROOF:
-                kept.pop()
+                rows.pop()
             else:
                 break
-        if not kept or kept[-1][END] <= unit[START]:
-            kept.append(unit)
-    following = [unit[START] for unit in kept[1:]] + [-1]
+        if not rows or rows[-1][END] <= unit[START]:
+            rows.append(unit)
+    following = [unit[START] for unit in rows[1:]] + [-1]
     # the mark of a file alone shows nothing: what it begins with has to be there
-    kept = [
+    rows = [
         unit
-        for unit, after in zip(kept, following, strict=False)
+        for unit, after in zip(rows, following, strict=False)
         if unit[KIND] != MARK or after == unit[END] or unit[END] - unit[START] > len(STREAM_HEADER)
     ]
-    for unit in kept:
+    for unit in rows:
         if unit[KIND] == CHUNK and unit[END] > stops[np.searchsorted(starts, unit[START], "right") - 1]:
             unit[END] = unit[AT]
-    _name_members(kept)
-    _prove_chunks(kept)
-    ordered = np.array(kept, np.int64).reshape(-1, UNIT_ROWS).T
+    _name_members(rows)
+    _prove_chunks(rows)
+    ordered = np.array(rows, np.int64).reshape(-1, UNIT_ROWS).T
     return np.ascontiguousarray(ordered), tuple(uid.decode("ascii") for uid in numbers)
 
 

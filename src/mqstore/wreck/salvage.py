@@ -369,11 +369,11 @@ def _stage(request: SalvageRequest, files: list[SourceFile]) -> Iterator[tuple[P
     """Yield the directory for what is not finished, and whether another run can go on from it."""
     to = Path(request.to)
     if request.sent:
-        path, kept = Path(tempfile.gettempdir()) / f".mqstore-salvage-{os.getpid()}", False
+        path, stays = Path(tempfile.gettempdir()) / f".mqstore-salvage-{os.getpid()}", False
     elif request.resume is not None:
-        path, kept = request.resume.absolute(), True
+        path, stays = request.resume.absolute(), True
     else:
-        path, kept = to.absolute().parent / f".{to.name[:100]}.mqstore-carve", False
+        path, stays = to.absolute().parent / f".{to.name[:100]}.mqstore-carve", False
     check_parent(path)
     identity = {
         "files": search.fingerprint(files),
@@ -381,10 +381,10 @@ def _stage(request: SalvageRequest, files: list[SourceFile]) -> Iterator[tuple[P
         "format": None if request.sent or request.as_kind else format_of(to, request.format),
         "verdict": sorted(request.verdicts or ()),
     }
-    with work_at(path, resume=kept, identity=identity, what="salvage") as work:
+    with work_at(path, resume=stays, identity=identity, what="salvage") as work:
         if work.resumed_plan is None:
             work.write_plan(identity)
-        yield work.path, kept
+        yield work.path, stays
 
 
 Part = tuple[dict[str, Any], Mapping[str, int]]

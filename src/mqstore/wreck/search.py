@@ -268,17 +268,17 @@ def carve(
 def _tasks(files: Sequence[SourceFile], split: int, stage: Path | None) -> Iterator[CarveTask]:
     together: list[tuple[str, int, int]] = []
     size = number = 0
-    kept = None if stage is None else str(stage)
+    path = None if stage is None else str(stage)
     for file in files:
         for start in range(0, file.size if file.readable else 0, split):
             stop = min(start + split, file.size)
             if together and (size + stop - start > split or len(together) >= MAX_FILES):
-                yield CarveTask(number, tuple(together), kept)
+                yield CarveTask(number, tuple(together), path)
                 together, size, number = [], 0, number + 1
             together.append((file.path, start, stop))
             size += stop - start
     if together:
-        yield CarveTask(number, tuple(together), kept)
+        yield CarveTask(number, tuple(together), path)
 
 
 def _search_logs(wreck: Wreck, finished: Sequence[tuple[SourceFile, Content, Image]], runner: Runner, split: int) -> None:

@@ -64,9 +64,9 @@ def _short_path(path: str, width: int, last: int) -> str:
     names = path.split("/")
     if display_width(path) <= width or len(names) < last + 2:
         return path
-    for kept in range(len(names) - 1, last, -1):
-        for start in range(min(kept // 2, kept - last), 0, -1):
-            short = "/".join((*names[:start], "…", *names[len(names) - kept + start :]))
+    for number in range(len(names) - 1, last, -1):
+        for start in range(min(number // 2, number - last), 0, -1):
+            short = "/".join((*names[:start], "…", *names[len(names) - number + start :]))
             if display_width(short) <= width:
                 return short
     return "/".join(("…", *names[-last:]))

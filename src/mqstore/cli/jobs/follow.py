@@ -61,12 +61,12 @@ def follow(
     """
     from mqstore.pipeline.tail.follow import follow as run
 
-    kept = form or (FollowForm.STORE if columns is None else FollowForm.PARQUET)
+    chosen = form or (FollowForm.STORE if columns is None else FollowForm.PARQUET)
     listener = _print_batch if (sys.stderr.isatty() or out.settings.progress) and not out.settings.quiet else None
     report = run(
         store,
         to,
-        form=kept.value,
+        form=chosen.value,
         columns=column_names(columns, "--columns"),
         once=once,
         interval=interval,

@@ -197,8 +197,8 @@ def _logged_messages(out: Output, members: Sequence[QuorumQueue], options: Queue
         out.show(part for pair in pairs for part in member_sentences(*pair))
         out.show((log_rows_table(rows),))
         left = sum(number for state, number in counted.items() if " at index " in state)
-        here = _by_state({state: number for state, number in counted.items() if " at index " not in state})
-        out.line(", ".join(filter(None, (here, f"{left:,} gone" if left else ""))) or "no message", style="bold")
+        held = _by_state({state: number for state, number in counted.items() if " at index " not in state})
+        out.line(", ".join(filter(None, (held, f"{left:,} gone" if left else ""))) or "no message", style="bold")
     else:
         out.records(LOG_COLUMNS, rows)
     for state in states:

@@ -414,8 +414,8 @@ def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
         for queue in _lasting(store)
         if queue.type != CLASSIC or (whole and vhost_directory(queue.vhost) not in vhosts)
     ]
-    here = {queue.name for queue in store.quorum_queues}
-    unread = [queue for queue in unread if queue.type != QUORUM or (queue.vhost, queue.name) not in here]
+    names = {queue.name for queue in store.quorum_queues}
+    unread = [queue for queue in unread if queue.type != QUORUM or (queue.vhost, queue.name) not in names]
     held = {(each.vhost, each.queue) for each in store.streams}
     unread = [queue for queue in unread if queue.type != STREAM or (queue.vhost, queue.name) not in held]
     return sorted(unread, key=lambda queue: (queue.vhost, queue.name))

@@ -96,9 +96,9 @@ def page_of_rows(rows: Iterator[MessageRows], states: frozenset[int] | None, sta
     skip, left = start, size
     for each in rows:
         numbers = state_numbers(each.table)
-        wanted = np.arange(len(each)) if states is None else np.flatnonzero(np.isin(numbers, list(states)))
-        taken = wanted[skip : skip + left]
-        skip = max(0, skip - len(wanted))
+        selected = np.arange(len(each)) if states is None else np.flatnonzero(np.isin(numbers, list(states)))
+        taken = selected[skip : skip + left]
+        skip = max(0, skip - len(selected))
         left -= len(taken)
         if len(taken):
             yield each.take(taken)

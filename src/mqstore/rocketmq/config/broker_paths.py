@@ -94,9 +94,9 @@ def locate(config: BrokerConfig, root: Path, setting: str, configured: str) -> C
     else:
         below = relative_to_root(configured, of_root)
         places = [] if below is None else [Path(os.path.normpath(root / below))]
-    here = next((path for path in places if os.path.isdir(path)), None)
-    file = here is None and any(os.path.exists(path) for path in places if "\0" not in str(path))
-    return ConfiguredPath(where, configured, here, file)
+    existing = next((path for path in places if os.path.isdir(path)), None)
+    file = existing is None and any(os.path.exists(path) for path in places if "\0" not in str(path))
+    return ConfiguredPath(where, configured, existing, file)
 
 
 def log_paths(config: BrokerConfig, root: Path) -> tuple[ConfiguredPath, ...]:

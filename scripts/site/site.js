@@ -14,6 +14,7 @@ for (const code of document.querySelectorAll("main p code, main li code, main td
   else code.replaceChildren(...code.textContent.split(/(?<=[/_.])/).flatMap((part) => [part, document.createElement("wbr")]));
 }
 
+for (const each of document.querySelectorAll("main pre")) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // it scrolls
 const asked = document.getElementById("mkdocs-search-query");
 const shown = document.getElementById("mkdocs-search-results");
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.consoles import CHROMIUM, chromium
+from support.consoles import CHROMIUM, chromium, serious_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,6 +121,11 @@ def test_no_page_is_wider_than_the_window_and_the_search_has_tasks_first(html: P
                 page.set_viewport_size({"width": window, "height": 900})
                 wide[path, window] = page.evaluate(width) - window
         assert not {at: over for at, over in wide.items() if over > 0}
+        for scheme, window in (("light", 1280), ("dark", 390)):
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": window, "height": 900})
+            page.goto((html / "index.html").as_uri())
+            assert serious_faults(page) == []
         page.set_viewport_size({"width": 1280, "height": 900})
         for query, first in SEARCHED.items():
             page.goto((html / "guide" / "limits.html").as_uri())

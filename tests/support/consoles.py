@@ -30,6 +30,17 @@ def chromium() -> Iterator[Any]:
         started.close()
 
 
+def serious_faults(page: Any) -> list[str]:
+    """Return what axe rates serious or critical on a page."""
+    page.evaluate(lzma.decompress(AXE.read_bytes()).decode())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
 class Served:
     """A console that listens on a free port. jobs: its jobs."""
 
@@ -79,13 +90,7 @@ class Window:
 
     def faults(self) -> list[str]:
         """Return what axe rates serious or critical on the current page."""
-        self.page.evaluate(lzma.decompress(AXE.read_bytes()).decode())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        return [
-            f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}"
-            for each in found["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
+        return serious_faults(self.page)
 
     @property
     def overflows(self) -> bool:

@@ -2,7 +2,8 @@
 
 A seed is a store: the golden ones first, then the damaged images of the fuzzer in their order. What must hold of the walk:
 
-    its end      the advice to start the broker, after at most `COMMANDS`; or to bring a part that is missing, which only a person can
+    its end      the advice to start the broker, after at most `COMMANDS`; or to bring a part that is missing, which only a person can,
+                 where nothing is said of what to do if that part is gone
     its steps    none leaves fewer messages than there were before it, of those whose bytes are intact or that the broker delivers
     a repair     is taken back by `repair --undo`, to the last byte
 
@@ -25,6 +26,7 @@ COMMANDS = 4  # diagnose, repair, repair --apply, and rebuild or salvage for wha
 INTACT = {"intact", "unindexed"}
 LOOKS = {"inspect", "messages", "topics", "verify"}  # show what there is, for a person to go on
 BY_HAND = ("get what is missing", "a broker has the store open", "cannot be told", "start none on this directory")
+GONE = "if it is gone"  # the part that is missing, as it is here
 NO_ANSWER = 3
 GOLDEN: dict[str, tuple[GoldenCase, ...]] = {"rocketmq": (*CASES, *FURTHER), "rabbitmq": (*RABBITMQ, *OTHER_RABBITMQ)}
 Messages = Counter[tuple[object, ...]]
@@ -78,7 +80,7 @@ def walk(store: Path, family: str) -> Walk:
         if not walked.end.startswith("mqstore "):
             walked.kept.append(delivered(store, family))
             return walked
-        if shlex.split(walked.end)[1] in LOOKS or any(each in walked.why for each in BY_HAND):
+        if shlex.split(walked.end)[1] in LOOKS or (GONE not in walked.why and any(each in walked.why for each in BY_HAND)):
             return walked
         if len(walked.lines) >= COMMANDS:
             walked.fault = "it does not end"

@@ -102,3 +102,18 @@ def test_every_crash_among_changes_of_length_ends_in_the_old_store_or_the_new_on
     wanted = request.config.getoption("crash_states")
     limit = None if wanted == 0 else wanted or (600 if request.config.getoption("all") else 100)
     repair_with_every_crash(place, store, _random_steps(seed), LOCKINGS[family], tmp_path / "base", undoing=undoing, limit=limit)
+
+
+@pytest.mark.parametrize("undoing", [False, True], ids=["apply", "undo"])
+@pytest.mark.parametrize("family", sorted(LOCKINGS))
+def test_every_crash_while_something_takes_the_place_of_a_directory_or_a_file(family: str, undoing: bool, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    store = _store(place)
+    (store / "full").mkdir()
+    (store / "full" / "file").write_bytes(b"in a directory")
+    steps = [
+        _step(Change("remove", "full/file"), Change("rmdir", "full"), Change("put", "full", content=b"a file")),
+        _step(Change("remove", "queue"), Change("mkdir", "queue"), Change("put", "queue/0", content=b"in a new directory")),
+        _step(Change("remove", "index"), Change("put", "index", content=b"new")),
+    ]
+    repair_with_every_crash(place, store, steps, LOCKINGS[family], tmp_path / "base", undoing=undoing, limit=400)

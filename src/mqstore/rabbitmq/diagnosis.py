@@ -476,8 +476,8 @@ class _Work:
 
     @cached_property
     def _steps(self) -> list[QueueStep]:
-        """What `repair` would change."""
-        return [step for step in plan(self._careful, intact=self.intact, keeps=self._keeps) if step.possible]
+        """The plan of a repair, with the steps that cannot be made."""
+        return plan(self._careful, intact=self.intact, keeps=self._keeps)
 
     @cached_property
     def _refused_files(self) -> frozenset[str]:
@@ -520,9 +520,13 @@ class _Work:
         if (missing := self._missing) is not None:
             if self.store.definitions.emptied:
                 return self._rescue.next, f"{missing.why}; if it is gone, {self._rescue.why}"
-            if not self._is_repairable:
+            if self._is_repairable:
+                return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
+            if not sum(self._keeps):  # nothing that could be saved
                 return missing.next, missing.why
-            return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
+            if starts and self._is_saved:
+                return START, f"{missing.why}; if it is gone, start the node: what can be read of the files is saved"
+            return self._salvage.next, f"{missing.why}; if it is gone, {self._salvage.why}"
         if (old or new or other) and not self._without_metadata():
             return self._rescue.next, f"{self._rescue.why}; start none on this directory"
         if old or new or any(item.finding == "message-containers" for item in self.obstacles):
@@ -535,7 +539,7 @@ class _Work:
             return START, "start the node: it keeps every persistent message"
         if self._is_repairable:
             return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
-        if starts and Path(f"{store}.jsonl").exists():
+        if starts and self._is_saved:
             return START, "start the node: nothing in the files can be repaired, and what can be read of them is saved"
         if starts and delivered is not None and not self.unknown and self._keeps and sum(self._keeps) <= delivered:
             return START, "start the node: the bytes of what it loses are gone, and it delivers everything else"
@@ -548,7 +552,7 @@ class _Work:
     @property
     def _is_repairable(self) -> bool:
         """Whether `repair` would change anything; it does not work on archives."""
-        return self.store.directory.root == Path(self.store.path) and bool(self._steps)
+        return self.store.directory.root == Path(self.store.path) and any(step.possible for step in self._steps)
 
     @cached_property
     def _missing(self) -> Way | None:
@@ -561,6 +565,11 @@ class _Work:
         named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
         why = f"get what is missing before anything else: {named}; start no node before"
         return Way(command("mqstore", "inspect", self.store.path), why)
+
+    @property
+    def _is_saved(self) -> bool:
+        """Whether `_salvage` was run."""
+        return Path(f"{self.store.path}.jsonl").exists()
 
     @property
     def _rescue(self) -> Way:

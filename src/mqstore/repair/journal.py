@@ -176,11 +176,18 @@ def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool =
 def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking) -> None:
     """Raise TargetError if changes cannot be made: a file is a link, a pipe, or has a second name. Nothing is changed."""
     _check_files(root, [(change.op, name) for change in changes for name in (change.file, change.to) if name])
-    removed = {change.file for change in changes if change.op == "remove"}
+    removed: set[str] = set()
     for change in changes:
         path = root / change.file
-        if change.op == "mkdir" and os.path.lexists(path) and not path.is_dir() and change.file not in removed:
-            raise TargetError(f"{path} is in the place of a directory; move it away first")
+        if change.file not in removed and os.path.lexists(path):
+            if change.op in ("mkdir", "rmdir") and not path.is_dir():
+                raise TargetError(f"{path} is in the place of a directory; move it away first")
+            if change.op in ("put", "remove", "rename") and not path.is_file():
+                raise TargetError(f"{path} is not a regular file; move it away first")
+            if change.op == "rmdir" and any(f"{change.file}/{name}" not in removed for name in os.listdir(path)):
+                raise TargetError(f"{path} holds something that is not a regular file; move it away first")
+        if change.op in ("remove", "rmdir", "rename"):
+            removed.add(change.file)
     lock = root / locking.file
     if locking.file and os.path.lexists(lock) and not lock.is_file():
         raise TargetError(f"{lock} is not a regular file, and no broker can lock the store by it; move it away first")
@@ -213,9 +220,11 @@ def _write_journal(root: Path, path: Path, steps: Iterable[Step], lock_existed: 
     with NewDirectory(path, recorder=recorder) as new:
         os.chmod(new.directory.root, 0o700)  # it holds messages, and is followed only if no other user can write to it
         changes: list[Recorded] = []
+        removed: set[str] = set()
         for step in steps:
             for change in step.changes:
-                changes.append(_record(root, change, new.directory, len(changes), step.kind))
+                changes.append(_record(root, change, new.directory, len(changes), step.kind, gone=change.file in removed))
+                (removed.add if change.op in ("remove", "rmdir") else removed.discard)(change.file)
         relative = os.path.relpath(root.resolve(), path.parent.resolve() / path.name)
         manifest = Manifest(str(root.resolve()), relative, _identity(root), lock_existed, tuple(changes))
         for name, content in ((MANIFEST, encode(manifest)), (STATE, PREPARED.encode())):
@@ -224,10 +233,10 @@ def _write_journal(root: Path, path: Path, steps: Iterable[Step], lock_existed: 
         new.publish()
 
 
-def _record(root: Path, change: Change, directory: DurableDirectory, number: int, kind: str) -> Recorded:
-    """Save the old and the new state of one change."""
+def _record(root: Path, change: Change, directory: DurableDirectory, number: int, kind: str, *, gone: bool) -> Recorded:
+    """Save the old and the new state of one change. gone: an earlier change takes the file out."""
     source = root / change.file
-    present = os.path.lexists(source)
+    present = not gone and os.path.lexists(source)
     size = source.stat().st_size if present and source.is_file() else 0
     old_name, new_name = blob_name(number, "old"), blob_name(number, "new")
     match change.op:
@@ -303,7 +312,8 @@ def _redo(directory: DurableDirectory, journal: Journal, recorder: Recorder | No
             case "mkdir":
                 _make_directory(directory, change.file)
             case "rmdir":
-                if not _remove_empty(directory, change.file):
+                # a file is what a later change has put in its place, before a crash
+                if not directory.path(change.file).is_file() and not _remove_empty(directory, change.file):
                     raise TargetError(f"{directory.path(change.file)} holds something that the repair did not put aside; move it away")
             case _:
                 assert_never(change.op)
@@ -472,7 +482,8 @@ def _revert(directory: DurableDirectory, journal: Journal, change: Recorded) -> 
                 _put(directory, journal, change, change.old)
             elif change.op == "put":
                 _remove(directory, f"{change.file}{DRAFT}")
-                _remove(directory, change.file)
+                if not directory.path(change.file).is_dir():  # which an earlier change was yet to take out
+                    _remove(directory, change.file)
         case "rename":
             _rename(directory, change.to, change.file)
         case "mkdir":
@@ -506,7 +517,7 @@ def _check_unchanged(root: Path, journal: Journal) -> None:
             case "remove" | "rmdir":
                 lengths[file] = None
             case "mkdir":
-                pass
+                lengths.pop(file, None)
             case _:
                 assert_never(change.op)
         by_file.setdefault(file, []).append(change)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLIS
 from mqstore.rabbitmq.format.layout import find_vhosts
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
-from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep
+from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, completed
 from mqstore.rabbitmq.repair.quorum_steps import quorum_plan
 from mqstore.rabbitmq.repair.stream_steps import stream_steps
 from mqstore.rabbitmq.repair.vhost_steps import (
@@ -49,7 +49,7 @@ from mqstore.rabbitmq.repair.vhost_steps import (
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
-from mqstore.repair.journal import StoreLocking
+from mqstore.repair.journal import StoreLocking, check_changes
 
 PROCESSES = Path("/proc")
 _DIRECTORY = re.compile(rb'\x00dir\x00"([^"\x00]+)"\x00')
@@ -72,14 +72,14 @@ def plan(
     numbers = [] if keeps is None else keeps
     of_mac = mac_step(careful.directory)
     removed = frozenset() if of_mac is None else frozenset(change.file for change in of_mac.changes)
-    steps = [] if of_mac is None else [of_mac]
     of_queues = quorum_plan(careful.directory)
-    steps += of_queues.steps
+    steps = _each(careful.directory, [*([] if of_mac is None else [of_mac]), *of_queues.steps])
     if keeps is not None:
         every = (queue for node in careful.examined_quorum for queue in node.queues)
-        numbers += (of_queues.kept.get(queue.place, queue.recovered - queue.unread) for queue in every)
+        kept = of_queues.kept if all(step.possible for step in steps) else {}
+        numbers += (kept.get(queue.place, queue.recovered - queue.unread) for queue in every)
     steps += [step for vhost in careful.vhosts for step in _vhost_steps(vhost, removed, intact, progress, numbers)]
-    steps += stream_steps(careful)
+    steps += _each(careful.directory, stream_steps(careful))
     for _, examined in careful.examined_streams if keeps is not None else ():
         start = examined.node_start()
         numbers.append(start.kept + start.lost)
@@ -94,7 +94,9 @@ def plan(
 def _vhost_steps(
     vhost: Vhost, removed: Collection[str], intact: bool, progress: Callable[[int, int], None] | None, keeps: list[int]
 ) -> Iterator[QueueStep]:
-    steps = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place, removed), *left_over_steps(vhost)]
+    names = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place, removed), *left_over_steps(vhost)]
+    names = _each(vhost.root, names)
+    steps = [*names]
     wrong: dict[str, tuple[QueueTerms, str]] = {}
     none = np.empty(0, np.int64)
     unseen, needed = [none], [(none, none)]
@@ -104,11 +106,16 @@ def _vhost_steps(
         queue = Queue(vhost.root, listed.place, vhost.entry_count, stores, vhost.start(listed.directory))
         content = QueueContent()
         if intact and not vhost.clean and queue.directory not in vhost.terms:
-            steps += lost_index_steps(queue, vhost, content)
-            keeps.append(listed.counts.ready + content.messages)
+            mine = _together(vhost.root, names, [*lost_index_steps(queue, vhost, content)])
+            keeps.append(listed.counts.ready + (content.messages if all(step.possible for step in mine) else 0))
+            steps += mine
             continue
         first = index_v1_step(queue, vhost, content)
-        mine = [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)]
+        mine = _together(vhost.root, names, [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)])
+        if not all(step.possible for step in mine):
+            keeps.append(listed.counts.ready)
+            steps += mine
+            continue
         keeps.append(content.messages)
         unseen += content.unseen
         noted = vhost.terms.get(queue.directory)
@@ -122,11 +129,32 @@ def _vhost_steps(
         steps += mine
         if progress is not None:
             progress(number, 0)
-    steps += store_steps(vhost, np.concatenate(unseen))
+    steps += _together(vhost.root, names, [*store_steps(vhost, np.concatenate(unseen))])
     steps += terms_steps(vhost, wrong)
     if not any(step.possible for step in steps):
         steps += marker_steps(vhost, *map(np.concatenate, zip(*needed, strict=True)))
-    yield from steps
+    yield from _together(vhost.root, (), steps, complete=True)
+
+
+def _each(directory: ReadOnlyDirectory, steps: Iterable[QueueStep]) -> list[QueueStep]:
+    """Return steps; those whose changes cannot be made, whatever the others do, say so."""
+    return [each for step in steps for each in _together(directory, (), [step])]
+
+
+def _together(
+    directory: ReadOnlyDirectory, before: Sequence[QueueStep], steps: list[QueueStep], *, complete: bool = False
+) -> list[QueueStep]:
+    """Return the steps of one queue or vhost; if not all of their changes can be made after those before them, none is.
+
+    complete: with the changes of the files of a clean stop.
+    """
+    made = completed(directory, steps) if complete else [*before, *steps]
+    try:
+        check_changes(directory.root, [change for step in made for change in step.changes], LOCKING)
+    except TargetError as error:
+        why = str(error).replace(f"{directory.root}/", "")
+        return [step.refused(why) if step.possible else step for step in steps]
+    return steps
 
 
 def _stored_ids(queue: Queue) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,11 @@ class QueueStep(Step):
     def possible(self) -> bool:
         return bool(self.changes or self.terms or self.rewrites)
 
+    def refused(self, why: str) -> QueueStep:
+        """Return the step of which nothing can be done. why: a sentence, with paths below the store."""
+        because = why.replace(self.file, "it") if self.file else why
+        return replace(self, why=f"{self.why}; that cannot be done: {because}", loss="", changes=(), terms={}, rewrites=False)
+
 
 def clean_dot(vhost: str) -> str:
     return f"{vhost}/msg_store_persistent/clean.dot".lstrip("/")
@@ -70,7 +76,7 @@ def completed(directory: ReadOnlyDirectory, steps: Sequence[QueueStep]) -> list[
             changes.append(Change("remove", mark))
         terms = {name: noted for number in mine for name, noted in steps[number].terms.items()}
         if terms or any(steps[number].rewrites for number in mine):
-            changes.append(Change("put", recovery_file(vhost), content=_recovery(directory, vhost, terms)))
+            changes.append(Change("put", recovery_file(vhost), content=partial(_recovery, directory, vhost, terms)))
         last = result[mine[-1]]
         result[mine[-1]] = replace(last, changes=(*changes, *last.changes))
     return result

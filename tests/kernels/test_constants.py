@@ -15,6 +15,7 @@ from mqstore.kernels.rocketmq import record_decode
 from mqstore.rabbitmq.erlang import etf, terms
 from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
 from mqstore.rabbitmq.message import message_term
+from mqstore.rabbitmq.quorum import wal
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format import consume_queue, index_geometry, record
 
@@ -143,6 +144,14 @@ SAME = {
         "SEGMENT_WORD_SIZE": segment.ID_AT,
     },
     "rabbitmq.store_layout": {"RECORD_MIN_SIZE": message_file.OVERHEAD},
+    "rabbitmq.wal_records": {
+        **{name.upper(): place for place, name in enumerate(wal.RECORD.names or ()) if name != "uid"},
+        "MEMBER": 0,
+        "AT_ENTRY": 3 + wal.WORDS.size,
+        "KNOWN_BIT": wal.KNOWN_ID >> 16,
+        "TRUNCATES_BIT": wal.TRUNCATES >> 16,
+        "NUMBER_BITS": wal.NUMBER >> 16,
+    },
     "rabbitmq.term_layout": {
         "VERSION": terms.VERSION,
         "COMPRESSED": etf.COMPRESSED,

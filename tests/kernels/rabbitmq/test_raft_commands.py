@@ -12,6 +12,7 @@ from support import quorum
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rabbitmq import raft_commands as kernel
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
+from mqstore.rabbitmq.erlang.terms import Atom, encode
 from mqstore.rabbitmq.quorum.commands import UserCommand, key_of, read_entry
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
 
@@ -54,8 +55,11 @@ def check(entry: bytes, command: object) -> int:
     else:
         assert command.name == "settle"
         assert (key if length else row[kernel.SEQ]) == command.fields[0]
-        ids, count = row[kernel.IDS_START], row[kernel.IDS_COUNT]
-        assert ([row[kernel.BODY]] if count == 1 else list(octets[ids : ids + count])) == command.fields[1]
+        ids = np.full((row[kernel.IDS_COUNT], 1), 99, np.int64)
+        data = np.frombuffer(octets + b"\x83m", np.uint8)
+        assert kernel.message_ids(data, np.array([row]), ids) == len(ids)
+        assert ids[:, 0].tolist() == command.fields[1]
+        assert len(ids) != 1 or row[kernel.BODY] == ids[0]
     return kind
 
 
@@ -92,3 +96,17 @@ def test_an_entry_outside_the_buffer_is_not_read() -> None:
     out = np.zeros((3, kernel.COLUMNS), np.int64)
     kernel.commands(np.zeros(10, np.uint8), np.array([-1, 5, 11]), np.array([4, 6, 0]), out)
     assert out[:, kernel.KIND].tolist() == [kernel.OTHER] * 3
+
+
+@pytest.mark.parametrize("ids", [[0, 255], [255, 256], [300, 1, 1 << 40], list(range(70_000))])
+def test_the_message_ids_of_a_settle_may_be_of_any_size(ids: list[int]) -> None:
+    entry = encode((Atom("$usr"), {Atom("ts"): 9}, (Atom("settle"), 15, ids), Atom("noreply")))
+    assert check(entry, read_entry(entry)) == kernel.SETTLE
+
+
+def test_message_ids_that_do_not_fit_are_not_stored() -> None:
+    entry = encode((Atom("$usr"), {Atom("ts"): 9}, (Atom("settle"), 15, [300, 400]), Atom("noreply")))
+    row, out = np.array([parsed(entry)]), np.zeros((1, 1), np.int64)
+    assert kernel.message_ids(np.frombuffer(entry, np.uint8), row, out) == 0
+    row[0, kernel.IDS_START] = len(entry) - 1
+    assert kernel.message_ids(np.frombuffer(entry, np.uint8), row, np.zeros((2, 1), np.int64)) == 0

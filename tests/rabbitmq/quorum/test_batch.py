@@ -12,7 +12,7 @@ import pytest
 from mqstore.kernels.rabbitmq import raft_commands as raft
 from mqstore.rabbitmq.erlang.etf import decode
 from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Term, encode
-from mqstore.rabbitmq.quorum.batch import apply_batch
+from mqstore.rabbitmq.quorum.batch import apply_batch, message_ids
 from mqstore.rabbitmq.quorum.commands import MessageFacts, key_of, pid_of
 from mqstore.rabbitmq.quorum.machine import Machine
 
@@ -54,7 +54,7 @@ class Life:
     def settle(self, ts: int, key: Term, given: int) -> bytes:
         draw = self.random
         newest = max(1, given + draw.randrange(2))
-        ids = [draw.randrange(max(0, newest - 40), newest) for _ in range(draw.choice((1, 1, 1, 3)) if newest < 256 else 1)]
+        ids = [draw.randrange(max(0, newest - 40), newest) for _ in range(draw.choice((1, 1, 1, 3)))]
         return entry(ts, (Atom("settle"), key, ids))
 
 
@@ -131,13 +131,13 @@ def test_a_batch_leaves_the_machine_as_its_commands_one_by_one(seed: int) -> Non
         index = np.arange(100 + 300 * block, 400 + 300 * block)
 
         def one(machine: Machine, row: int) -> None:
-            _, ts, seq, meta, body, ttl, priority, count, _, _, at, many = columns[row].tolist()  # noqa: B023
+            _, ts, seq, meta, body, ttl, priority, count = columns[row, : raft.KEY_START].tolist()  # noqa: B023
             who = term(octets[row]) if octets[row] else None  # noqa: B023
             if columns[row, raft.KIND] == raft.PUBLISH:  # noqa: B023
                 facts = MessageFacts(meta, body, *(each if each >= 0 else None for each in (ttl, priority, count)))
                 machine.enqueue(int(index[row]), ts, who, seq, facts)  # noqa: B023
             else:
-                numbers = [body] if many == 1 else data[at : at + many].tolist()  # noqa: B023
+                numbers = message_ids(data, columns[row : row + 1]).tolist()  # noqa: B023
                 machine.settle(int(index[row]), ts, seq if who is None else who, numbers)  # noqa: B023
 
         for row in range(len(entries)):
@@ -149,7 +149,7 @@ def test_a_batch_leaves_the_machine_as_its_commands_one_by_one(seed: int) -> Non
                 index[row:],
                 columns[row:],
                 octets[row:],
-                lambda number, base=row: ids(columns, data, base + number),  # type: ignore[misc]  # noqa: B023
+                data,
                 term,
                 lambda messages, at: noted.extend((one, "consumed", two) for one, two in zip(messages.tolist(), at.tolist(), strict=True)),
             )
@@ -164,11 +164,22 @@ def test_a_batch_leaves_the_machine_as_its_commands_one_by_one(seed: int) -> Non
         assert applied > 1000
 
 
+def test_an_old_message_in_a_consumers_hand_takes_no_room_of_newer_ones() -> None:
+    machine = Machine(8, lambda message, why, at: None)
+    content = (Atom("content"), 60, Atom("none"), b"", Atom("x"), [b"body"])
+    publish = entry(9, (Atom("e"), 5, (Atom("mc"), Atom("mc_amqpl"), content, {}), (0, 4)))
+    machine.checkout(2, 6, (b"c", pid_of(process(50))), (Atom("auto"), (Atom("simple_prefetch"), 5)), {})
+    machine.enqueue(3, 5, None, None, MessageFacts(1, 1, None, None, None))
+    (consumer,) = machine.consumers.values()
+    consumer.next_id = newest = 1 << 40
+    entries = [each for step in range(64) for each in (publish, entry(9, (Atom("settle"), 2, [newest + step])))] + [publish]
+    data, length = np.frombuffer(b"".join(entries), np.uint8), np.array([len(each) for each in entries])
+    columns = np.zeros((len(entries), raft.COLUMNS), np.int64)
+    raft.commands(data, np.cumsum(length) - length, length, columns)
+    index, keys = np.arange(10, 10 + len(entries)), [b""] * len(entries)
+    assert apply_batch(machine, index, columns, keys, data, term, lambda *settled: None) == len(entries)
+    assert list(consumer.in_hand) == [0, newest + 64]
+
+
 def term(octets: bytes) -> Any:
     return key_of(decode(b"\x83" + octets)[0])
-
-
-def ids(columns: Any, data: Any, row: int) -> list[int]:
-    at, many = columns[row, [raft.IDS_START, raft.IDS_COUNT]].tolist()
-    found: list[int] = data[at : at + many].tolist()
-    return found

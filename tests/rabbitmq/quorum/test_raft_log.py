@@ -14,6 +14,7 @@ from support import quorum
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
+from mqstore.kernels.rabbitmq import wal_records
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.raft_log import MemberLog, RaftDirectory, combine, raft_systems
 from mqstore.rabbitmq.quorum.segment import read_segment
@@ -75,6 +76,27 @@ def test_a_checksum_of_zero_was_not_computed() -> None:
     found = wal(bytes(plain), record(2))
     assert found.records["index"].tolist() == [1, 2]
     assert not found.damage
+
+
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_the_kernel_reads_the_records_that_are_read_one_by_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    luck = random.Random(case)
+    images = [np.fromfile(path, np.uint8) for path in quorum.node(case).glob("quorum/*/*.wal")]
+    for image in images[:2]:
+        for _ in range(3):
+            octets = bytearray(image)
+            for _ in range(luck.randrange(3) if octets else 0):
+                octets[luck.randrange(min(len(octets), 30_000))] ^= 1 << luck.randrange(8)
+            data = np.frombuffer(bytes(octets), np.uint8)
+            fast = read_wal(data, "1.wal")
+            with monkeypatch.context() as patch:
+                patch.setattr(wal_records, "walk", lambda data, at, members, out: (0, at))
+                slow = read_wal(data, "1.wal")
+            assert fast.records.tolist() == slow.records.tolist()
+            assert (fast.uids, fast.damage, fast.torn, fast.stops_at) == (slow.uids, slow.damage, slow.torn, slow.stops_at)
+            for number, uid in enumerate(fast.uids):
+                assert fast.of(uid.decode("latin-1")).tolist() == fast.records[fast.records["uid"] == number].tolist()
+    assert images
 
 
 def test_ids_are_those_of_the_file_and_records_of_several_members_are_told_apart() -> None:

@@ -68,6 +68,7 @@ LOWERED = {
     "rabbitmq.streams.rows": {"BLOCK": 3},
     "rabbitmq.quorum.examination": {"_BLOCK": 3},
     "rabbitmq.quorum.rows": {"BLOCK": 3},
+    "rabbitmq.quorum.wal": {"_RECORDS": 3},
     "rabbitmq.store.message_store": {"ROWS_AT_ONCE": 3, "_BLOCK": 3, "_WINDOW": 101},
     "rabbitmq.store.message_table": {"_BLOCK": 3},
     "rabbitmq.store.store": {"BATCH_ROWS": 3, "BATCH_BYTES": 2003},

@@ -24,7 +24,7 @@ cpdef enum:
     COUNT  # of deliveries before; NOTHING: not stated
     KEY_START  # of the publisher, or of the consumer
     KEY_LENGTH  # 0: there is none
-    IDS_START  # of the message ids of a settle, one byte each, if there is not exactly one
+    IDS_START  # of the list of a settle's message ids
     IDS_COUNT
     COLUMNS
 

@@ -309,6 +309,7 @@ def settled(
     row: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Store consumer and message ids of a settle, whose consumer is at p. Return the position after it, or -1."""
+    n: cython.longlong
     q: cython.Py_ssize_t = integer_at(b, p, limit, out, row, SEQ)
     if q < 0:  # {Tag, Process}
         q = skip(b, p, limit)
@@ -320,16 +321,20 @@ def settled(
     q = skip(b, p, limit)
     if q < 0:
         return -1
+    out[row, IDS_START] = p
     if u8(b, p) == STRING:
-        out[row, IDS_START] = p + 1 + LENGTH_16
         out[row, IDS_COUNT] = u16(b, p + 1)
         if out[row, IDS_COUNT] == 1:
             out[row, BODY] = u8(b, p + 1 + LENGTH_16)
         return q
-    if u8(b, p) == LIST and u32(b, p + 1) == 1 and u8(b, q - 1) == NIL and integer_at(b, p + LIST_HEADER, limit, out, row, BODY) == q - 1:
-        out[row, IDS_COUNT] = 1
-        return q
-    return -1
+    if u8(b, p) != LIST:
+        return -1
+    out[row, IDS_COUNT] = n = u32(b, p + 1)
+    p += LIST_HEADER
+    while n > 0 and p >= 0:
+        p = integer_at(b, p, limit, out, row, BODY)
+        n -= 1
+    return q if p == q - 1 and u8(b, p) == NIL else -1
 
 
 @cython.cfunc
@@ -408,6 +413,40 @@ def commands(b: cython.const[cython.uchar][::1], at: cython.longlong[::1], lengt
                 out[k, KIND] = OTHER
             else:
                 out[k, KIND] = command_at(b, at[k], at[k] + length[k], out, k)
+
+
+def message_ids(b: cython.const[cython.uchar][::1], columns: cython.longlong[:, ::1], out: cython.longlong[:, ::1]):
+    """Store the message ids of the settles among rows of `commands`, one in each row of `out`. Return how many there are."""
+    limit: cython.Py_ssize_t = b.shape[0]
+    row: cython.Py_ssize_t
+    k: cython.longlong
+    p: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    if columns.shape[1] < COLUMNS or out.shape[1] < 1:
+        raise ValueError("the columns are too few")
+    with cython.nogil:
+        for row in range(columns.shape[0]):
+            if columns[row, KIND] != SETTLE:
+                continue
+            p = columns[row, IDS_START]
+            if columns[row, IDS_COUNT] > out.shape[0] - n or p < 0 or limit - p < LIST_HEADER:
+                break
+            if columns[row, IDS_COUNT] == 1:
+                out[n, 0] = columns[row, BODY]
+                n += 1
+            elif u8(b, p) == STRING:
+                p += 1 + LENGTH_16
+                if columns[row, IDS_COUNT] > limit - p:
+                    break
+                for k in range(columns[row, IDS_COUNT]):
+                    out[n, 0] = u8(b, p + k)
+                    n += 1
+            else:
+                p += LIST_HEADER
+                for k in range(columns[row, IDS_COUNT]):
+                    p = integer_at(b, p, limit, out, n, 0)
+                    n += 1
+    return n
 
 
 def deliver(

@@ -36,6 +36,7 @@ MESSAGE_COLUMNS: Final = 4
 NOTHING: Final = -1
 
 def commands(b: NDArray[np.uint8], at: NDArray[np.int64], length: NDArray[np.int64], out: NDArray[np.int64]) -> None: ...
+def message_ids(b: NDArray[np.uint8], columns: NDArray[np.int64], out: NDArray[np.int64]) -> int: ...
 def deliver(
     who: NDArray[np.int64],
     first: NDArray[np.int64],

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import Bytes
 from mqstore.kernels.rabbitmq import raft_commands as raft
 from mqstore.rabbitmq.erlang.terms import Term
 from mqstore.rabbitmq.quorum.commands import Pid
@@ -28,6 +29,7 @@ from mqstore.rabbitmq.quorum.machine import DEFAULT_PRIORITY, SERIALS, Machine
 Longs = NDArray[np.int64]
 
 MOST_PLACES = 1 << 22  # of message ids, of all consumers
+NO_ID = np.iinfo(np.int64).max
 WORTH = 16  # messages in hand for each entry, above which it is faster to apply them one by one
 
 
@@ -36,14 +38,14 @@ def apply_batch(
     index: Longs,
     columns: Longs,
     octets: Sequence[bytes],
-    ids: Callable[[int], list[int]],
+    data: Bytes,
     key_of: Callable[[bytes], Term],
     note: Callable[[Longs, Longs], None],
 ) -> int:
     """Apply the first of some publishes and settles; return how many: none if the queue is not a plain one.
 
-    columns: rows of the kernel; octets: the key of each, empty if it has none. ids: called with a row, returns the message ids of a settle.
-    key_of: returns the term of a key. note: called with the indexes of messages that were settled, and those of the settles.
+    columns: rows of the kernel; octets: the key of each, empty if it has none; data: what the kernel has read. key_of: returns the term
+    of a key. note: called with the indexes of messages that were settled, and those of the settles.
     """
     level = DEFAULT_PRIORITY if machine.rules.levels > 2 else 0
     consumers = list(machine.consumers.values())
@@ -51,7 +53,7 @@ def apply_batch(
     if in_hand > WORTH * len(index) or not _is_plain(machine, consumers, level):
         return 0
     publish = columns[:, raft.KIND] == raft.PUBLISH
-    count = _plain_rows(machine, columns, publish, level)
+    count = min(_plain_rows(machine, columns, publish, level), int(np.searchsorted(np.cumsum(columns[:, raft.IDS_COUNT]), MOST_PLACES)))
     who, numbers = _publishers_and_consumers(machine, columns[:count], publish, octets, consumers, key_of)
     count = len(who)
     if not count:
@@ -59,13 +61,9 @@ def apply_batch(
     publish, columns, index = publish[:count], columns[:count], index[:count]
 
     # the ids of settles
-    settled = np.where(publish, 0, columns[:, raft.IDS_COUNT])
+    settled = columns[:, raft.IDS_COUNT].copy()
     first = np.cumsum(settled) - settled
-    named = np.zeros(int(settled.sum()), np.int64)
-    single = settled == 1
-    named[first[single]] = columns[single, raft.BODY]
-    for row in np.flatnonzero(settled > 1).tolist():
-        named[first[row] : first[row] + settled[row]] = ids(row)
+    named = message_ids(data, columns)
 
     # what is there: in hands, then ready, as many as can be delivered, then what is published
     held = [(consumer, number, message) for consumer in consumers for number, message in consumer.in_hand.items()]
@@ -73,9 +71,12 @@ def apply_batch(
     ready = min(machine.ready_count, credit + len(named))
     new = int(publish.sum())
     table = np.zeros((len(consumers), raft.CONSUMER_COLUMNS), np.int64)
+    lowest = np.full(len(consumers), NO_ID)
+    np.minimum.at(lowest, np.repeat(who, settled), named)
     places = 0
     for row, consumer in enumerate(consumers):
-        low = min(consumer.in_hand, default=consumer.next_id)
+        # a message in hand that no settle names needs no place
+        low = min(consumer.next_id, max(min(consumer.in_hand, default=consumer.next_id), int(lowest[row])))
         table[row] = consumer.credit, consumer.next_id, low, places
         places += consumer.next_id - low + ready + new
         if places > MOST_PLACES:
@@ -84,7 +85,8 @@ def apply_batch(
     position = {id(consumer): row for row, consumer in enumerate(consumers)}
     for message, (consumer, number, _) in enumerate(held):
         row = position[id(consumer)]
-        where[table[row, raft.PLACE] + number - table[row, raft.LOW_ID]] = message
+        if number >= table[row, raft.LOW_ID]:
+            where[table[row, raft.PLACE] + number - table[row, raft.LOW_ID]] = message
     turns = np.zeros(len(consumers), np.int64)
     service = next(iter(machine.service.values()), ())
     for place, key in enumerate(service):
@@ -156,6 +158,13 @@ def apply_batch(
     machine.serve_in_turn(in_turn)
     machine.reached(int(index[-1]), int(ts[-1]))
     return count
+
+
+def message_ids(data: Bytes, columns: Longs) -> Longs:
+    """Return the message ids of the settles among rows of the kernel, one after the other."""
+    found = np.empty((int(columns[columns[:, raft.KIND] == raft.SETTLE, raft.IDS_COUNT].sum()), 1), np.int64)
+    raft.message_ids(data, np.ascontiguousarray(columns), found)
+    return found[:, 0]
 
 
 def _is_plain(machine: Machine, consumers: Sequence[Consumer], level: int) -> bool:

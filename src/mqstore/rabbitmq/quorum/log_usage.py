@@ -110,8 +110,8 @@ def quorum_usage(directory: ReadOnlyDirectory) -> QuorumUsage:
             members.append(_member(queue, files))
             damage += (*queue.log.damage, *queue.damage)
         for path, wal in system.write_ahead_logs:
-            for number, logged in enumerate(wal.uids):
-                _add(files[path], names.get(logged, DELETED), int(np.count_nonzero(wal.records["uid"] == number)))
+            for logged, rows in wal.rows.items():
+                _add(files[path], names.get(logged, DELETED), len(rows))
         logs += files.values()
         damage += system.damage
     return QuorumUsage(

@@ -32,7 +32,7 @@ from mqstore.kernels.rabbitmq import raft_commands
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, ErlangTextError, Term
 from mqstore.rabbitmq.quorum import machine_state
-from mqstore.rabbitmq.quorum.batch import apply_batch
+from mqstore.rabbitmq.quorum.batch import apply_batch, message_ids
 from mqstore.rabbitmq.quorum.commands import NO_FACTS, Membership, MessageFacts, Noop, key_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Message
@@ -341,7 +341,6 @@ class Replay:
         kinds = columns[:, raft_commands.KIND]
         self.entries["e"] += int((kinds == raft_commands.PUBLISH).sum())
         self.entries["settle"] += int((kinds == raft_commands.SETTLE).sum())
-        view = memoryview(cast(bytes, data))
         # a run of publishes and settles, up to another command or a gap
         borders = np.flatnonzero((kinds == raft_commands.OTHER) | (np.diff(index, prepend=self.last) != 1)).tolist()
         octets: list[bytes] = []
@@ -350,35 +349,31 @@ class Replay:
             while row < border:
                 taken = 0
                 if border - row >= SHORTEST_BATCH:
-                    octets = octets or self._octets(view, columns)
-                    taken = self._batch(machine, view, index[row:border], columns[row:border], octets[row:border])
+                    octets = octets or self._octets(data, columns)
+                    taken = self._batch(machine, data, index[row:border], columns[row:border], octets[row:border])
                 row += taken
                 stop = min(border, row + (1 if taken >= SHORTEST_BATCH else ONE_BY_ONE))
-                self._singly(machine, view, first, index, columns, row, stop)
+                self._singly(machine, data, first, index, columns, row, stop)
                 row = stop
             if row < len(index):
-                self._singly(machine, view, first, index, columns, row, row + 1)
+                self._singly(machine, data, first, index, columns, row, row + 1)
                 row += 1
 
-    def _octets(self, view: memoryview, columns: Longs) -> list[bytes]:
+    def _octets(self, data: Bytes, columns: Longs) -> list[bytes]:
         """Return the bytes of the publisher or consumer of each entry; empty if it has none."""
+        view = memoryview(cast(bytes, data))
         at, length = columns[:, raft_commands.KEY_START], columns[:, raft_commands.KEY_LENGTH]
         return [bytes(view[low:high]) for low, high in zip(at.tolist(), (at + length).tolist(), strict=True)]
 
-    def _batch(self, machine: Machine, view: memoryview, index: Longs, columns: Longs, octets: list[bytes]) -> int:
+    def _batch(self, machine: Machine, data: Bytes, index: Longs, columns: Longs, octets: list[bytes]) -> int:
         """Apply the first of these entries at once; return how many."""
-
-        def ids(row: int) -> list[int]:
-            start, number = columns[row, [raft_commands.IDS_START, raft_commands.IDS_COUNT]].tolist()
-            return list(view[start : start + number])
-
-        taken = apply_batch(machine, index, columns, octets, ids, self._key, self.queue.departures.note_settled)
+        taken = apply_batch(machine, index, columns, octets, data, self._key, self.queue.departures.note_settled)
         if taken:
             self.last = int(index[taken - 1])
             self.ts = max(self.ts, int(columns[:taken, raft_commands.TS].max()))
         return taken
 
-    def _singly(self, machine: Machine, view: memoryview, first: int, index: Longs, columns: Longs, start: int, stop: int) -> None:
+    def _singly(self, machine: Machine, data: Bytes, first: int, index: Longs, columns: Longs, start: int, stop: int) -> None:
         """Apply entries one by one. first: row of the block's first entry in the log."""
         other, publish = raft_commands.OTHER, raft_commands.PUBLISH
         rows = zip(range(start, stop), index[start:stop].tolist(), columns[start:stop].tolist(), strict=True)
@@ -386,20 +381,21 @@ class Replay:
             if number > self.last + 1 and number > 1:
                 machine.lenient = True
             self.last = number
-            kind, ts, seq, meta, body, ttl, priority, count, key_at, key_length, ids_at, ids = values
+            kind, ts, seq, meta, body, ttl, priority, count, key_at, key_length, _, ids = values
             if kind == other:
                 self._apply(machine, self.log.entry(first + row))
                 continue
             if ts > self.ts:
                 self.ts = ts
-            key = self._key(view[key_at : key_at + key_length].tobytes()) if key_length else None
+            key = self._key(data[key_at : key_at + key_length].tobytes()) if key_length else None
             if kind == publish:
                 facts = MessageFacts(
                     meta, body, ttl if ttl >= 0 else None, priority if priority >= 0 else None, count if count >= 0 else None
                 )
                 machine.enqueue(number, ts, key, seq, facts)
             else:
-                machine.settle(number, ts, key if key_length else seq, [body] if ids == 1 else list(view[ids_at : ids_at + ids]))
+                numbers = [body] if ids == 1 else message_ids(data, columns[row : row + 1]).tolist()
+                machine.settle(number, ts, key if key_length else seq, numbers)
 
     def _key(self, octets: bytes) -> Term:
         """Return the process or the consumer that these bytes of a term are."""

@@ -128,9 +128,9 @@ class MemberLog:
             found = self._read_segment(path)
             parts.append(self._columns(path, SEGMENT, found))
         for path, wal in self.system.write_ahead_logs if self.wal else ():
-            number = wal.uids.index(self.uid.encode("latin-1", "replace")) if self.uid.encode("latin-1", "replace") in wal.uids else -1
-            if number >= 0:
-                parts.append(self._columns(path, WAL, wal.records[wal.records["uid"] == number]))
+            records = wal.of(self.uid)
+            if len(records):
+                parts.append(self._columns(path, WAL, records))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.int64)] * 8
         index, term, file, start, position, length, truncates, valid = columns
         from_wal = np.array([kind == WAL for kind in self._kinds], np.bool_)

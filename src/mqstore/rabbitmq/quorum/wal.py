@@ -26,9 +26,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
+from mqstore.kernels.rabbitmq import wal_records
 
 MAGIC, VERSION = b"RAWA", 1
 HEADER = 5
@@ -62,6 +62,7 @@ PATIENCE = 16
 MAX_FINDINGS = 100
 _SEARCHED = 1 << 20
 _SHORTEST = 27  # bytes of a record before its entry, if the id was given before
+_RECORDS = 1 << 14  # records at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class WalRecords:
     """The records of a file, in file order. torn: the position where a last record begins that the node drops; -1: there is none.
 
     stops_at: position of the first damage that is not at the end of the file, -1 if there is none: a node refuses to start there.
+    rows: those of each member, in file order.
     """
 
     uids: tuple[bytes, ...]
@@ -76,6 +78,11 @@ class WalRecords:
     damage: tuple[Damage, ...] = ()
     torn: int = -1
     stops_at: int = -1
+    rows: Mapping[bytes, NDArray[np.intp]] = field(default_factory=dict)
+
+    def of(self, uid: str) -> NDArray[np.void]:
+        """Return the records of a member."""
+        return self.records[self.rows.get(uid.encode("latin-1", "replace"), slice(0))]
 
 
 def read_wal(data: Bytes, file: str, known: Iterable[bytes] = ()) -> WalRecords:
@@ -102,16 +109,22 @@ class _Walk:
         self.data = data
         self.view = memoryview(cast(bytes, data))
         self.file = file
-        self.rows = array("q")
+        self.parts: list[NDArray[np.int64]] = []
         self.numbers: dict[int, int] = {}  # number in the file -> number in uids
-        self.uids: list[bytes] = []
+        self.members = np.full(1, -1, np.int64)  # the same, for the kernel
+        self.uids: dict[bytes, int] = {}
         self.damage: list[Damage] = []
         self.torn = self.stops_at = -1
         self.patience = PATIENCE * len(data) + (1 << 20)
 
     def run(self) -> WalRecords:
         size, at = len(self.data), HEADER
+        out = np.empty((_RECORDS, wal_records.RECORD_COLUMNS), np.int64)
         while at < size:
+            count, at = wal_records.walk(self.data, at, self.members, out)
+            if count:
+                self.parts.append(out[:count].copy())
+                continue
             following = self._record(at)
             if following > at:
                 at = following
@@ -119,15 +132,19 @@ class _Walk:
             if not self._is_written(at):
                 break  # space that was reserved and never written
             at = self._after_damage(at)
-        records = np.frombuffer(self.rows, RECORD) if len(self.rows) else np.zeros(0, RECORD)
-        for row in (strangers := _strangers(records))[:MAX_FINDINGS]:
+        records = np.concatenate([np.zeros((0, wal_records.RECORD_COLUMNS), np.int64), *self.parts]).view(RECORD)[:, 0]
+        for row in (strangers := _strangers(records, _by_member(records)))[:MAX_FINDINGS]:
             detail = f"A record with index {records['index'][row]} is between two of its member that follow each other: it is another's."
             self.damage.append(_damage(self.file, int(records["start"][row]), 3, Kind.BAD_WAL, detail))
         records = np.delete(records, strangers)
-        return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at)
+        rows = dict(zip(self.uids, _by_member(records), strict=False))
+        return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at, rows)
+
+    def _add(self, *row: int) -> None:
+        self.parts.append(np.array([row], np.int64))
 
     def _record(self, at: int) -> int:
-        """Read the record at a position. Return the position after it, or -1."""
+        """Read the record at a position, which the kernel does not read. Return the position after it, or -1."""
         view, size = self.view, len(self.data)
         start = at
         if at + 3 > size:
@@ -159,13 +176,14 @@ class _Walk:
             return -1
         if uid:
             self._register(number, uid)
-        self.rows.extend((self.numbers[number], index, term, start, position, length, 1 if head & TRUNCATES else 0, 1))
+        self._add(self.numbers[number], index, term, start, position, length, 1 if head & TRUNCATES else 0, 1)
         return end
 
     def _register(self, number: int, uid: bytes) -> None:
-        if uid not in self.uids:
-            self.uids.append(uid)
-        self.numbers[number] = self.uids.index(uid)
+        self.numbers[number] = self.uids.setdefault(uid, len(self.uids))
+        if number >= len(self.members):
+            self.members = np.concatenate([self.members, np.full(number + 1, -1, np.int64)])
+        self.members[number] = self.numbers[number]
 
     def _is_written(self, at: int) -> bool:
         step = 1 << 20
@@ -211,7 +229,7 @@ class _Walk:
             return
         _, length, index, term = WORDS.unpack_from(view, at + 3)
         if at + 27 + length == end and index <= _MAX_SIGNED and term <= _MAX_SIGNED:
-            self.rows.extend((number, index, term, at, at + 27, length, 0, 0))
+            self._add(number, index, term, at, at + 27, length, 0, 0)
 
     def _next_record(self, at: int) -> int:
         """Return the position of the next record of a known member with a checksum that fits, or -1."""
@@ -251,14 +269,20 @@ class _Walk:
         return bool(zlib.adler32(view[body + 8 : end]) == checksum)
 
 
-def _strangers(records: NDArray[np.void]) -> list[int]:
+def _by_member(records: NDArray[np.void]) -> list[NDArray[np.intp]]:
+    """Return the rows of each member."""
+    order = np.argsort(records["uid"], kind="stable")
+    members = np.arange(1, records["uid"].max(initial=0) + 1)
+    return np.split(order, np.searchsorted(records["uid"][order], members))
+
+
+def _strangers(records: NDArray[np.void], members: Iterable[NDArray[np.intp]]) -> list[int]:
     """Return the rows that are of another member than they state: checksums do not cover the number of the member.
 
     The records of a member before and after such a one have indexes that follow each other.
     """
     found: list[int] = []
-    for uid in np.unique(records["uid"]).tolist():
-        rows = np.flatnonzero(records["uid"] == uid)
+    for rows in members:
         index = records["index"][rows]
         before, own, after = index[:-2], index[1:-1], index[2:]
         strange = (after == before + 1) & (own != before) & (own != after) & (records["truncates"][rows[1:-1]] == 0)

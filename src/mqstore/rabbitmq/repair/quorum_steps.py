@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.erlang import dets
@@ -142,21 +143,16 @@ def _wal_steps(system: RaftDirectory, path: str, wal: WalRecords, cuts: dict[str
     yield QueueStep("wal-record", path, at, damaged, why, NO_START, loss, (*fillers, *moved))
 
 
-def _number(uid: str, wal: WalRecords) -> int:
-    raw = uid.encode("latin-1", "replace")
-    return wal.uids.index(raw) if raw in wal.uids else -1
-
-
 def _first_missing(system: RaftDirectory, uid: str, path: str, wal: WalRecords, damage: int) -> int | None:
     """Return the first entry of a member that the damage has taken, by index; None if it has all that can be known to have been there."""
-    mine = wal.records[wal.records["uid"] == _number(uid, wal)]
+    mine = wal.of(uid)
     hit = mine["index"][mine["valid"] == 0].tolist()
     log = system.member(uid, wal=False)
-    known = [log.index[log.valid], mine["index"][mine["valid"] != 0]]
+    known = [log.index[log.valid], _valid(mine)["index"]]
     for other, read in system.write_ahead_logs:
         if other == path:
             break
-        known.append(read.records["index"][(read.records["uid"] == _number(uid, read)) & (read.records["valid"] != 0)])
+        known.append(_valid(read.of(uid))["index"])
     there = np.unique(np.concatenate(known))
     there = there[there >= max(log.first_replayed, 1)]
     gaps = np.flatnonzero(np.diff(there) > 1)
@@ -165,16 +161,21 @@ def _first_missing(system: RaftDirectory, uid: str, path: str, wal: WalRecords, 
     elif len(gaps):
         hit.append(int(there[gaps[0]]) + 1)
     missing = [index for index in hit if index not in there]
-    after = mine["index"][(mine["valid"] != 0) & (mine["start"] > damage)]
+    after = _valid(mine[mine["start"] > damage])["index"]
     # what was missing before is not mended here, and nothing is cut for it
     lost = [index for index in missing if not len(after) or index <= int(after.max())]
     return min(lost, default=None)
 
 
+def _valid(records: NDArray[np.void]) -> NDArray[np.void]:
+    valid: NDArray[np.void] = records[records["valid"] != 0]
+    return valid
+
+
 def _moved(system: RaftDirectory, uid: str, cut: _Cut, path: str, wal: WalRecords) -> Iterator[Change]:
     """Yield the changes by which the records of a member after a cut are those of one that no node knows."""
     data, unused = system.directory.mapped(path), _unused(system, path, wal)
-    mine = wal.records[(wal.records["uid"] == _number(uid, wal)) & (wal.records["valid"] != 0)]
+    mine = _valid(wal.of(uid))
     for start in mine["start"][(mine["start"] > cut.at) | (path != cut.path)].tolist():
         head = int.from_bytes(data.bytes(start, start + 3), "big")
         if not head & KNOWN_ID:  # from here on the number is that of a name as long
@@ -206,7 +207,7 @@ def _introduced(system: RaftDirectory, path: str, start: int) -> str:
 
 def _first_after(system: RaftDirectory, uid: str, path: str, wal: WalRecords, start: int) -> int:
     """Return the first index that a member has after a place; -1 if it has none."""
-    mine = wal.records[(wal.records["uid"] == _number(uid, wal)) & (wal.records["valid"] != 0)]
+    mine = _valid(wal.of(uid))
     after = mine["index"][mine["start"] > start]
     return int(after.min()) if len(after) else -1
 

@@ -193,13 +193,13 @@ def _at_offset(view: View, store: RocketMQStore, offset: int, found_by: str = "p
     low, high = view.log_range()
     if not low <= offset < high:
         raise NotFoundError(f"{found_by} {offset} is outside the log, which goes from {low} to {high} in the {view.name} view")
-    before = _record_around(view, store, offset)
+    before = _record_around(store, offset)
     if before is not None:
         raise NotFoundError(f"no record starts at {found_by} {offset}, which is inside the record at {before}; use --offset {before}")
     raise NotFoundError(f"no valid record starts at {found_by} {offset}; `mqstore verify` reports what is there")
 
 
-def _record_around(view: View, store: RocketMQStore, offset: int) -> int | None:
+def _record_around(store: RocketMQStore, offset: int) -> int | None:
     """Return the start of the record that contains a byte of the log; searches back by the maximum size of a message."""
     import numpy as np
 

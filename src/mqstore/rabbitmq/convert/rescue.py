@@ -40,7 +40,7 @@ from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.files.locking import can_tell, writers
 from mqstore.files.readonly import walk_tree
 from mqstore.findings import Damage, Verdict
-from mqstore.rabbitmq.broker_version import BrokerVersion, target_version
+from mqstore.rabbitmq.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
 from mqstore.rabbitmq.definitions.document import definitions_document, encrypted_values, split_plugins
@@ -160,7 +160,7 @@ def rescue(
 
     def beside(queues: Sequence[QueueReport]) -> Mapping[str, bytes]:
         stopped.check()
-        prepared = _prepare(definitions, queues, broker, users)
+        prepared = _prepare(definitions, queues, users)
         made.append(prepared)
         sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3)
         text = steps(
@@ -230,7 +230,7 @@ class _Prepared:
     plugins: Mapping[str, tuple[str, ...]]
 
 
-def _prepare(definitions: Definitions, queues: Sequence[QueueReport], broker: BrokerVersion, users: bool) -> _Prepared:
+def _prepare(definitions: Definitions, queues: Sequence[QueueReport], users: bool) -> _Prepared:
     document = definitions_document(definitions, users=users)
     others = [queue for queue in document["queues"] if queue["type"] not in (CLASSIC, QUORUM, STREAM)]
     left = {(queue["vhost"], queue["name"]) for queue in others}

@@ -369,7 +369,7 @@ def _segment(index: LiveIndexV1, files: QueueIndexV1, number: int, words: list[b
     words += [acknowledge(base + each) for each in dropped.tolist()]
     segment.unacked = int(valid.sum())
     if exists and not sound:
-        _rewrite_segment(index, files, segment, file.state, file.at, data)
+        _rewrite_segment(index, segment, file.state, file.at, data)
         on_file = np.where(on_file & P, on_file, 0).astype(np.uint8)
     added = np.where(on_file & P, states & ~on_file & 7, np.where(states & A, 0, states)).astype(np.uint8)
     if added.any():
@@ -399,9 +399,7 @@ def _recoverable(live: NDArray[np.void], data: tuple[Bytes, ...]) -> NDArray[np.
     return valid
 
 
-def _rewrite_segment(
-    index: LiveIndexV1, files: QueueIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes
-) -> None:
+def _rewrite_segment(index: LiveIndexV1, segment: LiveSegmentV1, state: NDArray[np.uint8], at: NDArray[np.int64], data: Bytes) -> None:
     """Replace a damaged segment file by one with its valid entries."""
     parts = []
     for rel in np.flatnonzero(state & P)[::-1].tolist():

@@ -516,7 +516,7 @@ def _start_vhost(
         if not entry.is_directory or reading.path(f"{place}/queues/{entry.name}").is_symlink():
             continue
         at = f"{place}/queues/{entry.name}"
-        if _version(reading, at, config) == 2:
+        if _version(reading, at) == 2:
             indexes[entry.name] = recover_v2(directory, reading, at, config, locations)
         else:
             indexes[entry.name] = recover_v1(directory, reading, at, entries, config, locations)
@@ -552,7 +552,7 @@ def _prepare(directory: DurableDirectory, reading: ReadOnlyDirectory, place: str
     return entries
 
 
-def _version(reading: ReadOnlyDirectory, place: str, config: EngineConfig) -> int:
+def _version(reading: ReadOnlyDirectory, place: str) -> int:
     """Return the version of the files of a queue; without any, the version in `.queue_name`."""
     files = [entry for entry in reading.entries(place) if entry.is_file]
     two = any(entry.name.endswith(".qi") for entry in files)

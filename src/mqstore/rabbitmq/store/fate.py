@@ -150,7 +150,7 @@ def keeps(
     >>> entries["seen"], entries["flags"], entries["length"], entries["seq"] = 1, (1, 1, 0), (9, 0, 9), (4, 5, 6)
     >>> keeps(entries, dirty, 1, own_persistent=np.array([True, True, False]), in_store=np.array([False, False, False]))
     array([ True, False, False])
-    >>> redelivered(entries, dirty, 1), next_sequence_id(entries[:1], dirty, 4)
+    >>> redelivered(entries, dirty), next_sequence_id(entries[:1], dirty, 4)
     (array([ True, True, True]), 8)
     """
     live = entries["seen"] != 0
@@ -164,7 +164,7 @@ def keeps(
     return np.asarray(live & np.where(shared, in_store, own_persistent))
 
 
-def redelivered(entries: NDArray[np.void], start: QueueStart, version: int) -> NDArray[np.bool_]:
+def redelivered(entries: NDArray[np.void], start: QueueStart) -> NDArray[np.bool_]:
     """Return which messages are marked as redelivered."""
     if start.terms is None:
         return np.ones(len(entries), np.bool_)

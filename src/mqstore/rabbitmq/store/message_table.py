@@ -210,7 +210,7 @@ def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
     return [None] * count
 
 
-def orphan_rows(vhost: Vhost, now: int | None = None) -> Iterator[MessageRows]:
+def orphan_rows(vhost: Vhost) -> Iterator[MessageRows]:
     """Yield the rows of messages in no queue, store by store; further copies of a message are separate rows."""
     for queue in vhost.queues:
         for number in sorted({*queue.index_v2.numbers, *queue.index_v2.orphan_stores}):

@@ -321,7 +321,7 @@ class Queue(Shown):
             places.record,
             index_file,
             recovered,
-            fate.redelivered(entries, self.start, version),
+            fate.redelivered(entries, self.start),
             known,
             location.astype(np.uint8),
             fate.fates(entries, kept=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid),

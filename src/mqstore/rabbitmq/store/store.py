@@ -369,7 +369,7 @@ class RabbitMQStore(Shown):
 
     def orphan_rows(self, vhost: Vhost) -> Iterator[MessageRows]:
         """Yield the rows of the messages of one vhost that are in no queue."""
-        for rows in orphan_rows(vhost, self.now):
+        for rows in orphan_rows(vhost):
             yield from _split_rows(rows)
 
 

@@ -142,7 +142,7 @@ class RecordParser:
             good[k] &= self._properties_accepted(data, fields[:, k], int(positions[k]))
         if self._strict:
             for k in self._across_sectors(data, positions, fields).tolist():
-                good[k] &= not self._has_lost_sector(data, fields[:, k], int(positions[k]))
+                good[k] &= not self._has_lost_sector(data, fields[:, k])
         return len(positions) if good.all() else int(np.argmin(good))
 
     def _to_check_singly(self, data: Bytes, positions: Longs, fields: Longs) -> Longs:
@@ -167,7 +167,7 @@ class RecordParser:
         across = (starts - 1) // SECTOR != (ends - 1) // SECTOR
         return np.flatnonzero(across & ((data[ends - 1] == 0) | (ends - starts > SECTOR)))
 
-    def _has_lost_sector(self, data: Bytes, fields: Longs, position: int) -> bool:
+    def _has_lost_sector(self, data: Bytes, fields: Longs) -> bool:
         """Return whether the topic or the properties are all zeros within one sector."""
         parts = (
             (int(fields[frames.TOPIC_START]), int(fields[frames.TOPIC_LENGTH])),

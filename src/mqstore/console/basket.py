@@ -162,9 +162,9 @@ def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[Rab
         )
         for rows in store.rows(selection):
             if rows.priority_level == level:
-                found = np.flatnonzero(np.isin(rows.table.entries["seq"], wanted))
-                if len(found):
-                    yield store, rows.take(found)
+                hits = np.flatnonzero(np.isin(rows.table.entries["seq"], wanted))
+                if len(hits):
+                    yield store, rows.take(hits)
 
 
 def _queue_batches(stores: StoreList, places: Sequence[Place], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:

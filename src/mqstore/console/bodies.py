@@ -88,8 +88,8 @@ def _pretty(body: bytes) -> str | None:
 def hex_lines(raw: bytes, start: int = 0, limit: int = HEX_SHOWN) -> list[HexLine]:
     """Return lines of sixteen bytes from a position, rounded down to a line."""
     start -= start % 16
-    found = []
+    lines = []
     for at in range(start, min(len(raw), start + limit), 16):
         line = raw[at : at + 16]
-        found.append(HexLine(at, line.hex(" "), "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)))
-    return found
+        lines.append(HexLine(at, line.hex(" "), "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)))
+    return lines

@@ -81,17 +81,17 @@ class DamageMap:
     @property
     def bars(self) -> list[DamageBar]:
         """The bars to draw; extents that would touch are merged."""
-        found: list[tuple[float, float, list[str]]] = []
+        bars: list[tuple[float, float, list[str]]] = []
         for each in self.extents:
             start = self.scaled(each.at)
             end = min(WIDTH, max(self.scaled(each.at + each.length), start + MIN_WIDTH))
             start = min(start, WIDTH - MIN_WIDTH)
-            if found and (start <= found[-1][1] or len(found) >= MAX_BARS):
-                found[-1] = (found[-1][0], max(end, found[-1][1]), [*found[-1][2][:1], f"{len(found[-1][2])}"])
+            if bars and (start <= bars[-1][1] or len(bars) >= MAX_BARS):
+                bars[-1] = (bars[-1][0], max(end, bars[-1][1]), [*bars[-1][2][:1], f"{len(bars[-1][2])}"])
             else:
-                found.append((start, end, [each.kind]))
+                bars.append((start, end, [each.kind]))
         return [
-            DamageBar(start, round(end - start, 2), kinds[0] if len(kinds) == 1 else f"{kinds[0]} and more") for start, end, kinds in found
+            DamageBar(start, round(end - start, 2), kinds[0] if len(kinds) == 1 else f"{kinds[0]} and more") for start, end, kinds in bars
         ]
 
     @property
@@ -162,8 +162,8 @@ def file_strips(files: Sequence[tuple[str, int]], damage: Iterable[Damage], writ
         if name not in there:
             missing.setdefault(part_of(name), []).append(name)
     names = dict.fromkeys((*parts, *missing))
-    found = [_strip(part, parts.get(part, []), missing.get(part, []), by_file, written) for part in names]
-    return tuple(sorted(found, key=lambda strip: (strip.name == _OTHER, -strip.map.size, strip.name)))
+    strips = [_strip(part, parts.get(part, []), missing.get(part, []), by_file, written) for part in names]
+    return tuple(sorted(strips, key=lambda strip: (strip.name == _OTHER, -strip.map.size, strip.name)))
 
 
 def _strip(

@@ -78,11 +78,11 @@ class Sessions:
     def find(self, session_id: str | None) -> Session | None:
         """Return the session of a cookie, or None."""
         with self._lock:
-            found = self._sessions.get(session_id or "")
-            if found is not None:
-                self._sessions.move_to_end(found.id)
-                found.new = False
-            return found
+            session = self._sessions.get(session_id or "")
+            if session is not None:
+                self._sessions.move_to_end(session.id)
+                session.new = False
+            return session
 
     def make(self) -> Session:
         """Create a session for a visitor who may read."""
@@ -166,16 +166,16 @@ class Guard:
         return kind.lower() == "bearer" and self._sessions.may_enter(token.strip())
 
     def _headers_of(self, scope: Scope, session: Session | None) -> list[tuple[bytes, bytes]]:
-        found = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+        headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
         if not scope["path"].startswith("/static/"):
-            found.append((b"cache-control", b"no-store"))
+            headers.append((b"cache-control", b"no-store"))
         made = scope.get("session") or session
         if made is not None and made.new:
             text = (
                 f"{cookie_name(scope)}={made.id}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if scope.get('scheme') == 'https' else ''}"
             )
-            found.append((b"set-cookie", text.encode()))
-        return found
+            headers.append((b"set-cookie", text.encode()))
+        return headers
 
 
 def _is_this_machine(host: str, bound: str) -> bool:
@@ -192,10 +192,10 @@ def _is_this_machine(host: str, bound: str) -> bool:
 
 def _cookie(headers: dict[str, str], name: str) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return None
-    return None if found is None else found.value
+    return None if cookie is None else cookie.value
 
 
 async def _respond(send: Send, status: int, sentence: str, extra: dict[str, str] | None = None) -> None:

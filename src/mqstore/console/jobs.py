@@ -160,10 +160,10 @@ class Jobs:
     def get(self, job_id: str) -> Job:
         """Return a job by id. Raises NotFoundError."""
         with self._lock:
-            found = self._jobs.get(job_id)
-        if found is None:
+            job = self._jobs.get(job_id)
+        if job is None:
             raise NotFoundError("there is no such job; it finished long ago, or the console was restarted")
-        return found
+        return job
 
     def find(self, kind: str, key: Hashable) -> Job | None:
         """Return the newest job of a kind and key that is not cancelled or failed, or None."""

@@ -110,10 +110,10 @@ class PageRequest:
     def text(self, name: str, default: str = "", longest: int = 4096) -> str:
         """Return a stripped value of the query or the form. Raises UsageError if it is too long."""
         given = self.form.get(name, [""])[0] if self.http.method == "POST" else self.http.query_params.get(name, "")
-        found = given.strip()
-        if len(found) > longest:
-            raise UsageError(f"{name} has {len(found):,} characters; {longest:,} is the maximum")
-        return found or default
+        text = given.strip()
+        if len(text) > longest:
+            raise UsageError(f"{name} has {len(text):,} characters; {longest:,} is the maximum")
+        return text or default
 
     def number(self, name: str, default: int | None = None, low: int = 0, high: int = _HIGHEST) -> int | None:
         """Return a whole number, or the default if it is missing. Raises UsageError."""
@@ -127,10 +127,10 @@ class PageRequest:
 
     def needed(self, name: str, low: int = 0) -> int:
         """Return a required number. Raises UsageError."""
-        found = self.number(name, low=low)
-        if found is None:
+        number = self.number(name, low=low)
+        if number is None:
             raise UsageError(f"the address lacks {name}; use a link of this console")
-        return found
+        return number
 
     def moment(self, name: str) -> int | None:
         """Return a time as milliseconds since 1970, or None. Raises UsageError."""

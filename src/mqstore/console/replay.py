@@ -50,10 +50,10 @@ class ReplayResult:
 
 def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[ReplayTarget, ...]:
     """Parse the targets of a command line. Raises UsageError."""
-    found = []
+    targets = []
     for address in addresses:
         if address.startswith(("amqp://", "amqps://")):
-            found.append(ReplayTarget(address, without_password(address), False))
+            targets.append(ReplayTarget(address, without_password(address), False))
             continue
         what = "give amqp://user:password@host:port/vhost (amqps:// with TLS), or a store's directory"
         if is_url(address):
@@ -65,8 +65,8 @@ def targets_of(addresses: Sequence[str], shown: Sequence[object]) -> tuple[Repla
             )
         if not os.path.isdir(address):
             raise CannotOpenError(f"{address} is not a directory; create it first, a store is made in an empty one")
-        found.append(ReplayTarget(address, address, True))
-    return tuple(found)
+        targets.append(ReplayTarget(address, address, True))
+    return tuple(targets)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -78,8 +78,8 @@ class OpenStore:
         with lock:
             if what not in self._cache:
                 self._cache[what] = make()
-            found: T = self._cache[what]
-            return found
+            value: T = self._cache[what]
+            return value
 
     def view(self, name: str) -> View:
         """Return the view `disk` or `recovered`. Raises UsageError, RefusedError, UnsupportedError."""

@@ -136,15 +136,15 @@ def _digest_of(raw: bytes) -> str:
 
 
 def _as_json(change: Recorded) -> dict[str, Any]:
-    found: dict[str, Any] = {"op": change.op, "file": change.file, "step": change.step, "existed": change.existed}
+    fields: dict[str, Any] = {"op": change.op, "file": change.file, "step": change.step, "existed": change.existed}
     for name in _FIELDS[change.op]:
         value = getattr(change, name)
         if isinstance(value, Blob):
             value = {"blob": value.name, "size": value.size, "sha256": value.sha256}
             if name == "content":
                 del value["blob"]
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields
 
 
 # reading
@@ -178,34 +178,34 @@ def decode(raw: bytes) -> Manifest:
     )
 
 
-def _fields(found: object, names: tuple[str, ...], what: str) -> dict[str, Any]:
+def _fields(value: object, names: tuple[str, ...], what: str) -> dict[str, Any]:
     """Return a JSON object that has exactly these fields."""
-    if not isinstance(found, dict) or set(found) != set(names):
+    if not isinstance(value, dict) or set(value) != set(names):
         raise ManifestError(f"{what} does not have the fields {', '.join(names)}, and no others")
-    return found
+    return value
 
 
-def _text(found: object, what: str) -> str:
-    if not isinstance(found, str) or "\0" in found:
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
         raise ManifestError(f"{what} is not a text")
-    return found
+    return value
 
 
-def _number(found: object, what: str, largest: int = _LARGEST) -> int:
-    if type(found) is not int or not 0 <= found <= largest:
+def _number(value: object, what: str, largest: int = _LARGEST) -> int:
+    if type(value) is not int or not 0 <= value <= largest:
         raise ManifestError(f"{what} is not a number from 0 to {largest}")
-    return found
+    return value
 
 
-def _truth(found: object, what: str) -> bool:
-    if not isinstance(found, bool):
+def _truth(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
         raise ManifestError(f"{what} is neither true nor false")
-    return found
+    return value
 
 
-def _name(found: object, what: str) -> str:
+def _name(value: object, what: str) -> str:
     """Return a path below the store."""
-    name = _text(found, what)
+    name = _text(value, what)
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise ManifestError(f"{what} is {name!r}, which is not the name of a file below the store")
     try:
@@ -215,15 +215,15 @@ def _name(found: object, what: str) -> str:
     return name
 
 
-def _mode(found: object, what: str) -> int | None:
-    if found is not None and _number(found, what) & ~MODES:
+def _mode(value: object, what: str) -> int | None:
+    if value is not None and _number(value, what) & ~MODES:
         raise ManifestError(f"{what} has more than permission to read and write")
-    return found  # type: ignore[return-value]
+    return value  # type: ignore[return-value]
 
 
-def _saved(found: object, what: str, name: str) -> Blob:
+def _saved(value: object, what: str, name: str) -> Blob:
     """Return saved bytes. name: of their file, which the manifest must give; empty for a checksum alone."""
-    fields = _fields(found, (*(("blob",) if name else ()), "size", "sha256"), what)
+    fields = _fields(value, (*(("blob",) if name else ()), "size", "sha256"), what)
     if fields.get("blob", "") != name:
         raise ManifestError(f"{what} is in a file {fields['blob']!r}, and not in {name}")
     digest = _text(fields["sha256"], f"the checksum of {what}")
@@ -232,12 +232,12 @@ def _saved(found: object, what: str, name: str) -> Blob:
     return Blob(name, _number(fields["size"], f"the size of {what}"), digest)
 
 
-def _change(number: int, found: object) -> Recorded:
+def _change(number: int, given: object) -> Recorded:
     what = f"change {number}"
-    op = found.get("op") if isinstance(found, dict) else None
+    op = given.get("op") if isinstance(given, dict) else None
     if not isinstance(op, str) or op not in _OPERATIONS:
         raise ManifestError(f"{what} is an unknown operation")
-    fields = _fields(found, ("op", "file", "step", "existed", *_FIELDS[op]), f"{what}, {op},")
+    fields = _fields(given, ("op", "file", "step", "existed", *_FIELDS[op]), f"{what}, {op},")
     read: dict[str, Callable[[Any], Any]] = {
         "op": lambda value: value,
         "file": lambda value: _name(value, f"the file of {what}"),

@@ -152,7 +152,7 @@ class Repair:
 
     def undo(self) -> UndoReport:
         """Give back every byte and name from the journal, and remove it. Raises TargetError, with nothing changed, and CannotOpenError."""
-        found = journals.read_journal(self.journal)
-        if found is None:
+        recorded = journals.read_journal(self.journal)
+        if recorded is None:
             raise TargetError(f"there is no journal {self.journal}: nothing was repaired, or the repair was taken back already")
-        return UndoReport(journals.undo(self.root, found, self._locking))
+        return UndoReport(journals.undo(self.root, recorded, self._locking))

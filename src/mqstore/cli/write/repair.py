@@ -60,52 +60,52 @@ def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
     """
     only = options.numbers()
     opened = open_either(store, options, careful=True)
-    found = opened.repair(journal=options.journal, threads=options.threads, observer=out)
+    plan = opened.repair(journal=options.journal, threads=options.threads, observer=out)
     if options.undo:
-        undone = found.undo()
+        undone = plan.undo()
         if out.is_text:
-            out.line(f"Taken back: {count(undone.undone, 'change')} of {found.root}; the journal is removed.", style="bold")
+            out.line(f"Taken back: {count(undone.undone, 'change')} of {plan.root}; the journal is removed.", style="bold")
         else:
             out.report(undone.as_dict())
         return 0
     if options.apply:
-        report = found.apply(only, assume_defaults=options.assume_defaults)
-        _show_report(out, found, report)
+        report = plan.apply(only, assume_defaults=options.assume_defaults)
+        _show_report(out, plan, report)
         if out.is_text and report.repaired and not report.finished:
-            _show_outcome(out, store, found, report, options)
+            _show_outcome(out, store, plan, report, options)
         return 0 if report.ok else 1
     if out.is_text:
-        _show_plan(out, found, store)
+        _show_plan(out, plan, store)
     else:
-        out.records(NAMES, found.as_dict()["steps"])
-    return 1 if found.steps else 0
+        out.records(NAMES, plan.as_dict()["steps"])
+    return 1 if plan.steps else 0
 
 
-def _show_plan(out: Output, found: Repair, store: object) -> None:
-    if not found.steps:
-        out.line(f"There is nothing to repair in {found.root}.")
+def _show_plan(out: Output, plan: Repair, store: object) -> None:
+    if not plan.steps:
+        out.line(f"There is nothing to repair in {plan.root}.")
         return
-    out.line(f"{count(len(found.steps), 'step')} to repair {found.root}; nothing is changed yet:", style="bold")
-    for number, step in enumerate(found.steps, 1):
+    out.line(f"{count(len(plan.steps), 'step')} to repair {plan.root}; nothing is changed yet:", style="bold")
+    for number, step in enumerate(plan.steps, 1):
         where = step.file if not step.length else f"{step.file} at {step.offset}, {count(step.length, 'byte')}"
         out.line()
         out.line(f"{number:>3}  {step.kind}, {where}" + ("" if step.possible else ": cannot be repaired"))
         out.line(f"     {step.why}.")
-        out.line(f"     {_otherwise(found.broker, step.otherwise)}.")
+        out.line(f"     {_otherwise(plan.broker, step.otherwise)}.")
         if step.possible:
             out.line(f"     Cost: {step.loss or 'nothing'}.")
     out.line()
-    journal = found.free_journal
+    journal = plan.free_journal
     apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)))
-    if refusal := found.refusal:
+    if refusal := plan.refusal:
         out.line(f"The changes cannot be made: {refusal}.", style="red")
-    elif any(step.possible and step.assumes for step in found.steps):
+    elif any(step.possible and step.assumes for step in plan.steps):
         out.next_step(
             "make the changes, with the default that is assumed or with the broker's own configuration; `--undo` takes them back.",
             command(*apply, "--assume-defaults"),
             command(*apply, "--config", "broker.conf"),
         )
-    elif any(step.possible for step in found.steps):
+    elif any(step.possible for step in plan.steps):
         out.next_step("make the changes; `--undo` takes them back.", command(*apply))
 
 
@@ -118,29 +118,29 @@ def _otherwise(broker: str, what: str) -> str:
     return f"Without this step the {broker} {what.removeprefix('it ')}" if what.startswith("it ") else f"Without this step: {what}"
 
 
-def _show_report(out: Output, found: Repair, report: RepairReport) -> None:
+def _show_report(out: Output, plan: Repair, report: RepairReport) -> None:
     if not out.is_text:
         out.report(report.as_dict())
     elif report.finished:
-        out.line(f"Finished the repair of {found.root} that was interrupted: {count(report.finished, 'change')}.", style="bold")
+        out.line(f"Finished the repair of {plan.root} that was interrupted: {count(report.finished, 'change')}.", style="bold")
     elif not report.repaired and report.ok:
-        out.line(f"There is nothing to repair in {found.root}.")
+        out.line(f"There is nothing to repair in {plan.root}.")
     else:
         for _, step in report.not_repaired:
             out.line(f"Not repaired: {step.kind}, {step.file}: {step.why}.", style="red")
         if report.repaired:
-            out.line(f"Repaired {found.root}: {count(report.repaired, 'step')}.", style="bold")
+            out.line(f"Repaired {plan.root}: {count(report.repaired, 'step')}.", style="bold")
 
 
-def _show_outcome(out: Output, store: Path, found: Repair, report: RepairReport, options: RepairOptions) -> None:
+def _show_outcome(out: Output, store: Path, plan: Repair, report: RepairReport, options: RepairOptions) -> None:
     """Show what a broker makes of the store now, and what to do next."""
-    undo = command("mqstore", "repair", found.root, "--undo", "--journal", report.journal)
+    undo = command("mqstore", "repair", plan.root, "--undo", "--journal", report.journal)
     try:
         repaired = open_either(store, options)
         with out.progress("diagnosing", repaired.progress_unit) as progress:
             answer = repaired.diagnose(threads=options.threads, progress=progress)
     except MqstoreError as error:
-        out.line(f"What a {found.broker} makes of it is not known: {error}.")
+        out.line(f"What a {plan.broker} makes of it is not known: {error}.")
         out.next_step("take everything back, if the changes are not wanted.", undo)
         return
     out.line(answer.headline)

@@ -64,7 +64,7 @@ def files(request: PageRequest) -> Response:
     # a missing file has a finding but no directory entry
     there = {name for name, _ in entries}
     missing = sorted(name for name in counts if name not in there and wanted in name.lower() and not opened.store.directory.exists(name))
-    found = [
+    rows = [
         File(
             name,
             entry.size,
@@ -78,7 +78,7 @@ def files(request: PageRequest) -> Response:
         "files.html",
         store=opened,
         section="files",
-        found=found,
+        found=rows,
         start=start,
         total=len(entries),
         size=SHOWN,

@@ -96,8 +96,8 @@ def store_line(request: PageRequest, number: int, until: float) -> StoreLine:
         job.settled.wait(max(0.0, until - time.monotonic()))
         summary = job.result if job.state is State.DONE else None
         health = None if summary is None else opened.cached("health", lambda: health_of(opened, summary))
-        found = result_of(console.jobs, opened, "diagnose")
-        diagnosis = found if isinstance(found, Diagnosis) else None
+        result = result_of(console.jobs, opened, "diagnose")
+        diagnosis = result if isinstance(result, Diagnosis) else None
         return StoreLine(number, name, place, job.error, health, job.over, result_of(console.jobs, opened, "verify"), diagnosis)
     except (MqstoreError, OSError) as error:
         return StoreLine(number, name, place, str(error))

@@ -76,16 +76,16 @@ def _body_views(request: PageRequest, body: bytes | None) -> dict[str, Any]:
     stored = 0 if body is None else len(body)
     if is_unpacked and unpacked is not None:
         body = unpacked.content
-    found = None if body is None else bodies.views(body)
+    views = None if body is None else bodies.views(body)
     start = request.number("from") or 0
-    chosen = request.text("body") or (found.likely if found else "text")
+    chosen = request.text("body") or (views.likely if views else "text")
     if chosen not in ("text", "json", "hex"):
         raise UsageError("a body can be shown as text, json or hex")
     return {
         "unpacked": unpacked,
         "is_unpacked": is_unpacked,
         "stored_size": stored,
-        "body": found,
+        "body": views,
         "chosen": chosen,
         "hex": bodies.hex_lines(body or b"", start) if chosen == "hex" else [],
         "hex_start": start - start % 16,
@@ -164,9 +164,9 @@ def _quorum(request: PageRequest, opened: OpenStore) -> Response:
 
 def _properties(row: dict[str, Any]) -> tuple[list[tuple[str, str, Any]], dict[str, Any]]:
     """Return the headers of a row of RabbitMQ as (name, type, value), and the other properties that it has."""
-    found = row["properties"] or {}
-    headers = [(each["name"], each["type"], each["value"]) for each in found.get("headers") or ()]
-    return headers, {name: value for name, value in found.items() if value is not None and name != "headers"}
+    properties = row["properties"] or {}
+    headers = [(each["name"], each["type"], each["value"]) for each in properties.get("headers") or ()]
+    return headers, {name: value for name, value in properties.items() if value is not None and name != "headers"}
 
 
 def message(request: PageRequest) -> Response:

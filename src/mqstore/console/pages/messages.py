@@ -77,12 +77,12 @@ def by_time(request: PageRequest) -> Response:
     if not queues:
         which = f"topic {topic!r} has no queue {queue_id}" if topic in topics else f"there is no consume queue of topic {topic!r}"
         raise NotFoundError(f"{which} in the {view.name} view; its records, if any, can be read from the log")
-    found = message_pages.ranges(queues, view, since, until)
+    ranges = message_pages.ranges(queues, view, since, until)
     if request.text("newer"):
-        page = message_pages.newer(found, view, Cursor.of(request.text("newer", longest=60_000)))
+        page = message_pages.newer(ranges, view, Cursor.of(request.text("newer", longest=60_000)))
     else:
         older = request.text("older", longest=60_000)
-        page = message_pages.older(found, view, Cursor.of(older) if older else None)
+        page = message_pages.older(ranges, view, Cursor.of(older) if older else None)
     return request.show("messages.html", **values | {"listed": page})
 
 

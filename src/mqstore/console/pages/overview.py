@@ -39,7 +39,7 @@ def overview(request: PageRequest) -> Response:
     for job in started:
         job.settled.wait(max(0.0, until - time.monotonic()))
     unfinished = [job for job in jobs.all() if job.key == opened.key and not job.over]
-    found = result_of(jobs, opened, "diagnose")
+    result = result_of(jobs, opened, "diagnose")
     damage, proved = damage_of(request, opened)
     end = log_end(opened)
     files = [(name, entry.size) for name, entry in opened.store.directory.walk()]
@@ -51,10 +51,10 @@ def overview(request: PageRequest) -> Response:
         refresh=bool(unfinished),
         running=[job for job in unfinished if job.kind != "look"],
         failed=[job for job in started if job.state is State.FAILED],
-        diagnosis=found if isinstance(found, Diagnosis) else None,
-        summary=request.parts(_summary(line.health, found)) if line.health is not None else "",
-        reasons=request.parts(list(diagnosis_parts(found))[2:]) if isinstance(found, Diagnosis) else "",
-        undiagnosed=found.why if isinstance(found, NoDiagnosis) else "",
+        diagnosis=result if isinstance(result, Diagnosis) else None,
+        summary=request.parts(_summary(line.health, result)) if line.health is not None else "",
+        reasons=request.parts(list(diagnosis_parts(result))[2:]) if isinstance(result, Diagnosis) else "",
+        undiagnosed=result.why if isinstance(result, NoDiagnosis) else "",
         small=small,
         unchecked=[kind for kind in ("diagnose", "verify", "usage") if jobs.find(kind, opened.key) is None],
         strips=file_strips(files, damage, lambda name, size: written_bytes(name, size, end)),

@@ -52,18 +52,18 @@ def queues(request: PageRequest) -> Response:
     store = opened.rabbitmq
     wanted, start = request.text("name").lower(), request.number("from") or 0
     rows = opened.cached("queues", lambda: [*listing.queue_rows(store), *listing.quorum_rows(store), *listing.stream_rows(store)])
-    found = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
+    shown = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
     return request.show(
         "queues.html",
         store=opened,
         section="queues",
         vhosts=store.vhosts,
-        found=found[start : start + SHOWN],
+        found=shown[start : start + SHOWN],
         reasons=not_recovered,
         sums=listing.totals(rows),
         held=sum(map(held_back, rows)),
         start=start,
-        total=len(found),
+        total=len(shown),
         size=SHOWN,
         wide=True,
     )
@@ -113,7 +113,7 @@ def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, 
     counts = Counter(_kind(row) for row in rows)
     if state not in ("", *counts):
         raise UsageError(f"there is no message in state {state!r}; the states are {', '.join(counts)}")
-    found = [row for row in rows if state in ("", _kind(row))]
+    shown = [row for row in rows if state in ("", _kind(row))]
     return request.show(
         "quorum.html",
         store=opened,
@@ -122,11 +122,11 @@ def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, 
         others=others,
         replayed=replayed,
         sentences=[part.text for part in member_sentences(member, replayed)],
-        found=found[start : start + SHOWN],
+        found=shown[start : start + SHOWN],
         counts=counts,
         state=state,
         start=start,
-        total=len(found),
+        total=len(shown),
         size=SHOWN,
         vhost=request.text("vhost"),
         queue=request.text("queue"),
@@ -137,13 +137,13 @@ def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, 
 def _stream(request: PageRequest, opened: OpenStore, named: NamedStream) -> Response:
     """Show a stream: its clients, and its messages from an offset on."""
     start = max(named.stream.first_offset, request.number("from") or 0)
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     for part in opened.rabbitmq.stream_rows(named, QueueSelection(from_offset=start)):
-        batch = opened.rabbitmq.batch(part.take(np.arange(min(len(part), SHOWN + 1 - len(found)))), _STREAM_COLUMNS)
-        found += [] if batch is None else batch.to_pylist()
-        if len(found) > SHOWN:
+        batch = opened.rabbitmq.batch(part.take(np.arange(min(len(part), SHOWN + 1 - len(shown)))), _STREAM_COLUMNS)
+        shown += [] if batch is None else batch.to_pylist()
+        if len(shown) > SHOWN:
             break
-    for row in found:
+    for row in shown:
         row["beginning"] = _beginning(row["payload"])
     [summary] = [row for row in opened.cached("streams", lambda: list(listing.stream_rows(opened.rabbitmq))) if _is_of(row, named)]
     return request.show(
@@ -151,9 +151,9 @@ def _stream(request: PageRequest, opened: OpenStore, named: NamedStream) -> Resp
         store=opened,
         section="queues",
         row=summary,
-        found=found[:SHOWN],
+        found=shown[:SHOWN],
         start=start,
-        following=found[SHOWN]["stream_offset"] if len(found) > SHOWN else None,
+        following=shown[SHOWN]["stream_offset"] if len(shown) > SHOWN else None,
         vhost=request.text("vhost"),
         queue=named.queue,
         size=SHOWN,
@@ -177,12 +177,12 @@ def _kind(row: dict[str, Any]) -> str:
 def by_id(request: PageRequest) -> Response:
     opened = request.store
     wanted = request.text("id")
-    found = indexed_with_id(opened.rabbitmq, wanted)
-    if found is None:
+    hits = indexed_with_id(opened.rabbitmq, wanted)
+    if hits is None:
         raise NotFoundError(
             f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere"
         )
-    vhost, queue, level, seq = found
+    vhost, queue, level, seq = hits
     return request.go(address(f"/stores/{opened.number}/message", vhost=vhost, queue=queue, level=level, seq=seq))
 
 
@@ -213,16 +213,16 @@ def _others(opened: OpenStore, wanted: str, start: int) -> list[dict[str, Any]]:
     parts: Iterator[QuorumRows | StreamRows] = chain(
         store.quorum_rows(), chain.from_iterable(store.stream_rows(named) for named in store.streams if _has(wanted, named))
     )
-    found: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, QuorumRows) and not any(wanted in (name or "").lower() for name in part.queue.name):
             continue
         skipped, start = min(start, len(part)), max(0, start - len(part))
-        batch = store.batch(part.take(np.arange(skipped, min(len(part), skipped + SHOWN + 1 - len(found)))), _OTHER_COLUMNS)
-        found += [] if batch is None else batch.to_pylist()
-        if len(found) > SHOWN:
+        batch = store.batch(part.take(np.arange(skipped, min(len(part), skipped + SHOWN + 1 - len(others)))), _OTHER_COLUMNS)
+        others += [] if batch is None else batch.to_pylist()
+        if len(others) > SHOWN:
             break
-    return [row | {"beginning": _beginning(row["payload"])} for row in found]
+    return [row | {"beginning": _beginning(row["payload"])} for row in others]
 
 
 def _has(wanted: str, named: NamedStream) -> bool:
@@ -236,10 +236,10 @@ def queue_messages(request: PageRequest) -> Response:
     if state not in ("", *queue_states.STATES):
         raise UsageError(f"there is no state {state!r}; the states are {', '.join(reversed(queue_states.STATES))}")
     depths: tuple[QueueDepth, ...] = opened.cached("depths", lambda: queue_depths(opened.rabbitmq))
-    found = [depth for depth in depths if wanted in depth.queue.lower() or wanted in depth.vhost.lower()]
+    shown = [depth for depth in depths if wanted in depth.queue.lower() or wanted in depth.vhost.lower()]
     states = [number for number, each in enumerate(queue_states.STATES) if (each == state if state else each != "acknowledged")]
-    total = sum(depth.counts[number] for depth in found for number in states)
-    names = frozenset((depth.vhost, depth.queue) for depth in found)
+    total = sum(depth.counts[number] for depth in shown for number in states)
+    names = frozenset((depth.vhost, depth.queue) for depth in shown)
     rows: list[dict[str, Any]] = []
     for part in page_of_rows(_rows(opened, names), frozenset(states), start, SHOWN):
         batch = opened.rabbitmq.batch(part, _COLUMNS)
@@ -263,7 +263,7 @@ def queue_messages(request: PageRequest) -> Response:
         total=total,
         state=state,
         states=tuple(reversed(queue_states.STATES)),
-        sums={each: sum(depth.counts[number] for depth in found) for number, each in enumerate(queue_states.STATES)},
+        sums={each: sum(depth.counts[number] for depth in shown) for number, each in enumerate(queue_states.STATES)},
         wide=True,
         basket=request.session.basket if request.session else (),
     )

@@ -39,7 +39,7 @@ def topics(request: PageRequest) -> Response:
     for queue in view.queues():
         by_name.setdefault(queue.topic, []).append(queue)
     names = sorted(name for name in by_name if wanted in name.lower())
-    found = [
+    shown = [
         (name, kind_of(name), by_name[name], opened.cached(("messages", request.view, name), partial(messages_of, view, by_name[name])))
         for name in names[start : start + SHOWN]
     ]
@@ -47,7 +47,7 @@ def topics(request: PageRequest) -> Response:
         "topics.html",
         store=opened,
         section="topics",
-        found=found,
+        found=shown,
         unread=unread_queues(view),
         start=start,
         total=len(names),
@@ -59,15 +59,15 @@ def groups(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
     wanted, start = request.text("name").lower(), request.number("from") or 0
-    found = groups_of(each for each in view.consumer_offsets() if wanted in each.group.lower() or wanted in each.topic.lower())
+    shown = groups_of(each for each in view.consumer_offsets() if wanted in each.group.lower() or wanted in each.topic.lower())
     return request.show(
         "groups.html",
         store=opened,
         section="groups",
-        found=found[start : start + SHOWN],
+        found=shown[start : start + SHOWN],
         start=start,
         unread=unread_offsets(opened),
-        total=len(found),
+        total=len(shown),
         size=SHOWN,
         notes=progress_notes,
     )

@@ -264,15 +264,15 @@ def _is_by_queue(name: str, text: str) -> bool:
 
 
 def _by_queue(options: Any) -> tuple[QueueBounds, ...]:
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    ranges: dict[tuple[str, int], dict[str, Any]] = {}
     for name, bound in zip(("startingOffsets", "endingOffsets", *_BY_QUEUE), ("from_offset", "to_offset", "since", "until"), strict=True):
         text = options.get(name)
         if text is None or not _is_by_queue(name, text):
             continue
         word = "earliest" if bound in ("from_offset", "since") else "latest"
         for queue, value in _of_queues(name, text, None if name in _BY_QUEUE else _KAFKA_NUMBERS[word]):
-            found.setdefault(queue, {})[bound] = value
-    return tuple(QueueBounds(*queue, **bounds) for queue, bounds in found.items())
+            ranges.setdefault(queue, {})[bound] = value
+    return tuple(QueueBounds(*queue, **bounds) for queue, bounds in ranges.items())
 
 
 def _of_queues(name: str, text: str, unbounded: int | None) -> Iterator[tuple[tuple[str, int], int]]:

@@ -111,10 +111,10 @@ class StreamSettings:
 
 def _seconds(text: str) -> float:
     """Parse a duration as Kafka's reader does. Raises UsageError."""
-    found = re.fullmatch(r"(\d{1,12})\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,12})\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
+    if match is None:
         raise UsageError(f"option maxTriggerDelay is {text!r}: give a time such as 30s, 15m or 2h")
-    return int(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[found[2] or "ms"]
+    return int(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[match[2] or "ms"]
 
 
 def _names_queues(text: str) -> bool:

@@ -170,9 +170,9 @@ def consumer_mode(spec: tuple[Term, ...]) -> tuple[bool, str, int]:
 
 
 def consumer_priority(settings: dict[str, Term], stated: bool) -> int:
-    found = settings.get("priority")
-    if stated and type(found) is int:
-        return found
+    priority = settings.get("priority")
+    if stated and type(priority) is int:
+        return priority
     arguments = settings.get("args")
     for argument in arguments if type(arguments) is list else ():
         if type(argument) is tuple and len(argument) == 3 and argument[0] == b"x-priority" and type(argument[2]) is int:

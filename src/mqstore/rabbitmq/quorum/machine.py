@@ -233,18 +233,18 @@ class Machine:
 
     def _complete(self, consumer: Consumer, numbers: list[int], why: str) -> None:
         """Take messages out of a consumer's hand. why: the reason why they left; empty if that was noted."""
-        found = 0
+        settled = 0
         for number in numbers:
             message = consumer.in_hand.pop(number, None)
             if message is not None:
-                found += 1
+                settled += 1
                 consumer.deadlines.pop(number, None)
                 if why and self.left is not None:
                     self.left(message, why, self._now[0])
         self._untime(consumer, numbers)
-        if not found and len(numbers) == 1 and 1 <= self.version < 8:
+        if not settled and len(numbers) == 1 and 1 <= self.version < 8:
             return
-        consumer.credit = self._credit(consumer, found)
+        consumer.credit = self._credit(consumer, settled)
         self._update(consumer)
 
     def give_back(self, index: int, ts: int, key: Term, numbers: list[int], failed: bool = False, annotations: Term = None) -> None:
@@ -341,18 +341,18 @@ class Machine:
         self._now = (index, ts)
         consumer = self.consumers.get(key)
         if consumer is None:
-            found = next((each for each in self.waiting if each.key == key), None)
-            if found is None:
+            waiting = next((each for each in self.waiting if each.key == key), None)
+            if waiting is None:
                 return
-            found.credit = self._link_credit(found, credit, delivery_count)
+            waiting.credit = self._link_credit(waiting, credit, delivery_count)
             if drain and self.rules.acquired:
-                found.delivery_count = (found.delivery_count + found.credit) % SERIALS
-                found.credit = 0
+                waiting.delivery_count = (waiting.delivery_count + waiting.credit) % SERIALS
+                waiting.credit = 0
             if self.rules.acquired:
                 self._sort_waiting()
             else:
-                self.waiting.remove(found)
-                self.waiting.insert(0, found)
+                self.waiting.remove(waiting)
+                self.waiting.insert(0, waiting)
             return
         consumer.credit = self._link_credit(consumer, credit, delivery_count)
         self._serve(consumer)
@@ -363,8 +363,8 @@ class Machine:
 
     def _link_credit(self, consumer: Consumer, credit: int, delivery_count: int) -> int:
         if self.rules.acquired and consumer.mode == "credited":
-            found = (delivery_count + credit - consumer.delivery_count) % SERIALS
-            return found if found < SERIALS // 2 else 0
+            left = (delivery_count + credit - consumer.delivery_count) % SERIALS
+            return left if left < SERIALS // 2 else 0
         return max(0, credit + delivery_count - consumer.delivery_count)
 
     def checkout(self, index: int, ts: int, identity: Term, spec: Term, meta: Term) -> None:
@@ -445,11 +445,11 @@ class Machine:
 
     def consumer(self, key: Term) -> Consumer | None:
         """Return the consumer with a key, also by {Tag, Process} where keys are numbers."""
-        found = self.consumers.get(key)
-        if found is None and self.rules.acquired and type(key) is tuple and len(key) == 2:
+        consumer = self.consumers.get(key)
+        if consumer is None and self.rules.acquired and type(key) is tuple and len(key) == 2:
             pid = pid_of(key[1])
             return next((each for each in self.consumers.values() if each.tag == key[0] and each.pid == pid), None)
-        return found
+        return consumer
 
     def _cancel_command(self, identity: Term, spec: str) -> None:
         key = self._key_of(identity) if self.rules.acquired else identity
@@ -640,10 +640,10 @@ class Machine:
         if self.config.dead_letters == "at_least_once" and type(command) is tuple and command:
             if command[0] == "settle" and len(command) == 2 and self.worker is not None and type(command[1]) is list:
                 for number in command[1]:
-                    found = self.worker.in_hand.pop(number, None) if type(number) is int else None
-                    if found is not None:
-                        self.bytes_held -= found[1].size
-                        self._note([found[1]], CONFIRMED)
+                    held = self.worker.in_hand.pop(number, None) if type(number) is int else None
+                    if held is not None:
+                        self.bytes_held -= held[1].size
+                        self._note([held[1]], CONFIRMED)
             elif command[0] == "checkout" and len(command) == 3 and type(command[2]) is int:
                 if self.worker is not None:
                     for number in sorted(self.worker.in_hand, reverse=True):
@@ -670,11 +670,11 @@ class Machine:
         if consumer is None or consumer.status != "up" or len(places) > consumer.credit:
             return
         for place in places:
-            found = next((item for item in self.delayed if item[:2] == place), None)
-            if found is not None:
-                self.delayed.remove(found)
+            delayed = next((item for item in self.delayed if item[:2] == place), None)
+            if delayed is not None:
+                self.delayed.remove(delayed)
                 self.deferred = {token: at for token, at in self.deferred.items() if at != place}
-                self._give(consumer, found[2])
+                self._give(consumer, delayed[2])
         self._update(consumer)
 
     # what was applied at once (`batch`)

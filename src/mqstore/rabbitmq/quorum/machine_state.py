@@ -203,13 +203,13 @@ def _load_old(machine: Machine, state: tuple[Term, ...]) -> None:
     if ready:
         machine.ready[0] = deque(ready)
     for pid, enqueuer in _map(state[7 + shift]):
-        found = Enqueuer(enqueuer[1])
+        sender = Enqueuer(enqueuer[1])
         for item in enqueuer[2] if type(enqueuer[2]) is list else ():
             facts = message_facts(item[2])
-            found.pending.append((item[0], item[1], 0, facts))
+            sender.pending.append((item[0], item[1], 0, facts))
         known = pid_of(pid)
         if known is not None:
-            machine.enqueuers[known] = found
+            machine.enqueuers[known] = sender
     for key, consumer in _map(state[10 + shift]):
         found_key = key_of(key)
         machine.consumers[found_key] = _old_consumer(found_key, consumer)
@@ -230,8 +230,8 @@ def _old_consumer(key: Term, term: tuple[Term, ...]) -> Consumer:
 
 
 def _prefetch(meta: Term) -> int | None:
-    found = meta.get("prefetch") if isinstance(meta, dict) else None
-    return found if type(found) is int else None
+    prefetch = meta.get("prefetch") if isinstance(meta, dict) else None
+    return prefetch if type(prefetch) is int else None
 
 
 # versions 2 to 8

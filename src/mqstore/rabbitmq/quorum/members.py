@@ -130,21 +130,21 @@ COLUMNS = (
 )
 
 
-def member_rows(vhost: str | None, queue: str, found: Comparison) -> list[dict[str, Any]]:
+def member_rows(vhost: str | None, queue: str, comparison: Comparison) -> list[dict[str, Any]]:
     """Return a row of COLUMNS for each member, in the order in which they were given.
 
     unique: messages that only this member has; missing: those that others have and that it has not let go. None: not known.
     """
     rows = []
-    for number, standing in enumerate(found.standings):
-        unique = [message.index for message in found.unique if message.only_on == number]
-        missing = [message.index for message in found.messages if number not in message.members and number not in message.gone]
+    for number, standing in enumerate(comparison.standings):
+        unique = [message.index for message in comparison.unique if message.only_on == number]
+        missing = [message.index for message in comparison.messages if number not in message.members and number not in message.gone]
         rows.append(
             {
                 "vhost": vhost,
                 "queue": queue,
                 "node": standing.name,
-                "best": number == found.best,
+                "best": number == comparison.best,
                 "last_term": standing.last_term,
                 "last_index": standing.last_index,
                 "last_applied": None if standing.last_applied < 0 else standing.last_applied,
@@ -153,9 +153,9 @@ def member_rows(vhost: str | None, queue: str, found: Comparison) -> list[dict[s
                 "messages": standing.messages,
                 "unique": len(unique),
                 "missing": len(missing),
-                "conflicts": len(found.conflicts),
-                "held": found.held,
-                "absent": list(found.absent),
+                "conflicts": len(comparison.conflicts),
+                "held": comparison.held,
+                "absent": list(comparison.absent),
                 "unique_indexes": unique,
                 "missing_indexes": missing,
                 "uncertain": list(standing.uncertain),
@@ -179,13 +179,13 @@ def furthest(standings: Sequence[Standing]) -> int:
 
 def members_by_queue(nodes: Iterable[tuple[str, ReadOnlyDirectory]]) -> dict[tuple[str | None, str], list[tuple[str, QuorumQueue]]]:
     """Return the members of every queue in the data directories of some nodes, by vhost and name. nodes: a name for each directory."""
-    found: dict[tuple[str | None, str], list[tuple[str, QuorumQueue]]] = {}
+    members: dict[tuple[str | None, str], list[tuple[str, QuorumQueue]]] = {}
     for name, directory in nodes:
         for system in raft_systems(directory, "quorum"):
             for uid in system.uids:
                 queue = QuorumQueue(system.member(uid))
-                found.setdefault(queue.name, []).append((name, queue))
-    return found
+                members.setdefault(queue.name, []).append((name, queue))
+    return members
 
 
 def compare(members: Sequence[tuple[str, QuorumQueue]]) -> Comparison:

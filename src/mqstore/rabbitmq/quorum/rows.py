@@ -110,10 +110,10 @@ def delivered(message: QuorumMessage, stored: MessageTerm) -> Properties:
         noted |= {name.decode("utf-8", "replace"): value for name, value in message.annotations.items() if isinstance(name, bytes)}
     addresses = message.version >= _ADDRESSES_FROM
     if stored.form == "basic_message":
-        found = stored.delivered(addresses)
+        properties = stored.delivered(addresses)
         if noted:
-            found["headers"] = delivered_properties({"headers": found.get("headers")}, noted)["headers"]
-        return found
+            properties["headers"] = delivered_properties({"headers": properties.get("headers")}, noted)["headers"]
+        return properties
     if not noted:
         return stored.delivered(addresses)
     own = stored.annotations or {}

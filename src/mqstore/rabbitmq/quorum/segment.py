@@ -99,24 +99,26 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
         damage.append(_bad_place(file, shape, int(rows[row]), f"A place of the segment states the index {int(index[row])}; {instead}."))
         index[row], kept[row] = right, right >= 0
     rows, places = rows[kept], places[kept]
-    found = np.zeros(len(places), ENTRY)
-    found["index"], found["term"], found["length"] = index[kept], places["term"], places["length"]
-    found["position"] = places["offset"]
-    found["start"] = HEADER.size + rows * shape.itemsize
-    found["truncates"][1:] = found["index"][1:] <= np.maximum.accumulate(found["index"])[:-1] if len(found) > 1 else 0
+    entries = np.zeros(len(places), ENTRY)
+    entries["index"], entries["term"], entries["length"] = index[kept], places["term"], places["length"]
+    entries["position"] = places["offset"]
+    entries["start"] = HEADER.size + rows * shape.itemsize
+    entries["truncates"][1:] = entries["index"][1:] <= np.maximum.accumulate(entries["index"])[:-1] if len(entries) > 1 else 0
     # an entry is after the places: one of no bytes, at 0, is an unused place with a bit that is wrong
-    inside = (found["position"] >= HEADER.size + count * shape.itemsize) & (found["position"] <= len(data) - found["length"])
-    found["valid"] = inside
+    inside = (entries["position"] >= HEADER.size + count * shape.itemsize) & (entries["position"] <= len(data) - entries["length"])
+    entries["valid"] = inside
     view = memoryview(cast(bytes, data))
     crc = places["crc"].tolist()
-    for row, (position, length, here) in enumerate(zip(found["position"].tolist(), found["length"].tolist(), inside.tolist(), strict=True)):
+    for row, (position, length, here) in enumerate(
+        zip(entries["position"].tolist(), entries["length"].tolist(), inside.tolist(), strict=True)
+    ):
         if here and (not crc[row] or zlib.crc32(view[position : position + length]) == crc[row]):
             continue
-        found["valid"][row] = 0
+        entries["valid"][row] = 0
         if len(damage) < MAX_FINDINGS:
             why = "is damaged" if here else "is not in the file"
-            damage.append(_bad_place(file, shape, int(rows[row]), f"Entry {found['index'][row]} of the log {why}."))
-    return SegmentEntries(found, tuple(damage))
+            damage.append(_bad_place(file, shape, int(rows[row]), f"Entry {entries['index'][row]} of the log {why}."))
+    return SegmentEntries(entries, tuple(damage))
 
 
 def _wrong_indexes(stated: Longs, places: NDArray[np.void]) -> list[tuple[int, int]]:
@@ -125,18 +127,18 @@ def _wrong_indexes(stated: Longs, places: NDArray[np.void]) -> list[tuple[int, i
     Entries that are written again begin with one that is the same as before, or one of another term.
     """
     index, last = stated.copy(), len(stated) - 1
-    found = []
+    wrong = []
     for row in (np.flatnonzero(np.diff(stated) != 1) + 1).tolist():
         if row < last and index[row + 1] == index[row - 1] + 2:
-            found.append((row, int(index[row - 1]) + 1))
+            wrong.append((row, int(index[row - 1]) + 1))
         elif row == 1 < last and index[2] == index[1] + 1 and index[0] >= index[1] and _is_foreign(0, 1, index, places):
-            found.append((0, int(index[1]) - 1))
+            wrong.append((0, int(index[1]) - 1))
         elif row == last and index[row] <= index[row - 1] and _is_foreign(row, row - 1, index, places):
-            found.append((row, -1))
+            wrong.append((row, -1))
         else:
             continue
-        index[found[-1][0]] = found[-1][1]
-    return [(row, right) for row, right in found if right != stated[row]][:MAX_FINDINGS]
+        index[wrong[-1][0]] = wrong[-1][1]
+    return [(row, right) for row, right in wrong if right != stated[row]][:MAX_FINDINGS]
 
 
 def _is_foreign(row: int, neighbour: int, index: Longs, places: NDArray[np.void]) -> bool:

@@ -81,13 +81,13 @@ def read_indexes(data: bytes, file: str) -> tuple[tuple[int, int], ...] | Damage
         items = decode(data, start, STATE_LIMITS)[0]
     except EtfError as error:
         return _damage(file, start, len(data) - start, f"The list of live entries is not a term: {error.what}.")
-    found = []
+    ranges = []
     for item in items if type(items) is list else ():
         low, high = item if type(item) is tuple and len(item) == 2 else (item, item)
         if type(low) is not int or type(high) is not int:
             return _damage(file, start, len(data) - start, "The list of live entries has something else than indexes and ranges.")
-        found.append((low, high))
-    return tuple(sorted(found))
+        ranges.append((low, high))
+    return tuple(sorted(ranges))
 
 
 def _damage(file: str, offset: int, length: int, detail: str) -> Damage:

@@ -272,8 +272,8 @@ def _lie(vhost: Vhost, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> str:
     """Return what the tables say that is not so; empty if they are right."""
     store = vhost.persistent
     sizes, stated = {file.number: file.size for file in store.files}, store.tables.sizes
-    found, readable = store.tables.lead_to(hi, lo)
-    missing, astray = int((~found).sum()), int((found & ~readable).sum())
+    hits, readable = store.tables.lead_to(hi, lo)
+    missing, astray = int((~hits).sum()), int((hits & ~readable).sum())
     if missing or astray:
         lacks = f"lacks {count(missing, 'message')} of queues" if missing else ""
         leads = f"has {count(astray, 'message')} in a wrong place" if astray else ""

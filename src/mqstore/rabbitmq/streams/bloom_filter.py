@@ -91,9 +91,9 @@ def chunks_that_may_hold(data: Bytes, chunks: Chunks, values: Iterable[bytes | N
     Nothing is read but bits of the filters. A chunk that is damaged may hold anything.
     """
     wanted = set(values)
-    found = np.asarray(chunks.state >= BAD_DATA)
+    mask = np.asarray(chunks.state >= BAD_DATA)
     if None in wanted:
-        found |= chunks.filter_size == 0
+        mask |= chunks.filter_size == 0
     start = chunks.data_at - chunks.filter_size
     for size in np.unique(chunks.filter_size).tolist():
         rows = np.flatnonzero(chunks.filter_size == size)
@@ -101,5 +101,5 @@ def chunks_that_may_hold(data: Bytes, chunks: Chunks, values: Iterable[bytes | N
             held = np.ones(len(rows), np.bool_)
             for bit in _bits(value, size):
                 held &= (data[start[rows] + (bit >> 3)] & (0x80 >> (bit & 7))) != 0
-            found[rows] |= held
-    return found
+            mask[rows] |= held
+    return mask

@@ -78,8 +78,8 @@ class StreamMessage:
     @property
     def exchange(self) -> bytes:
         """The exchange that it was published to; empty if it came by the stream protocol."""
-        found = self._annotated(b"x-exchange")
-        return found if type(found) is bytes else b""
+        exchange = self._annotated(b"x-exchange")
+        return exchange if type(exchange) is bytes else b""
 
     def routing_keys(self, queue: bytes) -> tuple[bytes, ...]:
         """Return the routing key, that of CC after it; the name of the queue if there is none."""
@@ -107,27 +107,29 @@ class StreamMessage:
         try:
             own = amqp10.basic_properties(self.header, self.fields, application, self.annotations, noted, valued=self.valued) | basic
             # drop what cannot be encoded as a property
-            found = properties_from_bin(properties_to_bin({name: own[name] for name in RABBITMQ_PROPERTIES if own.get(name) is not None}))
+            properties = properties_from_bin(
+                properties_to_bin({name: own[name] for name in RABBITMQ_PROPERTIES if own.get(name) is not None})
+            )
         except (amqp10.Amqp10Error, TypeError, IndexError, KeyError, AttributeError, ValueError) as error:
             raise PropertiesError(f"the properties of an AMQP 1.0 message cannot be read: {error}") from None
-        if rules.queue_addresses and found.get("reply_to") is not None:
-            found["reply_to"] = reply_queue(found["reply_to"])
-        return delivered_properties(found, noted)
+        if rules.queue_addresses and properties.get("reply_to") is not None:
+            properties["reply_to"] = reply_queue(properties["reply_to"])
+        return delivered_properties(properties, noted)
 
 
 def read_entry(octets: bytes) -> StreamMessage:
     """Return a record, split. Raises NotAMessageError."""
     try:
         sections = amqp10.sections(octets)
-        found = dict(sections)
-        header, fields = (_listed(found.get(code)) for code in (HEADER, PROPERTIES))
-        application, annotations = (_mapped(found.get(code)) for code in (APPLICATION_PROPERTIES, ANNOTATIONS))
+        by_code = dict(sections)
+        header, fields = (_listed(by_code.get(code)) for code in (HEADER, PROPERTIES))
+        application, annotations = (_mapped(by_code.get(code)) for code in (APPLICATION_PROPERTIES, ANNOTATIONS))
         data = [content[1] for code, content in sections if code == DATA]
     except (amqp10.Amqp10Error, TypeError, IndexError, AttributeError) as error:
         raise NotAMessageError(f"it is not an AMQP 1.0 message: {error}") from None
     if not all(type(part) is bytes for part in data):
         raise NotAMessageError("it is not an AMQP 1.0 message: a data section is not binary")
-    valued = SEQUENCE in found or VALUE in found
+    valued = SEQUENCE in by_code or VALUE in by_code
     if valued:
         start = _body_at(octets)
         return StreamMessage(header, fields, application, annotations, octets[start:], True)

@@ -112,16 +112,16 @@ class Examination:
         self.counts.files += 1
         self.counts.bytes += len(data)
         comparison = self._comparison(number)
-        found = _Segment(int(stream.first[number]))
+        segment = _Segment(int(stream.first[number]))
         kept: list[Chunks] = []
         for chunks, damage in stream.walk(number, data):
             self.damage += damage
-            if found.bad is None:
-                found.bad = self._first_bad(chunks, damage, found.end)
+            if segment.bad is None:
+                segment.bad = self._first_bad(chunks, damage, segment.end)
             if len(chunks):
                 self.counts.records += len(chunks)
-                found.end = int(chunks.id[-1] + chunks.records[-1])
-                found.messages += _messages(chunks)
+                segment.end = int(chunks.id[-1] + chunks.records[-1])
+                segment.messages += _messages(chunks)
                 self._check_epochs(chunks, name)
                 if comparison is not None:
                     self.damage += comparison.add(chunks)
@@ -132,13 +132,13 @@ class Examination:
                         self.damage += wrong
         if comparison is not None:
             self.damage += comparison.finish()
-        self.counts.messages += found.messages
+        self.counts.messages += segment.messages
         if kept:
             whole = Chunks(np.concatenate([chunks.columns for chunks in kept], axis=1))
             whole = whole.take(whole.readable)
-            found.at, found.stop, found.id, found.records = whole.at, whole.end, whole.id, whole.records
-            found.count = np.where(whole.kind == MESSAGES, whole.records, 0)
-        return found
+            segment.at, segment.stop, segment.id, segment.records = whole.at, whole.end, whole.id, whole.records
+            segment.count = np.where(whole.kind == MESSAGES, whole.records, 0)
+        return segment
 
     def _comparison(self, number: int) -> IndexComparison | None:
         stream, name = self.stream, self.stream.index_file(number)

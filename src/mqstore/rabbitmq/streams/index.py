@@ -83,14 +83,14 @@ def build_index(chunks: Chunks) -> bytes:
 
 def header_damage(index: Index, file: str, size: int) -> list[Damage]:
     """Return what is wrong with an index by itself. size: of the file."""
-    found: list[Damage] = []
+    damage: list[Damage] = []
     if not index.valid_header:
         length = min(size, len(HEADER))
-        found.append(Damage(file, 0, length, Kind.BAD_STREAM_INDEX, "the index does not begin with OSII and version 1"))
+        damage.append(Damage(file, 0, length, Kind.BAD_STREAM_INDEX, "the index does not begin with OSII and version 1"))
     if index.rest % RECORD.itemsize:
         at = size - index.rest
-        found.append(Damage(file, at, index.rest, Kind.TORN_RECORD, "the last record of the index is cut"))
-    return found
+        damage.append(Damage(file, at, index.rest, Kind.TORN_RECORD, "the last record of the index is cut"))
+    return damage
 
 
 class IndexComparison:
@@ -114,13 +114,13 @@ class IndexComparison:
         there = np.zeros(len(chunks), np.bool_)
         inside = row < len(self._position)
         there[inside] = self._position[row[inside]] == chunks.at[inside]
-        found = []
+        damage = []
         for begin, end in _runs(~there):
             records = int(chunks.records[begin:end].sum())
             first = int(chunks.id[begin])
             where = f"from position {int(chunks.at[begin])} on, offsets {first} to {first + records - 1}"
             messages = int(chunks.records[begin:end][chunks.kind[begin:end] == MESSAGES].sum())
-            found.append(self._finding(int(row[begin]), 0, f"the index lacks {_count(end - begin, 'chunk')} {where}", messages))
+            damage.append(self._finding(int(row[begin]), 0, f"the index lacks {_count(end - begin, 'chunk')} {where}", messages))
         known, rows = row[there], np.flatnonzero(there)
         wrong = np.zeros(len(rows), np.bool_)
         for name in _COMPARED:
@@ -128,9 +128,9 @@ class IndexComparison:
         for begin, end in _runs(wrong):
             number = int(known[begin])
             detail = f"{_count(end - begin, 'record')} from number {number} on contradict the headers of their chunks"
-            found.append(self._finding(number, end - begin, detail))
+            damage.append(self._finding(number, end - begin, detail))
         until = int(np.searchsorted(self._position, int(chunks.at[-1]), "right"))
-        return found + self._strays(until, known)
+        return damage + self._strays(until, known)
 
     def finish(self) -> list[Damage]:
         """Return what is left to say after the last chunk."""
@@ -141,13 +141,13 @@ class IndexComparison:
     def _strays(self, until: int, known: NDArray[np.intp]) -> list[Damage]:
         stray = np.ones(until - self._next, np.bool_)
         stray[known - self._next] = False
-        found = []
+        damage = []
         for begin, end in _runs(stray):
             number = self._next + begin
             detail = f"{_count(end - begin, 'record')} from number {number} on lead to no valid chunk"
-            found.append(self._finding(number, end - begin, detail))
+            damage.append(self._finding(number, end - begin, detail))
         self._next = until
-        return found
+        return damage
 
     def _finding(self, number: int, count: int, detail: str, messages: int = 0) -> Damage:
         at = len(HEADER) + number * RECORD.itemsize

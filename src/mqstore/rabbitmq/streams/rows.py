@@ -204,10 +204,10 @@ def walk_rows(
         first = int(stream.first[number])
         name = stream.segment_file(number)
         data, unreadable = stream.open(number)
-        found = list(unreadable)
+        findings = list(unreadable)
         others = 0  # tracking chunks so far
         for chunks, damage in stream.walk(number, data):
-            found += damage
+            findings += damage
             tracking = np.cumsum(chunks.kind != MESSAGES)
             pos_less_offset = before.segment(number) - first - others - tracking
             others += int(tracking[-1]) if len(tracking) else 0
@@ -217,17 +217,17 @@ def walk_rows(
             chosen = chunks.take(wanted)
             kept = (chosen.at < ends.of(number)) & chosen.readable
             for records, wrong in walk_records(data, chosen, file=name):
-                found += wrong
+                findings += wrong
                 for part in _parts(records, selection):
                     row = part.chunk
                     pos = np.where(kept[row], pos_less_offset[wanted[row]] + part.offset, -1)
                     rows = StreamRows(named.vhost, named.queue, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
                     if selection.recovered is not None:
                         rows = rows.take(np.flatnonzero((pos >= 0) == selection.recovered))
-                    yield rows, found
-                    found = []
-        if found:
-            yield StreamRows(named.vhost, named.queue, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), found
+                    yield rows, findings
+                    findings = []
+        if findings:
+            yield StreamRows(named.vhost, named.queue, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), findings
 
 
 def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:

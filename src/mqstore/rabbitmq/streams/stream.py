@@ -36,8 +36,8 @@ MOST_STRAYS = 100  # names that are kept of files that are not a stream's
 
 def split_name(directory: str) -> tuple[str, int | None]:
     """Return the name of a stream's directory without the time of its creation, and that, in nanoseconds since 1970, if it is there."""
-    found = _STEM.fullmatch(directory)
-    return (found[1], int(found[2])) if found else (directory, None)
+    match = _STEM.fullmatch(directory)
+    return (match[1], int(match[2])) if match else (directory, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +197,12 @@ class NamedStream:
 
 def named_streams(directory: ReadOnlyDirectory, names: Mapping[str, tuple[str, str]]) -> list[NamedStream]:
     """Return the streams of a node's data directory by vhost and queue. names: vhost and queue by the name of the directory."""
-    found = []
+    streams = []
     for stream in find_streams(directory):
         vhost, queue = names.get(stream.name, (None, stream.name))
         if stream.place:  # not the directory itself
-            found.append(NamedStream(vhost, queue, stream))
-    return sorted(found, key=lambda named: (named.vhost or "", named.queue, named.stream.name))
+            streams.append(NamedStream(vhost, queue, stream))
+    return sorted(streams, key=lambda named: (named.vhost or "", named.queue, named.stream.name))
 
 
 def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:

@@ -235,6 +235,12 @@ def test_the_template_topic_has_eight_queues(wire: Wire) -> None:
     assert (queues["perm"], queues["readQueueNums"], queues["writeQueueNums"]) == (7, 8, 8)
 
 
+def test_the_template_topic_has_as_many_queues_as_the_configuration_says(tmp_path: Path) -> None:
+    settings = Settings().with_broker({"autoCreateTopicEnable": "true", "defaultTopicQueueNums": "3"})
+    with BrokerThread(tmp_path / "store", settings=settings) as fewer, Wire(fewer.address) as wire:
+        assert wire.route("TBW102")["writeQueueNums"] == 3
+
+
 @items(19)
 def test_number_keys_are_quoted_for_clients_that_request_it(wire: Wire) -> None:
     old = wire.call(105, {"topic": "TBW102"}, version=399)

@@ -421,7 +421,8 @@ def add_broker_topics_and_groups(store: ServedStore, settings: Settings) -> None
         return
     topics = store.topics
     before = set(topics.names())
-    topics.add_system_topics(cluster=settings.cluster, broker=settings.broker_name)
+    queues = settings.default_topic_queue_nums
+    topics.add_system_topics(cluster=settings.cluster, broker=settings.broker_name, template_queues=queues)
     if not settings.auto_create_topics and TEMPLATE_TOPIC not in before:
         topics.delete(TEMPLATE_TOPIC)
     if settings.trace_topic and TRACE_TOPIC not in before:

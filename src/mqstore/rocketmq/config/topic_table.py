@@ -195,15 +195,20 @@ def load_topics_config(directory: ReadOnlyDirectory) -> TopicsConfig:
     )
 
 
-def system_topics(version: str, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> tuple[TopicConfig, ...]:
-    """Return the topics that a broker creates itself. In 4.9.3 the half topic appears some seconds later, with the first check-back."""
+def system_topics(
+    version: str, *, cluster: str = "DefaultCluster", broker: str = "broker-a", template_queues: int = 8
+) -> tuple[TopicConfig, ...]:
+    """Return the topics that a broker creates itself. In 4.9.3 the half topic appears some seconds later, with the first check-back.
+
+    template_queues: of the topic that those created on first use take after, `defaultTopicQueueNums`.
+    """
 
     def made(name: str, queues: int = 1, perm: int = 6) -> TopicConfig:
         return TopicConfig(name, perm=perm, read_queues=queues, write_queues=queues)
 
     common = (
         made(SELF_TEST_TOPIC),
-        made(TEMPLATE_TOPIC, 8, 7),
+        made(TEMPLATE_TOPIC, template_queues, 7),
         made(BENCHMARK_TOPIC, 1024),
         made(cluster, 16, 7),
         made(broker, 1, 7),
@@ -373,10 +378,10 @@ class Topics(_ConfigTable):
             self._data_version.next(self._clock())
             return before
 
-    def add_system_topics(self, *, cluster: str = "DefaultCluster", broker: str = "broker-a") -> None:
+    def add_system_topics(self, *, cluster: str = "DefaultCluster", broker: str = "broker-a", template_queues: int = 8) -> None:
         """Add the missing topics that a broker creates itself; this does not count as a change."""
         with self._lock:
-            for config in system_topics(self.version, cluster=cluster, broker=broker):
+            for config in system_topics(self.version, cluster=cluster, broker=broker, template_queues=template_queues):
                 if config.name not in self._beans:
                     self._merge(config.name, topic_bean(config))
 

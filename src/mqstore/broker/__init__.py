@@ -10,8 +10,9 @@ The names in `__all__` are the public interface. Deeper module paths are private
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.broker.runtime.settings import Settings
@@ -19,16 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "Settings"]
 
-_MODULES = {"Broker": "server", "Settings": "runtime.settings"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first access."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.broker.runtime.settings": ["Settings"],
+        "mqstore.broker.server": ["Broker"],
+    },
+)

@@ -16,8 +16,9 @@ The names in `__all__` are the public interface. Deeper module paths are private
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.console.app import create_app
@@ -25,16 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "create_app"]
 
-_MODULES = {"Settings": "settings", "create_app": "app"}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first access."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.console.app": ["create_app"],
+        "mqstore.console.settings": ["Settings"],
+    },
+)

@@ -20,8 +20,9 @@ accept any; without one they use the active session, or start one and stop it ag
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.jobs.convert import convert as convert
@@ -56,40 +57,6 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.answer import LookupReport as LookupReport
     from mqstore.rocketmq.usage import UsageReport as UsageReport
 
-# No sub-package has the name of a function: importing it would bind the package to that name.
-_MODULE_OF = {
-    "AppendReport": "mqstore.pipeline.tail.append",
-    "ExportReport": "mqstore.jobs.report",
-    "FindReport": "mqstore.rocketmq.find",
-    "FollowReport": "mqstore.pipeline.tail.follow",
-    "FollowedBatch": "mqstore.pipeline.tail.follow",
-    "LookupReport": "mqstore.rocketmq.lookup.answer",
-    "ReadPlan": "mqstore.pipeline.source.rocketmq",
-    "RebuildReport": "mqstore.jobs.report",
-    "UsageReport": "mqstore.rocketmq.usage",
-    "append": "mqstore.pipeline.tail.append",
-    "convert": "mqstore.jobs.convert",
-    "explain_read": "mqstore.pipeline.source.rocketmq",
-    "export": "mqstore.jobs.export",
-    "find": "mqstore.jobs.find",
-    "finish": "mqstore.pipeline.source.sink",
-    "follow": "mqstore.pipeline.tail.follow",
-    "joined": "mqstore.pipeline.source.rabbitmq_join",
-    "lookup": "mqstore.jobs.lookup",
-    "narrowed": "mqstore.pipeline.queries.narrowing",
-    "read": "mqstore.pipeline.source.rocketmq",
-    "rebuild": "mqstore.jobs.rebuild",
-    "register": "mqstore.pipeline.source.rocketmq",
-    "run_tasks": "mqstore.pipeline.spark.runner",
-    "running": "mqstore.pipeline.spark.session",
-    "session": "mqstore.pipeline.source.rocketmq",
-    "ship": "mqstore.pipeline.spark.shipping",
-    "sql": "mqstore.pipeline.queries.narrowing",
-    "stop": "mqstore.pipeline.spark.session",
-    "usage": "mqstore.jobs.usage",
-    "verify": "mqstore.jobs.verify",
-    "views": "mqstore.pipeline.source.views",
-}
 
 __all__ = [
     "AppendReport",
@@ -125,12 +92,30 @@ __all__ = [
     "views",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# No sub-package has the name of a function: importing it would bind the package to that name.
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.jobs.convert": ["convert"],
+        "mqstore.jobs.export": ["export"],
+        "mqstore.jobs.find": ["find"],
+        "mqstore.jobs.lookup": ["lookup"],
+        "mqstore.jobs.rebuild": ["rebuild"],
+        "mqstore.jobs.report": ["ExportReport", "RebuildReport"],
+        "mqstore.jobs.usage": ["usage"],
+        "mqstore.jobs.verify": ["verify"],
+        "mqstore.pipeline.queries.narrowing": ["narrowed", "sql"],
+        "mqstore.pipeline.source.rabbitmq_join": ["joined"],
+        "mqstore.pipeline.source.rocketmq": ["ReadPlan", "explain_read", "read", "register", "session"],
+        "mqstore.pipeline.source.sink": ["finish"],
+        "mqstore.pipeline.source.views": ["views"],
+        "mqstore.pipeline.spark.runner": ["run_tasks"],
+        "mqstore.pipeline.spark.session": ["running", "stop"],
+        "mqstore.pipeline.spark.shipping": ["ship"],
+        "mqstore.pipeline.tail.append": ["AppendReport", "append"],
+        "mqstore.pipeline.tail.follow": ["FollowReport", "FollowedBatch", "follow"],
+        "mqstore.rocketmq.find": ["FindReport"],
+        "mqstore.rocketmq.lookup.answer": ["LookupReport"],
+        "mqstore.rocketmq.usage": ["UsageReport"],
+    },
+)

@@ -10,8 +10,9 @@ Modules below this package are private: their names and contents may change with
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.rabbitmq.engine.engine_config import EngineConfig
@@ -22,24 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Counts", "Delivery", "EngineConfig", "MessageTerm", "QueueSelection", "QueueStore", "RabbitMQStore"]
 
-_MODULES = {
-    "Counts": "mqstore.rabbitmq.engine.queue_store",
-    "Delivery": "mqstore.rabbitmq.engine.queue_store",
-    "EngineConfig": "mqstore.rabbitmq.engine.engine_config",
-    "MessageTerm": "mqstore.rabbitmq.message.message_term",
-    "QueueSelection": "mqstore.table.columns",
-    "QueueStore": "mqstore.rabbitmq.engine.queue_store",
-    "RabbitMQStore": "mqstore.rabbitmq.store.store",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """Return the public names only."""
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.rabbitmq.engine.engine_config": ["EngineConfig"],
+        "mqstore.rabbitmq.engine.queue_store": ["Counts", "Delivery", "QueueStore"],
+        "mqstore.rabbitmq.message.message_term": ["MessageTerm"],
+        "mqstore.rabbitmq.store.store": ["RabbitMQStore"],
+        "mqstore.table.columns": ["QueueSelection"],
+    },
+)

@@ -5,8 +5,9 @@ The names in `__all__` are the public interface. Deeper module paths are private
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.append.send_path import as_sent
@@ -36,31 +37,17 @@ __all__ = [
     "as_sent",
 ]
 
-_MODULES = {
-    "GetResult": "query.pull",
-    "GetStatus": "query.pull",
-    "Inner": "format.message",
-    "Message": "format.message",
-    "MessageBatch": "format.message",
-    "MessageStore": "engine.message_store",
-    "PutResult": "format.message",
-    "PutStatus": "format.message",
-    "Record": "format.record",
-    "RocketMQStore": "store.store",
-    "StoreConfig": "config.store_config",
-    "TagFilter": "format.tag_filter",
-    "TopicConfig": "config.topic_table",
-    "as_sent": "append.send_path",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first access."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.rocketmq.append.send_path": ["as_sent"],
+        "mqstore.rocketmq.config.store_config": ["StoreConfig"],
+        "mqstore.rocketmq.config.topic_table": ["TopicConfig"],
+        "mqstore.rocketmq.engine.message_store": ["MessageStore"],
+        "mqstore.rocketmq.format.message": ["Inner", "Message", "MessageBatch", "PutResult", "PutStatus"],
+        "mqstore.rocketmq.format.record": ["Record"],
+        "mqstore.rocketmq.format.tag_filter": ["TagFilter"],
+        "mqstore.rocketmq.query.pull": ["GetResult", "GetStatus"],
+        "mqstore.rocketmq.store.store": ["RocketMQStore"],
+    },
+)

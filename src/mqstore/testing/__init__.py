@@ -13,8 +13,9 @@ The names in `__all__` are the public interface. Deeper module paths are private
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mqstore.public_names import on_first_use
 
 if TYPE_CHECKING:
     from mqstore.files.recorder import Mark, RecordedWrites
@@ -48,37 +49,15 @@ __all__ = [
     "scratch_directory",
 ]
 
-_MODULES = {
-    "Client": "mqstore.testing.client",
-    "ClientError": "mqstore.replay.rocketmq_target",
-    "CrashCheckError": "mqstore.testing.crashes",
-    "CrashRun": "mqstore.testing.crashes",
-    "CrashState": "mqstore.testing.crashes",
-    "CrashStates": "mqstore.testing.crashes",
-    "FailingDisk": "mqstore.testing.faults",
-    "Fault": "mqstore.testing.faults",
-    "FaultCheckError": "mqstore.testing.faults",
-    "FaultRun": "mqstore.testing.faults",
-    "LossKind": "mqstore.testing.losses",
-    "Mark": "mqstore.files.recorder",
-    "ReceivedMessage": "mqstore.testing.client",
-    "RecordedWrites": "mqstore.files.recorder",
-    "RocketMQTestCase": "mqstore.testing.running_broker",
-    "RunningBroker": "mqstore.testing.running_broker",
-    "SendReceipt": "mqstore.testing.client",
-    "every_fault": "mqstore.testing.faults",
-    "run_states": "mqstore.testing.crashes",
-    "scratch_directory": "mqstore.testing.crashes",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first access."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = on_first_use(
+    __name__,
+    {
+        "mqstore.files.recorder": ["Mark", "RecordedWrites"],
+        "mqstore.replay.rocketmq_target": ["ClientError"],
+        "mqstore.testing.client": ["Client", "ReceivedMessage", "SendReceipt"],
+        "mqstore.testing.crashes": ["CrashCheckError", "CrashRun", "CrashState", "CrashStates", "run_states", "scratch_directory"],
+        "mqstore.testing.faults": ["FailingDisk", "Fault", "FaultCheckError", "FaultRun", "every_fault"],
+        "mqstore.testing.losses": ["LossKind"],
+        "mqstore.testing.running_broker": ["RocketMQTestCase", "RunningBroker"],
+    },
+)

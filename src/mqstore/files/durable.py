@@ -38,7 +38,7 @@ from typing import Any, Self
 
 from mqstore.errors import CannotOpenError, TargetError
 from mqstore.files.durable_file import SECRET, DurableFile, copy_file, permissions, sync_path, target_error, writing
-from mqstore.files.location import check_parent
+from mqstore.files.location import check_parent, exists_already
 from mqstore.files.locking import forked_sentence
 from mqstore.files.recorder import Create, Link, MakeDirectory, Operation, Recorder, Remove, RemoveTree, Rename, Sync, SyncDirectory, Write
 
@@ -416,7 +416,7 @@ class _StagedTarget:
     def _stage(self) -> DurableDirectory:
         name = self.target.name
         if os.path.lexists(self.target):
-            raise TargetError(f"{self.target} exists already; choose another name or remove it first, nothing is ever overwritten")
+            raise exists_already(self.target)
         check_parent(self.target)
         self._parent = DurableDirectory(self.target.parent, recorder=self._recorder)
         remove_left_behind(self.target)

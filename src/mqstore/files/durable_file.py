@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mqstore.errors import CannotOpenError, TargetError
+from mqstore.files.location import exists_already
 from mqstore.files.recorder import Create, Operation, Sync, Truncate
 from mqstore.files.regular_file import data_extents, open_regular, why_unreadable
 
@@ -39,7 +40,7 @@ def target_error(error: OSError, path: str | os.PathLike[str]) -> TargetError:
     if code == errno.ENOENT:
         return TargetError(f"{path} cannot be written: its directory does not exist; create it first")
     if code == errno.EEXIST:
-        return TargetError(f"{path} exists already; choose another name or remove it first, nothing is ever overwritten")
+        return exists_already(path)
     if code == errno.ENAMETOOLONG:
         return TargetError(f"{path} cannot be written: the name is too long for this file system")
     return TargetError(f"{path} cannot be written: {error.strerror or error}")

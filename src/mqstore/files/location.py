@@ -180,6 +180,11 @@ def check_outside(target: str | os.PathLike[str], store: Location) -> None:
         raise TargetError(f"{target} is inside the store, which is never changed; choose a directory outside it")
 
 
+def exists_already(target: str | os.PathLike[str]) -> TargetError:
+    """Return the error for a target that exists."""
+    return TargetError(f"{target} exists already; choose another name or remove it first, nothing is ever overwritten")
+
+
 def check_parent(target: Path) -> None:
     """Refuse a target whose parent directory does not exist. Raises TargetError."""
     if not target.parent.is_dir():

@@ -37,7 +37,7 @@ from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
-from mqstore.rocketmq.scan.splits import Split, bytes_to_read, plan
+from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_count, plan
 from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask, empty_part, export_split, overlapping
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import (
@@ -443,8 +443,7 @@ def export_queues(
     progress: called with (parts of the store written, parts).
     Raises TargetError when `to` exists or cannot be written, UsageError, PipelineError when Spark cannot run.
     """
-    if splits is not None and splits < 1:
-        raise UsageError(f"the number of splits must be at least 1 (got {splits})")
+    check_count(splits)
     by = check_rabbitmq_columns(partition_by)
     _check_request(format, to, by, _QUEUE_NOT_FOR_PATHS)
     choice = choose_runner(store.path, partial(task_groups.stored_bytes, store), spark=spark, master=master, threads=threads)

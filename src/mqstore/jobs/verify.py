@@ -13,11 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mqstore.errors import UsageError
 from mqstore.findings import Report
 from mqstore.jobs.report import Progress
 from mqstore.jobs.runner import Runner, choose_runner, open_for
-from mqstore.rocketmq.scan.splits import bytes_to_read
+from mqstore.rocketmq.scan.splits import bytes_to_read, check_count
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.tasks import absorb, check_index, check_part, index_tasks, joined, parts
 from mqstore.rocketmq.verify.verification import Verification
@@ -43,9 +42,7 @@ def verify(
     splits: number of parts to cut the log into. progress: called with (bytes of log checked, bytes of log to check).
     Raises CannotOpenError, NotAStoreError, UsageError, and PipelineError if Spark cannot run.
     """
-
-    if splits is not None and splits < 1:
-        raise UsageError(f"the number of splits must be at least 1 (got {splits})")
+    check_count(splits)
     store = open_for(store, config, spark=spark, master=master)
     choice = choose_runner(store.path, partial(bytes_to_read, store.log), spark=spark, master=master, threads=threads)
     with choice.runner(spark) as runner:

@@ -249,21 +249,28 @@ def _ranges(numbers: Iterable[int]) -> list[list[int]]:
     return ranges
 
 
+def connection_parameters(url: str, patience: float) -> Any:
+    """Return pika's parameters. patience: seconds that the broker may block the connection. Raises UsageError, also without pika."""
+    try:
+        import pika
+    except ImportError:
+        raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
+    try:
+        parameters = pika.URLParameters(url)
+    except (ValueError, TypeError, AttributeError) as error:
+        what = f"{without_password(url)} is not the address of a broker"
+        raise UsageError(f"{what}: {error}; give amqp://user:password@host:port/vhost") from None
+    parameters.blocked_connection_timeout = patience
+    parameters.socket_timeout = 10
+    return parameters
+
+
 class Sender:
     """Sends messages over one connection. url: `amqp://user:password@host:port/vhost`. rate: messages a second, None: no limit."""
 
     def __init__(self, url: str, *, rate: float | None = None, resume: Path | None = None, about: str = "") -> None:
-        try:
-            import pika
-        except ImportError:
-            raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
         self._shown = without_password(url)
-        try:
-            self._parameters = pika.URLParameters(url)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"{self._shown} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
-        self._parameters.blocked_connection_timeout = 600
-        self._parameters.socket_timeout = 10
+        self._parameters = connection_parameters(url, 600)
         self._rate = rate
         self._resume = resume
         self._about = about

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mqstore.errors import TargetError, UsageError
+from mqstore.errors import TargetError
 from mqstore.files.location import without_password
-from mqstore.rabbitmq.amqp_sender import encoded_properties
+from mqstore.rabbitmq.amqp_sender import connection_parameters, encoded_properties
 from mqstore.replay.outgoing import FROM_HEADER, Outcome, ReplayMessage
 
 PATIENCE = 60.0  # seconds without a confirm after which the broker is given up
@@ -31,17 +31,10 @@ class AmqpTarget:
     width = 32
 
     def __init__(self, address: str) -> None:
-        try:
-            import pika
-        except ImportError:
-            raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
+        parameters = connection_parameters(address, PATIENCE)
+        import pika
+
         self._shown = without_password(address)
-        try:
-            parameters = pika.URLParameters(address)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError(f"{self._shown} is not the address of a broker: {error}; give amqp://user:password@host:port/vhost") from None
-        parameters.blocked_connection_timeout = PATIENCE
-        parameters.socket_timeout = 10
         self._user = str(parameters.credentials.username)
         self._errors = (pika.exceptions.AMQPError, OSError)
         self._channel: Any = None

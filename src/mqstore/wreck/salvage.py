@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mqstore.errors import CannotOpenError, NotAStoreError, TargetError, UnsupportedError, UsageError
+from mqstore.errors import CannotOpenError, NotAStoreError, UnsupportedError, UsageError
 from mqstore.files.archive import UnpackedArchive, is_archive
 from mqstore.files.durable import DurableDirectory, remove_left_behind
-from mqstore.files.location import Location, check_parent, local_target, refuse_address, without_password
+from mqstore.files.location import Location, check_parent, exists_already, local_target, refuse_address, without_password
 from mqstore.findings import Kind, SalvageReport, Verdict
 from mqstore.jobs.resume import is_work, record_written, work_at, written_before
 from mqstore.jobs.runner import choose_runner
@@ -361,7 +361,7 @@ def _check(path: Path, request: SalvageRequest) -> None:
 def _refuse_existing(to: Path, stage: Path | None) -> None:
     """Refuse a target that exists, unless an earlier run, whose work directory is given, wrote it completely."""
     if os.path.lexists(to) and (stage is None or written_before(stage, to) is None):
-        raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
+        raise exists_already(to)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from mqstore.cli.common.arguments import (
     time_range,
 )
 from mqstore.cli.common.command import FamilyOptions, family_options
-from mqstore.errors import TargetError, UsageError
+from mqstore.errors import UsageError
 from mqstore.table.columns import QueueSelection, Selection
 from mqstore.table.formatting import parse_time
 
@@ -436,9 +436,9 @@ class ExportOptions:
 
 def check_target(to: Path, root: Path | Url) -> None:
     """Refuse an unusable target before Spark is started. Raises TargetError."""
-    from mqstore.files.location import check_outside, local_target
+    from mqstore.files.location import check_outside, exists_already, local_target
 
     local_target(to)
     if os.path.lexists(to):
-        raise TargetError(f"{to} exists already; choose another name or remove it first, nothing is ever overwritten")
+        raise exists_already(to)
     check_outside(to, root)

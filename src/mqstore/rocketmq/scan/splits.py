@@ -81,6 +81,12 @@ def bytes_to_read(log: CommitLog) -> int:
     return log_bytes(log, plan(log))
 
 
+def check_count(count: int | None) -> None:
+    """Refuse a number of splits below 1. Raises UsageError."""
+    if count is not None and count < 1:
+        raise UsageError(f"the number of splits must be at least 1 (got {count})")
+
+
 def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1, most: int = MAX_TASKS) -> tuple[Split, ...]:
     """Cut a log into splits, in log order.
 
@@ -89,8 +95,7 @@ def plan(log: CommitLog, *, count: int | None = None, tasks: int = 1, most: int 
     """
     files = [(file, size) for file, size in written(log) if size]
     total = sum(size for _, size in files)
-    if count is not None and count < 1:
-        raise UsageError(f"the number of splits must be at least 1 (got {count})")
+    check_count(count)
     if not files:
         return ()
     end = files[-1][0].start + files[-1][1]

@@ -287,11 +287,7 @@ def open_wreck(path: Path, *, names: Iterable[tuple[str, str]] = ()) -> RabbitMQ
 
     Raises CannotOpenError, NotAStoreError.
     """
-    keep = None
-    if is_archive(path) and path.is_file():
-        keep = UnpackedArchive(path)
-    elif not path.exists():
-        raise CannotOpenError(f"{path} does not exist; give a directory of message stores, or any file of one")
+    keep = UnpackedArchive(path) if is_archive(path) and path.is_file() else None
     directory = open_parts(path if keep is None else keep.store_root())
     return as_wreck(RabbitMQStore(path, names=names, keep=keep, directory=directory, careful=True))
 

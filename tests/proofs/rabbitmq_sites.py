@@ -9,7 +9,8 @@ What is true of a state is known, since the directory was whole: its messages, a
     what was left out                       is not said to be here
     queues that the metadata lacks          the node deletes their directories, as a real 3.10.8 did: they are not all kept
 
-One case is not decided by any file: a queue of version 1 without a directory, where no list of a clean stop is left. It is named.
+One case is not decided by any file: a queue of version 1 without a directory, where no list of a clean stop is left. What was in it cannot
+be told.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def wrong(seed: int, place: Path) -> str:
     kinds = [item.finding for item in found.evidence if item.finding != "note"]
     said += f"{gone} gone; {found.headline} {found.status} {found.unknown} {kinds}"
     notes = " ".join(item.detail for item in found.evidence)
-    named = "no directory: it is empty, unless" in notes or "the answer is for a node that has the definitions" in notes
+    named = "the answer is for a node that has the definitions" in notes
     if gone and found.status == 0 and not named:
         return f"{said}: a false reassurance"
     tables = (node / "schema.DAT").exists() or not (node / "rabbit_durable_queue.DCD").exists()

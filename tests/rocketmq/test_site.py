@@ -150,6 +150,20 @@ def test_a_log_of_which_all_files_are_compressed_is_not_absent(tmp_path: Path) -
     assert (found["loses"], found["why"].partition(":")[0]) == (0, f"decompress them to {store}/commitlog first")
 
 
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("compaction-533", "compaction topics: of topic 'prices', consumers get 59 messages of 2 queues"),
+        ("log-file-renamed-bak", "only what is left of the log is read: what is in the rest of it cannot be told without the log at"),
+    ],
+)
+def test_sql_and_export_say_what_their_rows_are_not(site: str, said: str, tmp_path: Path) -> None:
+    store = unpack_site(site, tmp_path)
+    assert said in run_cli("sql", store, "SELECT count(*) FROM messages").stderr
+    done = run_cli("export", store, "--to", tmp_path / "out", "--format", "jsonl", "-o", "json")
+    assert any(said in note for note in done.document["notes"])
+
+
 @pytest.mark.parametrize("name", ["foo.bin", "backup", "00000000000000131072"])
 def test_a_directory_that_holds_one_log_file_is_that_file_whatever_its_name(name: str, tmp_path: Path) -> None:
     store = unpack_site("log-file-renamed-bak", tmp_path / "site")

@@ -38,6 +38,7 @@ from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_count, plan
+from mqstore.rocketmq.store.log_site import notes_on_rows
 from mqstore.rocketmq.store.split_reader import LINEAGE, ExportTask, ReadTask, empty_part, export_split, overlapping
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.table.columns import (
@@ -370,8 +371,9 @@ class _LogExport(_ExportRun[ExportTask]):
                 "export without mode FAILFAST to get the rest"
             )
         untold = sum(outcome.damage_untold for outcome in outcomes)
-        notes = (f"{untold} further findings are not listed individually",) if untold else ()
-        return replace(report, log_bytes=total, damage=tuple(damage), coverage=_without(damage), notes=notes)
+        notes = [f"{untold} further findings are not listed individually"] if untold else []
+        notes += notes_on_rows(self.store)
+        return replace(report, log_bytes=total, damage=tuple(damage), coverage=_without(damage), notes=tuple(notes))
 
 
 # RabbitMQ

@@ -8,7 +8,8 @@ and on the node:
     before 3.13       crashes on messages that a newer node stored (message containers)
     from 3.11 on      does not start on the feature flags of a node that lacks one that the version requires (`definitions.feature_flags`)
     before 3.11       does not start where a newer node has deleted the table rabbit_listener
-    another name      a node does not know the queues of a node of another name, and deletes their directories
+    another name      a node does not start if cluster_nodes.config or schema.DAT is of other nodes (tried with 3.10.8); without them it
+                      does not know the queues of a node of another name, and deletes their directories
 
 Nothing is written.
 
@@ -119,7 +120,9 @@ class _Work:
 
     def _has_all(self) -> bool:
         """Return whether every queue has its directory, and every directory is one of a queue that the node knows."""
-        return not any(each.sure for each in absent_queues(self.store)) and not any(map(self._unknown_queue, queue_rows(self.store)))
+        return not any(each.sure or each.may_have_been_empty for each in absent_queues(self.store)) and not any(
+            map(self._unknown_queue, queue_rows(self.store))
+        )
 
     def run(self, progress: Callable[[int, int], None] | None) -> Diagnosis:
         rows = list(queue_rows(self.store))
@@ -128,9 +131,14 @@ class _Work:
         self._check_feature_flags()
         self._check_small_files()
         if other is not None:
-            messages = sum(row["messages"] + row["lost"] + row["waiting"] for row in rows)
-            self._lose(messages, "other-node", ".", f"{other}: it deletes the directories of queues that it does not know")
-            self.unknown.append("whether a node starts on the metadata of a node of another name")
+            members = cluster_nodes(self.store.directory)
+            if (members or self.store.directory.exists(SCHEMA)) and order(self.version.name) < order("4.0"):
+                sentence = f"{other}: it does not start, as it reaches none of these nodes (failed_to_cluster_with, tried with 3.10.8)"
+                self.obstacles.append(Evidence("other-node", "cluster_nodes.config" if members else SCHEMA, sentence))
+            else:
+                messages = sum(row["messages"] + row["lost"] + row["waiting"] for row in rows)
+                self._lose(messages, "other-node", ".", f"{other}: it deletes the directories of queues that it does not know")
+                self.unknown.append("whether a node starts on the metadata of a node of another name")
         else:
             for row in rows:
                 if row["vhost"] in self._renamed:
@@ -159,15 +167,17 @@ class _Work:
         report = verify(self._careful, progress)
         self.intact = not report.damage
         self.evidence += [Evidence.of(item) for item in report.damage]
-        self.evidence += [Evidence("note", ".", note) for note in (*report.notes, *delayed_sentences(self.store))]
-        self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
         absent = absent_queues(self.store)
+        doubtful = [each.sentence for each in absent if each.may_have_been_empty]
+        notes = [note for note in report.notes if note not in doubtful]
+        self.evidence += [Evidence("note", ".", note) for note in (*notes, *delayed_sentences(self.store))]
+        self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
         named = [each.sentence for each in absent if each.sure]
         self.unknown += named
         self.evidence += [
             Evidence("note", each.path or ".", f"{each.title} has no directory: it is empty, unless it was not copied")
             for each in absent
-            if not each.sure
+            if not each.sure and each.listed
         ]
         gone = [item for item in report.damage if item.kind is Kind.ABSENT_PART and item.detail not in named]
         self.unknown += [f"what of {item.file} is gone: {item.detail}" for item in gone]
@@ -186,6 +196,9 @@ class _Work:
         listed += sum(start.kept + start.lost for start in starts_of_streams)
         delivered = max(0, listed - loses)
         next_, why = self._advice(starts, loses, delivered)
+        if doubtful:
+            self.unknown += doubtful
+            why = f"if the queues without a directory were always empty: {why}" if next_ == START else why
         return Diagnosis(
             store=str(self.store.path),
             family="rabbitmq",

@@ -45,8 +45,9 @@ _EVERY_NODE_HAS = {"msg_stores": "the classic queues", "quorum": "the quorum que
 class AbsentQueue:
     """A vhost or queue that the definitions name, and whose files are not here. path: where they should be, relative to the store.
 
-    nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none. vhost, queue:
-    None for all. beside: the directory of a vhost in message stores beside the node, empty if there is none.
+    nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none. listed: whether
+    the list of a clean stop would name one that has messages. vhost, queue: None for all. beside: the directory of a vhost in message
+    stores beside the node, empty if there is none.
     """
 
     title: str
@@ -56,6 +57,12 @@ class AbsentQueue:
     vhost: str | None = None
     queue: str | None = None
     beside: str = ""
+    listed: bool = False
+
+    @property
+    def may_have_been_empty(self) -> bool:
+        """Whether nothing says that there were messages, and nothing that there were none."""
+        return not (self.sure or self.listed)
 
     @property
     def named_by(self) -> str:
@@ -88,6 +95,8 @@ class AbsentQueue:
         what = f"what is in {self.title}: that cannot be told without"
         if self.nodes:
             return f"{what} {', '.join(self.nodes)}"
+        if self.may_have_been_empty:
+            return f"{what} its directory {self.path}; a queue that was always empty has none"
         beside = f"; {self.beside} is there: put it back" if self.beside else ""
         return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}{beside}"
 
@@ -140,7 +149,8 @@ def _without_directory(
         # the messages of a store without any queue were in some
         of_version_2 = all(each.version == 2 for each in vhost.queues) if vhost.queues else len(vhost.persistent) > 0
         sure = bool(away) or queue.version == 2 or of_version_2
-        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure, _text(queue.vhost), _text(queue.name))
+        names = _text(queue.vhost), _text(queue.name)
+        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure, *names, listed=bool(vhost.terms))
 
 
 def _place(vhost: Vhost, directory: str) -> str:

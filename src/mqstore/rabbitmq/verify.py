@@ -66,7 +66,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
     for absent in absent_queues(store):
         if absent.is_damage:
             damage.append(Damage(absent.path or ".", 0, 0, Kind.ABSENT_PART, absent.sentence))
-        elif absent.sure:
+        elif absent.sure or absent.may_have_been_empty:
             notes.append(absent.sentence)
     if work.unlisted:
         notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from interop.rabbitmq.adopting import Declared, adopt
-from support.golden import case_named, opened
+from interop.rabbitmq.node import BootError, new_node
+from support.golden import case_named, opened, unpack_node_site
 from support.rabbitmq_states import made
 
 from mqstore.rabbitmq.diagnosis import diagnose
@@ -59,3 +60,16 @@ def test_a_missing_part_of_a_queue_or_a_damaged_config_does_to_a_node_what_diagn
         assert bool(adopted.failed) is (name == "lost_store")
         assert len(adopted.rows) == sum(row["messages"] for row in rows)
         assert found.loses or found.unknown
+
+
+def test_a_node_of_another_name_does_not_start_as_diagnose_says(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    place = unpack_node_site("plain", tmp_path / "site")
+    with new_node() as node:
+        shutil.copytree(place, node.data)
+        with pytest.raises(BootError):
+            node.start()
+        assert "failed_to_cluster_with" in (node.base / "out.txt").read_text(errors="replace")
+    found = diagnose(RabbitMQStore(place.rename(place.with_name("rabbit@other"))))
+    assert (found.starts, found.loses) == (False, 0)
+    assert "failed_to_cluster_with" in found.evidence[0].detail

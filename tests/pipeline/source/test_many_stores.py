@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.types import StructType
-from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_named, opened
+from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_named, opened, unpack_site
 from support.privilege import needs_permissions, without_privilege
 from support.stores import Store, message
 
@@ -408,3 +408,19 @@ def test_a_glob_with_a_path_that_is_not_a_store_is_a_table_of_the_others(good: P
     assert spark.sql("select count(*) from many_queues").collect() == [(10,)]
     for name in ("messages", "queues", "groups", "damage", "index_entries", "timers"):
         spark.catalog.dropTempView(f"many_{name}")
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("compaction-533", "compaction topics: of topic 'prices', consumers get 59 messages of 2 queues"),
+        ("log-file-renamed-bak", "only what is left of the log of .* is read: .* cannot be told without the log at .*131072.bak"),
+    ],
+)
+def test_a_read_warns_of_rows_that_are_not_all_or_not_what_a_broker_returns(
+    spark: SparkSession, tmp_path: Path, site: str, said: str
+) -> None:
+    store = unpack_site(site, tmp_path)
+    with pytest.warns(UserWarning, match=said) as caught:
+        views(spark, store)
+    assert len([item for item in caught if "compaction topics" in str(item.message) or "left of the log" in str(item.message)]) == 1

@@ -132,11 +132,21 @@ def test_a_queue_whose_node_is_another_member_is_elsewhere(tmp_path: Path) -> No
 def test_an_empty_queue_of_version_1_without_a_directory_is_no_finding(tmp_path: Path) -> None:
     node = unpack_node_site("plain", tmp_path)
     assert (diagnosis(node)["unknown"], run_cli("verify", node, "-o", "json").document["damage"]) == ([], [])
+
+
+def test_what_was_in_a_queue_of_version_1_without_a_directory_cannot_be_told_after_a_kill(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
     (node / SMALL / "recovery.dets").unlink()
-    shutil.rmtree(next((node / SMALL / "queues").iterdir()))
+    gone = next((node / SMALL / "queues").iterdir())
+    shutil.rmtree(gone)
     (node / SMALL / "msg_store_persistent" / "0.rdq").unlink()
-    details = [item["detail"] for item in diagnosis(node)["evidence"]]
-    assert any("has no directory: it is empty, unless it was not copied" in detail for detail in details)
+    found = run_cli("diagnose", node, "-o", "json")
+    said = f"that cannot be told without its directory {gone.relative_to(node)}; a queue that was always empty has none"
+    assert (found.status, found.document["loses"]) == (1, 0)
+    assert any(sentence.endswith(said) for sentence in found.document["unknown"])
+    assert found.document["why"].startswith("if the queues without a directory were always empty: start the node")
+    assert ", as far as is known" in run_cli("diagnose", node).stdout
+    assert said in " ".join(run_cli("verify", node).stdout.split())
 
 
 def without(pattern: str) -> Callable[[Path], None]:

@@ -91,11 +91,16 @@ def _data_directory(place: Path, case: GoldenCase) -> Path:
     return place
 
 
-def test_a_node_of_another_name_deletes_every_queue(tmp_path: Path) -> None:
+def test_a_node_of_another_name_does_not_start_or_deletes_every_queue(tmp_path: Path) -> None:
     case = case_named("3.10.8/d-large-fanout")
     own = diagnose(RabbitMQStore(_data_directory(tmp_path / "rabbit@first", case)), "3.10.8")
     other = diagnose(RabbitMQStore(_data_directory(tmp_path / "rabbit@second", case)), "3.10.8")
     assert (own.loses, own.status) == (0, 0)
+    assert (other.starts, other.loses, other.status) == (False, 0, 2)
+    assert "failed_to_cluster_with" in next(item.detail for item in other.evidence if item.finding == "other-node")
+    (tmp_path / "rabbit@second/cluster_nodes.config").unlink()
+    (tmp_path / "rabbit@second/quorum/rabbit@first").mkdir(parents=True)
+    other = diagnose(RabbitMQStore(tmp_path / "rabbit@second"), "3.10.8")
     assert (other.loses, other.status) == (len(expected(case)), 1)
     assert {item.finding for item in other.evidence} >= {"other-node"}
 

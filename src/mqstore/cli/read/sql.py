@@ -41,15 +41,15 @@ def sql(
     UTC.
     """
     from mqstore.places import find_store
-    from mqstore.rocketmq.store.compacted import compacted_topics
+    from mqstore.rocketmq.store.log_site import notes_on_rows
     from mqstore.stores import open_at
 
     place = find_store(store)
     if place.family == "rabbitmq" and config is not None:
         raise UsageError("--config is for RocketMQ stores; a RabbitMQ store needs none")
     opened = open_at(place, config=config)
-    if opened.family == "rocketmq":
-        out.notes(compacted_topics(opened.directory))
+    if opened.family == "rocketmq" and master is None:  # a read with Spark warns of it
+        out.notes(notes_on_rows(opened))
     _run(out, opened, query, column_names(columns, "--columns"), config, master)
     return 0
 

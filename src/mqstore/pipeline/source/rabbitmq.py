@@ -90,8 +90,9 @@ class RabbitMQDataSource(TableFormat):
         return fields(view, all_columns(view))
 
     @classmethod
-    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+    def check_store(cls, path: str, options: Mapping[str, str]) -> Sequence[str]:
         task_groups.files_token(open_rabbitmq(path))
+        return ()
 
     def returned_fields(self) -> list[pa.Field]:
         options = RabbitMQOptions.of_stream(self.options)

@@ -46,6 +46,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -87,6 +88,7 @@ from mqstore.pipeline.spark.source_api import (
 from mqstore.rocketmq.lookup.pruning import MAX_PLANNED_KEYS, FileTask, Offsets, PointTask, prune, read_files, read_points, seen_at
 from mqstore.rocketmq.scan.planned_files import files_seen, missing_file, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
+from mqstore.rocketmq.store.log_site import notes_on_rows
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection
 
@@ -189,7 +191,8 @@ def _check_read(source: type[TableFormat], paths: Sequence[str], chosen: dict[st
     """Refuse what planning would refuse: an option, a column, or a path without a store. Raises MqstoreError.
 
     Spark plans in another process, and puts the sentence into a hundred lines. The output of that process is not shown in every
-    session, so warn of stores that the read will skip, and note in its options that this was done.
+    session, so warn of stores that the read will skip, and of rows that are not all or not what a broker returns, and note in the
+    options that this was done.
     """
     options = CaseInsensitiveDict({**chosen, **({"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)})})
     requested = source(options)
@@ -197,15 +200,18 @@ def _check_read(source: type[TableFormat], paths: Sequence[str], chosen: dict[st
     stores = store_paths(options)
     if "reported" in options or any(map(is_url, stores)):
         return
-    skipped = plan_stores(stores, lambda path: _no_parts(source.check_store, path, options), fail_fast=fails_fast(options)).skipped
+    known: list[str] = []
+
+    def no_parts(path: str) -> Iterator[tuple[LogPart, int]]:
+        known.extend(source.check_store(path, options))
+        return iter(())
+
+    skipped = plan_stores(stores, no_parts, fail_fast=fails_fast(options)).skipped
+    for sentence in sorted(known):
+        warnings.warn(sentence, UserWarning, stacklevel=4)
     if len(stores) > 1:
         report_skipped(skipped, len(stores), stacklevel=4)
         chosen["reported"] = str(len(skipped))
-
-
-def _no_parts(check: Callable[..., None], path: str, options: Mapping[str, str]) -> Iterator[tuple[LogPart, int]]:
-    check(path, options)
-    return iter(())
 
 
 def _option_text(value: Any) -> str:
@@ -256,9 +262,10 @@ class RocketMQDataSource(TableFormat):
         return message_fields((*ROCKETMQ_COLUMNS, *EXTRA_COLUMNS, STORE))
 
     @classmethod
-    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
+    def check_store(cls, path: str, options: Mapping[str, str]) -> Sequence[str]:
         store = open_for_tasks(path, options.get("config"), parse_fs_options(options))
         token_of(store.log)
+        return tuple(notes_on_rows(store, str(store.path)))
 
     def returned_fields(self) -> list[pa.Field]:
         return message_fields(table_columns(self.options))

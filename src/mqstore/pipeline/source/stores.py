@@ -65,9 +65,10 @@ class TableFormat(DataSource):
         return self.reader_of(schema.names)
 
     @classmethod
-    def check_store(cls, path: str, options: Mapping[str, str]) -> None:
-        """Open the store at a path as planning does. Raises CannotOpenError, UnsupportedError."""
+    def check_store(cls, path: str, options: Mapping[str, str]) -> Sequence[str]:
+        """Open the store at a path as planning does; return what is to be known of its rows. Raises CannotOpenError, UnsupportedError."""
         open_for_tasks(path, options.get("config"), parse_fs_options(options))
+        return ()
 
     def schema(self) -> str:
         """Return the schema of a read. Raises UsageError for CREATE TABLE, which asks for it, too: such a table could not be read."""

@@ -37,7 +37,8 @@ from mqstore.files.location import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
-from mqstore.rocketmq.format.commit_log import size_at, start_in, status_at
+from mqstore.rocketmq.format.commit_log import size_in, start_in, status_at
+from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.log_beside import FileBeside, log_files_beside, queue_leads_to
 from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.table.formatting import count, moment
@@ -196,6 +197,14 @@ def lacks_of_log(store: StoreFiles, *, expired: bool = True) -> str:
     if expired and store.log.start > 0 and not store.log_only:
         return f"the log begins at {store.log.start}: what was before that has expired, or is not here"
     return ""
+
+
+def notes_on_rows(store: StoreFiles, of: str = "") -> Iterator[str]:
+    """Yield a sentence if rows of the log are not all, and one for each topic of which consumers get others. of: the store to name."""
+    if lacks := lacks_of_log(store, expired=False):
+        yield f"only what is left of the log{f' of {of}' if of else ''} is read: {lacks}"
+    if not store.log_only:
+        yield from (f"{of}: {sentence}" if of else sentence for sentence in compacted_topics(store.directory))
 
 
 def require_whole_log(store: StoreFiles, what: str) -> None:
@@ -397,5 +406,5 @@ def _reach(mapped: MappedFile, base: int) -> int:
     """Return how many bytes from the start of a file are whole records."""
     at = 0
     while at < mapped.size and status_at(mapped, at, base) == frames.STOP:
-        at += size_at(mapped.data, at)
+        at += size_in(mapped, at)
     return at

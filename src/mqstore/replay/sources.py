@@ -28,6 +28,7 @@ from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.replay.queue_rows import holds_queue_rows, queue_rows
 from mqstore.rocketmq.format.system_topics import is_internal
+from mqstore.rocketmq.store.pop import Pops
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import QueueSelection, Selection
@@ -55,28 +56,37 @@ SHOWN = 5  # bad lines that are named
 CHUNK = 1 << 20
 
 
+UNPROVED = "that the group has passed, although a pop may have moved its offset: whether it consumed them is not known"
+
+
 @dataclass(frozen=True, slots=True)
 class NotConsumed:
-    """Keeps messages that a consumer group has not passed, by the offsets that it committed, or that it has in hand."""
+    """Keeps messages that a consumer group has not passed, by the offsets that it committed, or that it has in hand.
 
+    doubts: sentences about what that does not rest on.
+    """
+
+    group: str
     offsets: dict[tuple[str, int], int]
-    held: dict[tuple[str, int], frozenset[int]]
+    pops: Pops
+    doubts: tuple[str, ...] = ()
 
     @classmethod
-    def by(cls, view: View, group: str) -> NotConsumed:
-        """Return the filter for a group. Raises NotFoundError if it has committed nothing."""
+    def by(cls, view: View, group: str, doubt: str = "") -> NotConsumed:
+        """Return the filter for a group. doubt: why its offsets may not count. Raises NotFoundError if it has committed nothing."""
         all_offsets = view.consumer_offsets()
         mine = {(each.topic, each.queue_id): each.offset for each in all_offsets if each.group == group and each.state != "above-max"}
         if not any(each.group == group for each in all_offsets):
             known = sorted({each.group for each in all_offsets})
             raise NotFoundError(f"no offset of group {group!r} is in this store; its groups are {', '.join(known[:20]) or 'none'}")
-        held = {(topic, queue_id): frozenset(at) for (name, topic, queue_id), at in view.pops.held.items() if name == group}
-        return cls(mine, held)
+        said = f"whether messages were consumed is not known: {doubt}"
+        return cls(group, mine, view.pops, (*view.pops.notes, *([said] if doubt else [])))
 
-    def keeps(self, row: dict[str, Any]) -> bool:
-        """Return whether the group has not passed a message."""
-        queue, offset = (row["topic"], row["queue_id"]), row["queue_offset"]
-        return offset >= self.offsets.get(queue, 0) or offset in self.held.get(queue, ())
+    def why_left_out(self, row: dict[str, Any]) -> str:
+        """Return why a message is not one that the group has yet to consume; empty if it is."""
+        queue = (row["topic"], row["queue_id"])
+        state, _ = self.pops.state((self.group, *queue), row["queue_offset"], self.offsets.get(queue), beyond=False)
+        return {"consumed": "that the group has passed", "unproved": UNPROVED}.get(state, "")
 
 
 def rocketmq_messages(
@@ -94,8 +104,8 @@ def rocketmq_messages(
                 skipped[row["verdict"]] += 1
             elif row["body"] is None:
                 skipped["with a body that cannot be decompressed"] += 1
-            elif left is not None and not left.keeps(row):
-                skipped["that the group has passed"] += 1
+            elif left is not None and (why := left.why_left_out(row)):
+                skipped[why] += 1
             else:
                 yield _of_row(row, name)
 

@@ -12,7 +12,7 @@ import pytest
 from support.golden import case_named, opened, run_cli, unpack_site
 
 from mqstore.places import open_rocketmq
-from mqstore.replay.sources import NotConsumed
+from mqstore.replay.sources import UNPROVED, NotConsumed
 from mqstore.rocketmq.repair.plan import plan
 from mqstore.rocketmq.store.pop import Checkpoint
 
@@ -157,8 +157,24 @@ def test_a_popped_message_is_consumed_only_if_it_was_acknowledged(tmp_path: Path
     assert (done.status, done.document["redelivers"], done.document["loses"]) == (0, 7, 0)
     assert "have 7 messages in hand" in run_cli("timers", store).stderr
     left = NotConsumed.by(open_rocketmq(store).view(), "billing")
-    kept = [left.keeps({"topic": "orders", "queue_id": 0, "queue_offset": offset}) for offset in range(20)]
+    kept = [not left.why_left_out({"topic": "orders", "queue_id": 0, "queue_offset": offset}) for offset in range(20)]
     assert kept == [False] * 5 + [True] * 15
+
+
+def test_a_replay_says_of_what_it_leaves_out_that_consumption_is_not_known(tmp_path: Path) -> None:
+    store = unpack_site("pop-unacked", tmp_path)
+    words = ("--to", tmp_path / "out", "--create", "--topic", "orders", "--not-consumed-by", "billing", "--dry-run")
+    done = run_cli("replay", store, *words, "-o", "json")
+    assert (done.document["messages"], done.document["left_out"], done.stderr) == (15, {"that the group has passed": 5}, "")
+    shutil.rmtree(store / "consumequeue" / "rmq_sys_wheel_timer")
+    done = run_cli("replay", store, *words, "-o", "json")
+    assert (done.document["messages"], done.document["left_out"]) == (8, {UNPROVED: 12})
+    done = run_cli("replay", store, *words)
+    assert "what pop consumers have in hand cannot be told without the consume queues" in done.stderr
+    store = unpack_site("lmq-offsets", tmp_path / "lmq")
+    groups = {row["group"] for row in run_cli("groups", store, "-o", "jsonl").rows}
+    done = run_cli("replay", store, *words[:3], "--not-consumed-by", min(groups), "--dry-run")
+    assert "whether messages were consumed is not known: a broker with enableLmq=true does not load" in done.stderr
 
 
 @pytest.mark.parametrize(("key", "state"), [("o-3", "consumed"), ("o-7", "redelivery"), ("o-11", "redelivery"), ("o-12", "waiting")])

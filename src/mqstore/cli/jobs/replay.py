@@ -95,7 +95,7 @@ def replay(out: Output, store: Source, options: ReplayOptions) -> int:
     check_target(options.to, create=options.create)
     edits = parse_edits(options.edits)
     skipped: Counter[str] = Counter()
-    messages = _messages(store, options, skipped)
+    messages = _messages(out, store, options, skipped)
     if options.dry_run:
         return _dry_run(out, store, options, (each.edited(edits) for each in messages), skipped)
     credentials, tls = _credentials(options), _tls(options)
@@ -147,7 +147,7 @@ def _send(
     return counts, started
 
 
-def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Iterator[ReplayMessage]:
+def _messages(out: Output, store: Path, options: ReplayOptions, skipped: Counter[str]) -> Iterator[ReplayMessage]:
     """Return the chosen messages of a source. Raises UsageError, CannotOpenError, NotFoundError."""
     from mqstore.rabbitmq.definitions.document import read_queue_names
     from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -178,7 +178,10 @@ def _messages(store: Path, options: ReplayOptions, skipped: Counter[str]) -> Ite
     selection = options.filters.selection()
     if sentence := opened.unknown_topic(selection.topics):
         raise NotFoundError(sentence)
-    left = None if options.not_consumed_by is None else sources.NotConsumed.by(opened.view(), options.not_consumed_by)
+    left = None
+    if options.not_consumed_by is not None:
+        left = sources.NotConsumed.by(opened.view(), options.not_consumed_by, opened.offset_table.doubt)
+        out.notes(left.doubts)
     limit, selection = selection.limit, _unlimited(selection)
     return islice(sources.rocketmq_messages(opened, selection, verdicts or sources.DEFAULT_VERDICTS, left, skipped), limit)
 

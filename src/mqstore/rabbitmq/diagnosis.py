@@ -30,7 +30,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry
 from mqstore.findings import Advice, Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
-from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases
+from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases, unknown_flags
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
@@ -57,6 +57,8 @@ _NOT_EMPTY = {
     "nodes_running_at_shutdown": "corrupt_cluster_status_files",
     "schema_version": "case_clause in rabbit_version",
 }
+_FILES = frozenset({*_NOT_EMPTY, "LATEST.LOG", "rabbit_serial"})
+_DIRECTORIES = frozenset({"msg_stores", "quorum", "coordination", "stream"})
 _TERMS = {  # how the texts among them begin and end, blanks left out
     "cluster_nodes.config": (b"{[", b"]}."),
     "nodes_running_at_shutdown": (b"[", b"]."),
@@ -312,6 +314,8 @@ class _Work:
             self.unknown.append(f"whether a {name} node starts: {flags.path} is not a list of feature flags")
         if flags.enabled is None:
             return
+        if unknown := unknown_flags(flags.enabled):
+            self.unknown.append(f"whether a {name} node starts on {flags.path}: {unknown}")
         missing = missing_flags(flags.enabled, name)
         if missing:
             sentence = f"{flags.path} lacks {', '.join(missing)}, which {name} requires: the node ends with"
@@ -332,6 +336,10 @@ class _Work:
                 "what was declared last: that cannot be told without LATEST.LOG, which every node with a schema.DAT has; "
                 "of a node that was killed, all queues may be in it alone"
             )
+        for each in self.store.directory.entries():
+            if each.is_directory if each.name in _FILES else each.is_file and each.name in _DIRECTORIES:
+                what, place = ("directory", "file") if each.is_directory else ("file", "directory")
+                self.unknown.append(f"whether a node starts: a {what} has the place of the {place} {each.name}")
         for name, ends in _NOT_EMPTY.items():
             entry = next((entry for entry in self.store.directory.entries() if entry.name == name), None)
             known = self.version.starts_on_empty_files is False

@@ -199,10 +199,15 @@ def _by_flags(store: RabbitMQStore) -> VersionEvidence | None:
         why = f"{why}; {mark}"
     else:
         narrowed = range_
+    if any(queue.version == 2 for queue in store.queues) and order(narrowed[0]) < order("3.10") <= order(narrowed[-1]):
+        narrowed = tuple(each for each in narrowed if order(each) >= order("3.10"))
+        why = f"{why}; there are queues of version 2, which 3.10 is the first to have"
     after = RELEASES.index(narrowed[-1]) + 1
     missing = feature_flags.missing_flags(flags.enabled, RELEASES[after]) if after < len(RELEASES) else ()
     if missing:
         why = f"{why}; it does not name {missing[0]}, without which {RELEASES[after]} does not start"
+    if unknown := feature_flags.unknown_flags(flags.enabled):
+        why = f"{why}; {unknown}"
     return VersionEvidence(_range(narrowed), why, narrowed[0])
 
 

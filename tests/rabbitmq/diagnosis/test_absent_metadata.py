@@ -149,6 +149,33 @@ def test_what_was_in_a_queue_of_version_1_without_a_directory_cannot_be_told_aft
     assert said in " ".join(run_cli("verify", node).stdout.split())
 
 
+def test_flags_that_no_known_release_has_are_named_and_queues_of_version_2_narrow_the_rest(tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    (tmp_path / "rabbit@oldhost-feature_flags").write_text("[quorum_queue,stream_queue,of_the_future,or_later].\n")
+    known = run_cli("inspect", node).stdout.splitlines()[2]
+    assert known.startswith("Node: 3.10: ")
+    assert "it names of_the_future and 1 more, which no release up to 4.3 has" in known
+    answer = diagnosis(node)
+    assert (answer["version"], answer["loses"]) == ("3.10", 0)
+    assert any("it names of_the_future" in sentence for sentence in answer["unknown"])
+
+
+@pytest.mark.parametrize("name", ["coordination", "quorum", "cluster_nodes.config", "schema_version", "LATEST.LOG"])
+def test_a_file_in_the_place_of_a_directory_or_the_other_way_round_is_no_promise_of_a_start(name: str, tmp_path: Path) -> None:
+    node = unpack_node_site("plain", tmp_path)
+    place = node / name
+    if place.is_dir():
+        shutil.rmtree(place)
+        place.write_text("a file")
+        said = f"a file has the place of the directory {name}"
+    else:
+        place.unlink()
+        place.mkdir()
+        said = f"a directory has the place of the file {name}"
+    assert f"whether a node starts: {said}" in diagnosis(node)["unknown"]
+    assert "start the node" not in run_cli("verify", node).stdout
+
+
 def without(pattern: str) -> Callable[[Path], None]:
     def change(node: Path) -> None:
         for path in list(node.glob(pattern)):

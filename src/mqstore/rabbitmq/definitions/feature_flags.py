@@ -120,6 +120,13 @@ def newest_flag(enabled: Collection[str]) -> str | None:
     return max(known, key=lambda name: (order(since(name)), name), default=None)
 
 
+def unknown_flags(enabled: Collection[str]) -> str:
+    """Return a clause about flags that no release here has; empty without any."""
+    unknown = sorted(name for name in enabled if name not in FLAGS and not _OF_4.fullmatch(name))
+    more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+    return f"it names {unknown[0]}{more}, which no release up to {RELEASES[-1]} has: a newer one or a plug-in does" if unknown else ""
+
+
 def since(name: str) -> str:
     """Return the first release that has a flag."""
     later = _OF_4.fullmatch(name)

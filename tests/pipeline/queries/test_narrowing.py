@@ -19,7 +19,9 @@ from support.spark_api import needs_filters
 import mqstore
 from mqstore import pipeline
 from mqstore.errors import UsageError
+from mqstore.pipeline.queries import narrowing
 from mqstore.pipeline.queries.narrowing import relations_of
+from mqstore.pipeline.source import pushdown
 from mqstore.pipeline.source.pushdown import keeps_filters_apart
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 
@@ -150,6 +152,26 @@ def test_a_frame_of_another_source_is_left_as_it_is(spark: SparkSession) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pipeline.narrowed(frame) is frame
+
+
+@needs_filters
+def test_where_spark_has_moved_a_class_nothing_is_narrowed_and_a_sentence_says_so(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(*arguments: Any) -> Any:
+        return spark._jvm.org.apache.spark.sql.moved.Dataset.ofRows(*arguments)  # type: ignore[union-attr]
+
+    store = opened(case_named(KILLED))
+    frame = pipeline.read(spark, store, ["topic", "size"])
+    with monkeypatch.context() as patched:
+        patched.setattr(narrowing, "dataset", moved)
+        with pytest.warns(UserWarning, match="nothing is narrowed, because this version of Spark has other plans"):
+            found = pipeline.narrowed(frame.where("topic = 'orders'"))
+    assert found.count() == 565
+    with monkeypatch.context() as patched:
+        patched.setattr(pushdown.pickle, "loads", moved)
+        with pytest.warns(UserWarning, match="`where` does not narrow what is read, because this version of Spark has other plans"):
+            assert pipeline.read(spark, store, ["size"], where="topic = 'orders'").count() == 565
 
 
 def test_a_frame_of_spark_connect_is_left_as_it_is_with_a_warning() -> None:

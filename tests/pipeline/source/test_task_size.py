@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +137,59 @@ def test_many_large_stores_share_the_tasks(tmp_path: Path) -> None:
     sizes = pickled(reader_of(str(tmp_path / "broker-*")).partitions())
     assert len(sizes) <= MAX_TASKS
     assert max(sizes) <= MOST
+
+
+DRIVER = """
+import json, os, re, sys, threading
+from pathlib import Path
+from mqstore import pipeline
+from mqstore.pipeline import session
+
+path, first, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+batches, there = [], threading.Event()
+
+def taken(frame, number):
+    batches.append(frame.count())
+    there.set()
+
+def peak():  # MiB of the largest Python process of this session
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            text = Path(f"/proc/{pid}/status").read_text() if os.getsid(int(pid)) == os.getsid(0) else ""
+        except OSError:  # it has ended
+            continue
+        if text.startswith("Name:\tpython"):
+            found.append(int(re.search("VmHWM:\\s*([0-9]+)", text)[1]) >> 10)
+    return max(found)
+
+with session("local[2]", config={"spark.driver.memory": "512m"}) as spark:
+    some = pipeline.read(spark, path, columns=["queue_offset"], startingOffsets=first, endingOffsets=stop)
+    live = spark.readStream.format("rocketmq").option("columns", "topic").option("startingOffsets", "earliest")
+    query = live.option("maxRowsPerTrigger", 10).load(path).writeStream.foreachBatch(taken).start()
+    try:
+        while query.isActive and not there.wait(1):
+            pass
+    finally:
+        query.stop()
+    print(json.dumps({"plan": str(pipeline.explain_read(some)), "rows": some.count(), "batch": batches[0], "peak": peak()}))
+"""
+
+
+@pytest.mark.parametrize("files", [pytest.param(20_000, marks=pytest.mark.long), pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_driver_of_1_gb_plans_a_log_of_any_number_of_files_and_streams_it(files: int, tmp_path: Path) -> None:
+    """512 MB of heap, and 512 MB for the largest Python process; a filter leaves ten tasks."""
+    path = sparse_store(tmp_path / "store", files)
+    step = files // 1000
+    command = [sys.executable, "-c", DRIVER, str(path), str(step * FILE_SIZE), str(2 * step * FILE_SIZE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, start_new_session=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    partitions = re.search(r"scan, (\d+) partitions", found["plan"])
+    assert partitions is not None, found
+    assert 10 <= int(partitions[1]) <= 11
+    assert (found["rows"], found["batch"]) == (step, 10)
+    assert found["peak"] <= 512
 
 
 def test_a_sparse_store_is_read_whole(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
-from mqstore.pipeline.source.pushdown import FilterPart, FilterSource
+from mqstore.pipeline.source.pushdown import FilterPart, FilterSource, other_plans
 from mqstore.pipeline.source.stores import check_nullable
 from mqstore.pipeline.source.views import views
 
@@ -79,15 +79,12 @@ def narrowed(frame: DataFrame) -> DataFrame:
     Only the columns of the result can be used in further queries. A DataFrame that cannot be narrowed is returned unchanged, with a
     warning that gives the reason.
     """
-    from py4j.protocol import Py4JError
-
     if getattr(frame, "_jdf", None) is None:
         return _unchanged(frame, "Spark Connect does not show its plans")
-    try:
-        return _narrowed(frame)
-    except Py4JError as error:
-        # plans are private to Spark, and another version may have changed them
-        return _unchanged(frame, f"this version of Spark has other plans ({str(error).splitlines()[0]})")
+    result = frame
+    with other_plans() as other:
+        result = _narrowed(frame)
+    return _unchanged(frame, other.why) if other.why else result
 
 
 def _unchanged(frame: DataFrame, why: str) -> DataFrame:

@@ -23,7 +23,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -153,6 +155,28 @@ def columns_in(condition: str, columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in columns if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", condition, re.IGNORECASE))
 
 
+@dataclass(slots=True)
+class OtherPlans:
+    """Why the plans of a session cannot be used; empty if they could."""
+
+    why: str = ""
+
+
+@contextmanager
+def other_plans() -> Iterator[OtherPlans]:
+    """End a look into plans at what this Spark does not have: they are private to Spark, and another version may have changed them."""
+    from py4j.protocol import Py4JError
+
+    other = OtherPlans()
+    try:
+        yield other
+    except (Py4JError, TypeError) as error:
+        # a class that is not there is a package to py4j, and cannot be called
+        if isinstance(error, TypeError) and "JavaPackage" not in str(error):
+            raise
+        other.why = f"this version of Spark has other plans ({str(error).splitlines()[0]})"
+
+
 def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
     """Return the option `filters` for a condition on a table with this schema: its comparisons that all must hold.
 
@@ -166,13 +190,16 @@ def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
         frame_of_condition: Any = spark.read.format(FilterSource.name()).schema(schema).load().where(condition)
         if getattr(frame_of_condition, "_jdf", None) is None:
             return "[]"
-        leaves = frame_of_condition._jdf.queryExecution().sparkPlan().collectLeaves()
-        for k in range(leaves.size()):
-            leaf = leaves.apply(k)
-            if leaf.toString().startswith("BatchScan rocketmq-filters"):
-                part = pickle.loads(bytes(leaf.inputPartitions().apply(0).pickedPartition()))
-                assert isinstance(part, FilterPart)
-                return part.filters
+        with other_plans() as other:
+            leaves = frame_of_condition._jdf.queryExecution().sparkPlan().collectLeaves()
+            for k in range(leaves.size()):
+                leaf = leaves.apply(k)
+                if leaf.toString().startswith("BatchScan rocketmq-filters"):
+                    part = pickle.loads(bytes(leaf.inputPartitions().apply(0).pickedPartition()))
+                    assert isinstance(part, FilterPart)
+                    return part.filters
+        if other.why:
+            warnings.warn(f"`where` does not narrow what is read, because {other.why}; Spark applies it", UserWarning, stacklevel=3)
     return "[]"  # Spark plans no scan for a condition that is never true
 
 

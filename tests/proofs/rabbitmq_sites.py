@@ -67,6 +67,18 @@ def whole(case: str) -> Counter[tuple[str, str, str]]:
         return messages(unpack(case, Path(place)))
 
 
+def defined(node: Path) -> int:
+    """Return how many vhosts and queues the metadata has, as far as it can be read: a node has no more of it."""
+    definitions = RabbitMQStore(node).definitions
+    return len(definitions.vhosts) + len(definitions.queues)
+
+
+@cache
+def defined_in_whole(case: str) -> int:
+    with tempfile.TemporaryDirectory(prefix="mqstore-whole-") as place:
+        return defined(unpack(case, Path(place)))
+
+
 def _files(node: Path, pattern: str) -> list[Path]:
     return sorted(path for path in node.glob(pattern) if not path.is_symlink())
 
@@ -206,7 +218,7 @@ def wrong(seed: int, place: Path) -> str:
     tables = (node / "schema.DAT").exists() or not (node / "rabbit_durable_queue.DCD").exists()
     if not tables and found.status == 0 and messages(node):
         return f"{said}: a false reassurance: the node deletes what its metadata does not have"
-    moved = ".old" in done or not same_name or _has_no_tables(node)
+    moved = ".old" in done or not same_name or _has_no_tables(node) or defined(node) < defined_in_whole(case)
     if not gone and found.loses and not moved:
         return f"{said}: a false alarm"
     if found.loses > gone and not moved:

@@ -80,23 +80,6 @@ class UniqueIds:
         return (self._address + tail).hex().upper()
 
 
-def unique_id_time(text: str, now: int, zone: datetime.tzinfo = datetime.UTC) -> int:
-    """Return when a unique id was made, in ms: in the month of `now`, or the month before if that is in the future. Raises ValueError.
-
-    >>> unique_id_time("0A00000153444E0E2F2A67A6E0CA0000", 1_795_230_189_999)
-    1795230189770
-    """
-    raw = bytes.fromhex(text)
-    if len(raw) not in (16, 28):
-        raise ValueError(f"a unique id has 32 or 56 hexadecimal digits, this one has {len(text)}")
-    since = _TAIL.unpack_from(raw, len(raw) - _TAIL.size)[2]
-    begin = _month(now, zone)
-    made = round(begin.timestamp() * 1000) + since
-    if made >= now:
-        made = round(_month(round(begin.timestamp() * 1000) - 1, zone).timestamp() * 1000) + since
-    return int(made)
-
-
 def _encoded_again(properties: JavaMap, sys_flag: int, multi_dispatch: bool) -> bool:
     """Return whether a later step of 4.9.3 encodes the properties again, from the map that still has WAIT."""
     if (properties.get("TRAN_MSG") or "").lower() == "true":

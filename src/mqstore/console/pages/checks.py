@@ -92,7 +92,7 @@ def _result_address(job: Job) -> str | None:
 
 def jobs(request: PageRequest) -> Response:
     listed = [(job, _result_address(job)) for job in request.console.jobs.all() if job.kind not in _UNLISTED or not job.over]
-    return request.show("jobs.html", section="jobs", found=listed, refresh=any(not job.over for job, _ in listed))
+    return request.show("jobs.html", section="jobs", listed=listed, refresh=any(not job.over for job, _ in listed))
 
 
 def one(request: PageRequest) -> Response:

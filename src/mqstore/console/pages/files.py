@@ -78,7 +78,7 @@ def files(request: PageRequest) -> Response:
         "files.html",
         store=opened,
         section="files",
-        found=rows,
+        rows=rows,
         start=start,
         total=len(entries),
         size=SHOWN,

@@ -192,6 +192,22 @@ def test_a_queue_that_is_there_twice_is_named_and_the_unknown_one_is_lost_for_th
     found = facts(tmp_path)
     assert f"uses {queue.log.uid}" == found["queue-twice"].does
     assert found["member-unknown"].place.endswith("2F_PLATWICETWICE1")
+    assert f"its config is that of member {queue.log.uid}" in found["member-unknown"].seen
+    assert "was killed" not in found["member-unknown"].seen
+
+
+def test_a_member_that_two_queues_have_is_a_finding(tmp_path: Path) -> None:
+    node = copied(MIX, tmp_path)
+    plain, other = (queue_named(tmp_path, name).log.uid.encode() for name in ("plain", "prio"))
+    table = node / "names.dets"
+    table.write_bytes(table.read_bytes().replace(other, plain))
+    (examined,) = examine(ReadOnlyDirectory(tmp_path))
+    found = [item for item in examined.damage if item.kind is Kind.UNKNOWN_MEMBER]
+    assert len(found) == 1
+    assert found[0].file.endswith("/names.dets")
+    assert "%2F_plain" in found[0].detail
+    assert "%2F_prio" in found[0].detail
+    assert {queue.queue for queue in examined.queues} >= {"plain", "prio"}
 
 
 def test_4_3_closes_consumers_of_messages_from_before_3_13() -> None:

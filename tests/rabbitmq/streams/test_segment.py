@@ -12,7 +12,17 @@ from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rabbitmq import stream_chunks
 from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA, BAD_HEADER, INTACT
-from mqstore.rabbitmq.streams.segment import HEADER, MOST_FINDINGS, chunk, entry, walk_segment
+from mqstore.rabbitmq.streams.segment import (
+    HEADER,
+    MESSAGES,
+    MOST_FINDINGS,
+    TRACKING_DELTA,
+    TRACKING_SNAPSHOT,
+    chunk,
+    entry,
+    walk_segment,
+)
+from mqstore.rabbitmq.streams.tracking import OFFSET, SEQUENCE, block
 
 TIMES = 1_700_000_000_000
 
@@ -191,3 +201,33 @@ def test_the_kernel_refuses_a_range_outside_its_buffer(start: int, stop: int) ->
     data: Bytes = np.zeros(100, np.uint8)
     with pytest.raises(ValueError, match="outside"):
         stream_chunks.walk(data, start, stop, True, np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64))
+
+
+SECTION = b"\0\x53\x75\xa0\x04body"  # a body of AMQP 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "stated"),
+    [
+        (block(OFFSET, b"reader", 7), TRACKING_DELTA, MESSAGES),
+        (block(SEQUENCE, b"writer", 3, 9) + block(OFFSET, b"reader", 7), TRACKING_SNAPSHOT, MESSAGES),
+        (block(SEQUENCE, b"writer", 3, 9), TRACKING_SNAPSHOT, TRACKING_DELTA),
+        (SECTION, MESSAGES, TRACKING_DELTA),
+        (SECTION, MESSAGES, TRACKING_SNAPSHOT),
+    ],
+)
+def test_the_kind_of_a_chunk_is_that_of_its_data(data: bytes, kind: int, stated: int) -> None:
+    """No checksum covers the kind: tracking would come out as a message, and a message would be taken for tracking."""
+    chunks = [chunk(0, [entry(b"a"), entry(b"b")]), chunk(2, [entry(data)], kind=kind), chunk(3, [entry(b"c")])]
+    raw = HEADER + b"".join(chunks)
+    assert read(raw) == ([0, 2, 3], [INTACT] * 3, [])
+    damaged = np.frombuffer(changed(raw, at_of(chunks, 1) + 1, bytes([stated])), np.uint8)
+    [(found, [damage])] = walk_segment(damaged, 0, file="s")
+    assert found.kind.tolist() == [MESSAGES, kind, MESSAGES]
+    assert found.state.tolist() == [INTACT, BAD_HEADER, INTACT]
+    assert (damage.kind, damage.offset, damage.messages) == (Kind.BAD_CHUNK, at_of(chunks, 1), int(kind == MESSAGES))
+
+
+@pytest.mark.parametrize("data", [b"", b"plain", b"\0\3abc", b"\1\1r" + bytes(7), b"\3\1r" + bytes(8)])
+def test_a_message_that_is_no_tracking_is_intact(data: bytes) -> None:
+    assert read(HEADER + chunk(0, [entry(data)])) == ([0], [INTACT], [])

@@ -63,6 +63,52 @@ def entry_size(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def is_tracking(
+    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t, snapshot: cython.bint
+) -> cython.bint:
+    """Return whether the bytes in [p, end) are blocks of tracking, of a snapshot or not, and not a section of AMQP 1.0."""
+    kind: cython.int
+    if is_section(b, p, end):
+        return False
+    while end - p >= BLOCK_HEADER_SIZE:
+        kind = u8(b, p)
+        if kind > LAST_BLOCK:
+            return False
+        p += BLOCK_HEADER_SIZE + u8(b, p + 1) + (2 * BLOCK_NUMBER_SIZE if snapshot and kind == 0 else BLOCK_NUMBER_SIZE)
+    return p == end
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def is_section(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+    """Return whether a section of a message of AMQP 1.0 may begin at p."""
+    return end - p >= 3 and u8(b, p) == 0 and u8(b, p + 1) == SMALL_ULONG and FIRST_SECTION <= u8(b, p + 2) <= LAST_SECTION
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def true_kind(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.int:
+    """Return the kind of the whole chunk at p by its data, or that of its header if they do not show it."""
+    q: cython.Py_ssize_t = data_at(b, p)
+    end: cython.Py_ssize_t = q + u32(b, p + CHUNK_AT_DATA_SIZE)
+    kind: cython.int = u8(b, p + CHUNK_AT_KIND)
+    if end - q <= LENGTH_SIZE or u32(b, q) != end - q - LENGTH_SIZE:
+        return kind
+    if kind != 0 and is_tracking(b, q + LENGTH_SIZE, end, kind == LAST_KIND):
+        return kind
+    if is_tracking(b, q + LENGTH_SIZE, end, False):
+        return 1
+    if is_tracking(b, q + LENGTH_SIZE, end, True):
+        return LAST_KIND
+    return 0 if is_section(b, q + LENGTH_SIZE, end) else kind
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def agrees(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) -> cython.bint:
     """Return whether the data of the whole chunk at p are the entries and records that its header counts."""
     q: cython.Py_ssize_t = data_at(b, p)
@@ -70,6 +116,8 @@ def agrees(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t) 
     size: cython.longlong
     entries: cython.longlong = 0
     records: cython.longlong = 0
+    if true_kind(b, p) != u8(b, p + CHUNK_AT_KIND):
+        return False
     if u8(b, p + CHUNK_AT_KIND) != 0:
         size = u32(b, q) if end - q >= LENGTH_SIZE else -1
         return size == end - q - LENGTH_SIZE and u16(b, p + CHUNK_AT_ENTRIES) == 1 and u32(b, p + CHUNK_AT_RECORDS) == 1
@@ -282,6 +330,18 @@ def records(
             p += LENGTH_SIZE + length[n]
             n += 1
     return n, p
+
+
+def kind_of(b: cython.const[cython.uchar][::1], start: cython.Py_ssize_t):
+    """Return the kind of the chunk at a position, whose data are there, by its data; that of its header if they do not show it."""
+    source: cython.pointer[cython.const[cython.uchar]] = first_byte(b)
+    if (
+        start < 0
+        or not is_header(source, start, b.shape[0])
+        or data_at(source, start) + u32(source, start + CHUNK_AT_DATA_SIZE) > b.shape[0]
+    ):
+        raise ValueError("there is no whole chunk")
+    return true_kind(source, start)
 
 
 def effort_for(size: cython.longlong):

@@ -24,3 +24,10 @@ cdef enum:
     BATCH_AT_SIZE = 7
     BATCH_HEADER_SIZE = 11
     LENGTH_SIZE = 4  # of an entry that is one record
+
+    BLOCK_HEADER_SIZE = 2  # of tracking: kind, bytes of the id
+    BLOCK_NUMBER_SIZE = 8
+    LAST_BLOCK = 2
+    SMALL_ULONG = 0x53  # a section of AMQP 1.0: 0, this, and its code
+    FIRST_SECTION = 0x70
+    LAST_SECTION = 0x78

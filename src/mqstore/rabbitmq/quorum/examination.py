@@ -21,7 +21,6 @@ from mqstore.rabbitmq.quorum.facts import Fact, delivered_indexes, facts_of_dire
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.quorum.rows import build_batch
-from mqstore.table.formatting import count
 
 ROOT = "quorum"
 _BLOCK = 4096
@@ -129,5 +128,5 @@ def _repeated(system: RaftDirectory, names: dict[tuple[str | None, str], list[tu
         if len(members) > 1 and vhost is not None:
             used = [uid for known, uid in members if known]
             others = ", ".join(uid for _, uid in members)
-            seen = f"queue {name!r} of vhost {vhost!r} has {count(len(members), 'directory')}: {others}"
+            seen = f"queue {name!r} of vhost {vhost!r} has {len(members)} directories: {others}"
             yield Fact("queue-twice", system.place, seen, f"uses {used[0]}" if used else "uses neither")

@@ -96,7 +96,11 @@ def unknown_member(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
             seen = "it cannot be read" if system.directory.exists(f"{log.place}/config") else "it is missing"
             yield _rolled_back("config-missing", f"{log.place}/config", seen, queue, state)
         return
-    seen = "the member is not in names.dets" + ("; the node was killed soon after the queue was declared" if system.names else "")
+    seen = "the member is not in names.dets"
+    if queue.config.uid not in ("", log.uid):
+        seen += f", and its config is that of member {queue.config.uid}: the directory is a copy, or has another name"
+    elif system.names:
+        seen += "; the node was killed soon after the queue was declared"
     if uses_long_names(system):
         yield _rolled_back("member-unknown", log.place, seen, queue, state)
     else:

@@ -346,12 +346,16 @@ class RaftDirectory:
     @cached_property
     def names(self) -> dict[str, str]:
         """The names of the clusters by UID, as names.dets has them: {Name, UID}, and the other way round. A member not in it is unknown to
-        the node."""
+        the node. Of a UID that several have it is the last one, with a finding."""
         found: dict[str, str] = {}
         for item in self._objects("names.dets"):
             if len(item) == 2:
                 name, uid = (item[1], item[0]) if isinstance(item[0], bytes) else item
                 if isinstance(name, Atom) and isinstance(uid, bytes):
+                    before = found.get(uid.decode("latin-1"), str(name))
+                    if before != name:
+                        detail = f"Queues {before} and {name} both have the member {uid.decode('latin-1')}: its log is of one of them."
+                        self.damage.append(Damage(f"{self.place}/names.dets", 0, 0, Kind.UNKNOWN_MEMBER, detail))
                     found[uid.decode("latin-1")] = str(name)
         return found
 

@@ -229,9 +229,10 @@ def _offsets(start: int, count: int) -> str:
 
 
 def _put_ids_right(data: Bytes, chunks: Chunks, expected: int, findings: _Findings) -> int:
-    """Correct ids and counts that contradict their neighbours, in place. Return the id of the chunk after these."""
+    """Correct kinds, ids and counts that contradict the data or the neighbours, in place. Return the id of the chunk after these."""
     for row in np.flatnonzero(chunks.state == BAD_HEADER).tolist():
         chunks.records[row] = _records_of(data, int(chunks.data_at[row]), int(chunks.data_size[row]))
+        chunks.kind[row] = stream_chunks.kind_of(data, int(chunks.at[row]))
     ends = np.cumsum(chunks.records)
     if np.array_equal(chunks.id, expected + ends - chunks.records):
         return expected + int(ends[-1])

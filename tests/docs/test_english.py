@@ -146,3 +146,16 @@ if __name__ == "__main__":
         for room, number in sorted(Counter(_room(phrase.path) for phrase in every).items()):
             print(f"{number:5}  {room}")
     print(f"{len(every)} phrases")
+
+
+def test_a_noun_after_a_number_agrees_with_it() -> None:
+    """`formatting.count` does that; a plural written out says "1 messages", unless the same line asks whether the number is 1."""
+    number = re.compile(r"\{[^{}]*(?::,|\blen\([^{}]*\))\} (?:messages|files|queues|records|entries|ranges|steps|findings|groups)\b")
+    asked = re.compile(r"[=!]= 1\b|> 1\b|\bLIMIT\b")
+    wrong = [
+        f"{path.name}:{place}: {line.strip()}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if number.search(line) and not asked.search(line)
+    ]
+    assert not wrong

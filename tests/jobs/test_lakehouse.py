@@ -149,7 +149,7 @@ def test_damage_fails_the_job_if_requested(tmp_path: Path) -> None:
         store.put(message("orders", b"x" * 200, keys=f"k{number}"))
     store.write()
     store.patch_log(store.puts[30].offset + 4, bytes(4))
-    with pytest.raises(PipelineError, match="1 ranges of the log are damaged, the first at"):
+    with pytest.raises(PipelineError, match="1 range of the log is damaged, the first at"):
         export(store.root, tmp_path / "out", mode="FAILFAST", threads=1)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     with pytest.raises(UsageError, match="there is no mode 'STRICT'"):

@@ -50,6 +50,7 @@ from mqstore.table.columns import (
     check_rabbitmq_columns,
     rabbitmq_schema,
 )
+from mqstore.table.formatting import count
 from mqstore.table.row_files import FORMATS, PartFile, PartFiles, TaskOutput
 from mqstore.table.text import columns_for, rabbitmq_columns_for, rename_properties_json
 from mqstore.version import __version__
@@ -366,9 +367,9 @@ class _LogExport(_ExportRun[ExportTask]):
         damage = merge_adjacent([*(item for outcome in outcomes for item in outcome.damage), *self.store.log.findings])
         if self.fail_fast and damage:
             first = damage[0]
+            damaged = f"{count(len(damage), 'range')} of the log {'is' if len(damage) == 1 else 'are'} damaged"
             raise PipelineError(
-                f"{len(damage)} ranges of the log are damaged, the first at {first.offset} of {first.file}: {first.detail}; "
-                "export without mode FAILFAST to get the rest"
+                f"{damaged}, the first at {first.offset} of {first.file}: {first.detail}; export without mode FAILFAST to get the rest"
             )
         untold = sum(outcome.damage_untold for outcome in outcomes)
         notes = [f"{untold} further findings are not listed individually"] if untold else []

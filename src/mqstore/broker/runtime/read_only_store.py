@@ -52,6 +52,7 @@ from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import QueueView, View
 from mqstore.rocketmq.verify.log_proof import check_split, plan
+from mqstore.table.formatting import agreeing
 
 ViewName = Literal["auto", "recovered", "disk"]
 
@@ -90,7 +91,7 @@ class ReadOnlyStore(ReadSide):
         self.groups.add_built_in()
         self.topics = _readable(Topics.load(directory, self.version), self.queues())
         more = self._unlisted
-        notes += [f"{more:,} messages of the log that no consume queue leads to are served as well"] if more else []
+        notes += [f"{agreeing(more, 'message', 'is', 'are')} served as well that no consume queue leads to"] if more else []
         self.notes = (f"the store is served read-only, {_SENTENCES[self.view]}", *notes)
 
     # log and queues

@@ -12,6 +12,7 @@ from mqstore.console.jobs import Progress
 from mqstore.console.page import PageRequest, PageRoute, address
 from mqstore.console.replay import ReplayResult, ReplayTarget, count_by_family, replay, targets_of
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.table.formatting import count
 
 SHOWN = 200
 
@@ -147,7 +148,9 @@ def run(request: PageRequest) -> Response:
     def work(progress: Progress) -> ReplayResult:
         return replay(stores, places, target, progress)
 
-    job = request.console.jobs.start("replay", f"Replaying {len(places):,} messages to {target.shown}", work, unit="messages", writes=True)
+    job = request.console.jobs.start(
+        "replay", f"Replaying {count(len(places), 'message')} to {target.shown}", work, unit="messages", writes=True
+    )
     _basket(request).clear()
     request.waited(job)
     return request.go(f"/jobs/{job.id}")

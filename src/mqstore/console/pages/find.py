@@ -13,6 +13,7 @@ from mqstore.console.page import JOB_WAIT, PageRequest, PageRoute, address
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError
 from mqstore.rocketmq.find import FindReport
+from mqstore.table.formatting import agreeing
 from mqstore.table.needle import Needle
 
 SHOWN = 200
@@ -43,15 +44,16 @@ class _Line:
 def _search(opened: OpenStore, text: str, progress: Progress) -> _Found:
     report = opened.store.find(text, body="none", limit=SHOWN, threads=2, progress=progress)
     if isinstance(report, FindReport):
-        sentences = [f"{report.records:,} records were read: {report.how}"]
+        sentences = [f"{agreeing(report.records, 'record', 'was', 'were')} read: {report.how}"]
         sentences += [f"the text is in damaged bytes of {file} at {offset:,}" for file, offset in report.buried[:10]]
         if not report.complete:
             sentences.append("parts of the log are damaged: whether a message that was there had the text is unknown")
         return _Found(report.hits, tuple(_in_log(opened, row) for row in report.rows), (*sentences, *report.notes))
     counts = report.counts
-    sentences = [f"{counts.messages:,} messages were searched, acknowledged ones in the files included"]
+    sentences = [f"{agreeing(counts.messages, 'message', 'was', 'were')} searched, acknowledged ones in the files included"]
     if counts.unreadable:
-        sentences.append(f"{counts.unreadable:,} messages are damaged or lost: whether one of them had the text is unknown")
+        lost = agreeing(counts.unreadable, "message", "is", "are")
+        sentences.append(f"{lost} damaged or lost: whether one of them had the text is unknown")
     return _Found(counts.hits, tuple(_in_queue(opened, row) for row in report.rows), tuple(sentences))
 
 

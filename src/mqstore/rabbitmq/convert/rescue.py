@@ -52,6 +52,7 @@ from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.version import VersionEvidence, version_evidence
 from mqstore.table.columns import CLASSIC, QUORUM, STREAM
+from mqstore.table.formatting import count
 
 # what 3.12 and newer ignore, and 4.x refuses in a policy
 _OLD_ARGUMENTS = frozenset({"x-queue-version", "x-queue-mode", "x-queue-master-locator", "x-max-in-memory-length", "x-max-in-memory-bytes"})
@@ -432,7 +433,7 @@ def steps(
     lines = [
         f"# Into a RabbitMQ {version} node",
         "",
-        f"{total:,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root, in one bash, on",
+        f"{count(total, 'message')} in {count(sum(map(bool, counts.values())), 'queue')}. Run the commands as root, in one bash, on",
         "the machine of the new node, in this order: a node deletes the messages of every queue that it does not know when it starts.",
         "",
         f"The old node: {written_by.version or 'its version is not known'} ({written_by.why}).",
@@ -475,12 +476,12 @@ def steps(
     lines += ["", "## Not in the new node", ""]
     lines += [f"* {name}: such queues are not carried over." for name in others]
     lines += [
-        f"* {number:,} messages that the plug-in {PLUGIN} of node {node} holds until they are due: `mqstore timers` with the old data "
-        "directory lists them, with exchange, payload and time."
+        f"* {count(number, 'message')} that the plug-in {PLUGIN} of node {node} holds until the time has come: `mqstore timers` with "
+        "the old data directory lists them, with exchange, payload and time."
         for node, number in delayed.items()
     ]
     lines += [
-        f"* {queue.messages:,} messages of the directory {queue.directory}: no definition leads to it, so the node deletes them."
+        f"* {count(queue.messages, 'message')} of the directory {queue.directory}: no definition leads to it; the node deletes all of it."
         for queue in unknown
     ]
     lines += [f"* {what}: RabbitMQ {version} does not need or know it." for what in dropped]
@@ -557,7 +558,7 @@ def steps_in_place(
     lines = [
         "# RabbitMQ 4.3 on the data directory of an older node",
         "",
-        f"{sum(counts.values()):,} messages in {sum(1 for count in counts.values() if count):,} queues. Run the commands as root, in one",
+        f"{count(sum(counts.values()), 'message')} in {count(sum(map(bool, counts.values())), 'queue')}. Run the commands as root, in one",
         f"bash, on the machine of the node, in this order. The new node must have the name of the old one, `{node}`. The old data",
         "directory is moved aside and stays as it is, and a copy of it without its messages gets the converted ones.",
         "",
@@ -611,8 +612,8 @@ def steps_in_place(
     ]
     lines += [f"* {name}: its files stay as they are; `mqstore diagnose --for 4.3` says what the node makes of them." for name in others]
     lines += [
-        f"* {queue.messages:,} messages of the directory {queue.directory}: the metadata has no queue for it, so the new node deletes "
-        "them; `mqstore rescue` without `--in-place` defines such queues."
+        f"* {count(queue.messages, 'message')} of the directory {queue.directory}: the metadata has no queue for it; the new node "
+        "deletes all of it; `mqstore rescue` without `--in-place` defines such queues."
         for queue in unknown
     ]
     if not others and not unknown:

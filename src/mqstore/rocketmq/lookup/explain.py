@@ -28,7 +28,7 @@ from mqstore.rocketmq.store.log_site import lacks_of_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.view import View
 from mqstore.table.columns import Selection
-from mqstore.table.formatting import did_you_mean
+from mqstore.table.formatting import count, did_you_mean
 
 DATABASE = "rocksdbstore"  # in place of the name of an index file
 KEYS_READ = 16 << 20  # bytes at the end of the log with whose keys a misspelt one is compared
@@ -276,7 +276,7 @@ def _why_missing(
     reason = min(counts, key=lambda each: (-counts[each], order.index(each)))
     offset = next(offset for offset, each in reasons.items() if each is reason)
     many = (
-        f"the log has {len(missing)} messages with the key that the query does not find; "
+        f"the log has {count(len(missing), 'message')} with the key that the query does not find; "
         if len(missing) > 1
         else "the log has a message with the key that the query does not find; "
     )

@@ -117,7 +117,7 @@ def choose(by: str, costs: Costs, unusable: Sequence[str]) -> tuple[Plan, str]:
     if by == Plan.SCAN:
         return Plan.SCAN, f"requested; {costs.log_bytes:,} bytes of log are read for {count(costs.keys, 'key')}"
     figures = (
-        f"{count(costs.keys, 'key')}, {count(costs.files, 'index file')} of {costs.entries:,} entries, "
+        f"{count(costs.keys, 'key')}, {count(costs.files, 'index file')} of {count(costs.entries, 'entry')}, "
         f"{costs.log_bytes:,} bytes of log, {costs.uncovered_bytes:,} of them not covered by the index"
     )
     if by != "auto":

@@ -46,6 +46,7 @@ from mqstore.rocketmq.store.store_files import StoreFiles
 from mqstore.rocketmq.verify.index_proof import check_chains
 from mqstore.table.arrow_spans import distinct, distinct_of_sorted
 from mqstore.table.columns import Selection
+from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -307,10 +308,10 @@ def _by_index(store: RocketMQStore, selection: Selection, sure: Sequence[QueueFi
         return _scan(store, f"none of the {len(files)} index files is valid")
     points = distinct(np.concatenate([listed[~known], *hits]))
     if len(points) > MAX_POINTS or len(points) * MAX_SHARE > len(listed) + 64 * MAX_SHARE:
-        return _scan(store, f"the index leaves {len(points)} of {len(listed)} records to be read")
+        return _scan(store, f"the index leaves {len(points)} of {count(len(listed), 'record')} to be read")
     rest = tuple(file for file in _written_files(store.log) if file not in sure)
     scan = PrunedScan("index", "", rest, points=tuple(points.tolist()))
-    return _with_reason(store, scan, f"{len(points)} records by {valid} of {len(files)} index files")
+    return _with_reason(store, scan, f"{count(len(points), 'record')} by {valid} of {count(len(files), 'index file')}")
 
 
 def _proved_by(file: IndexFile, listed: Longs, sure: Sequence[QueueFile], selected: Longs) -> tuple[Longs, Longs] | None:

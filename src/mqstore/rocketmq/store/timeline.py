@@ -201,7 +201,7 @@ def _from_log(view: View, log_range: tuple[int, int]) -> Timeline:
     whole = len(parts) == 1
     source = "the records of the log, as no consume queue can be read"
     if not whole:
-        source = f"an estimate from {len(rows):,} records at {SAMPLES} places of the log, as no consume queue can be read"
+        source = f"an estimate from {count(len(rows), 'record')} at {SAMPLES} places of the log, as no consume queue can be read"
     return _result(starts, counts, exact=whole, source=source)
 
 

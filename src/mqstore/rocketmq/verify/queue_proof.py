@@ -21,6 +21,7 @@ from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import MIN_RECORD_SIZE, Record
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.table.formatting import agreeing
 
 ENTRIES_AT_ONCE = 1 << 16
 LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a log can be large
@@ -270,7 +271,8 @@ class BatchQueueProof:
             sentence = f"the unit for queue offset {base} points at physical offset {physical}, whose record differs"
             damage.append(Damage(self.queue.relative, 0, UNIT_SIZE, Kind.QUEUE_ENTRY_MISMATCH, f"{sentence} ({who})"))
         if self.missing:
-            sentence = f"{len(self.missing)} records of the log have no unit in the {who}, the first at physical offset {self.missing[0]}"
+            lacking = agreeing(len(self.missing), "record", "has", "have")
+            sentence = f"{lacking} no unit in the {who}, the first at physical offset {self.missing[0]}"
             damage.append(Damage(self.queue.relative, 0, 0, Kind.MISSING_QUEUE_ENTRY, sentence, len(self.missing)))
         return damage
 
@@ -311,4 +313,5 @@ class SecondQueues:
         if lacking:
             kind = {proof.queue.place(0)[0].split("/")[0] for proof in self._proofs.values()}
             where = " and ".join(sorted(kind))
-            yield f"{len(self._proofs)} queues are there twice, as files and in RocksDB; those in {where} lack {lacking} of the entries"
+            twice = agreeing(len(self._proofs), "queue", "is", "are")
+            yield f"{twice} there twice, as files and in RocksDB; in {where} {agreeing(lacking, 'entry', 'is', 'are')} missing"

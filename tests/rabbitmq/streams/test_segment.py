@@ -228,6 +228,8 @@ def test_the_kind_of_a_chunk_is_that_of_its_data(data: bytes, kind: int, stated:
     assert (damage.kind, damage.offset, damage.messages) == (Kind.BAD_CHUNK, at_of(chunks, 1), int(kind == MESSAGES))
 
 
-@pytest.mark.parametrize("data", [b"", b"plain", b"\0\3abc", b"\1\1r" + bytes(7), b"\3\1r" + bytes(8)])
+@pytest.mark.parametrize(
+    "data", [b"", b"plain", b"\0\3abc", b"\1\1r" + bytes(7), b"\3\1r" + bytes(8), bytes(10), bytes(18), bytes(2) + b"\1\2\3\4" * 2]
+)
 def test_a_message_that_is_no_tracking_is_intact(data: bytes) -> None:
     assert read(HEADER + chunk(0, [entry(data)])) == ([0], [INTACT], [])

@@ -64,15 +64,22 @@ def entry_size(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize
 @cython.nogil
 @cython.exceptval(check=False)
 def is_tracking(
-    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, end: cython.Py_ssize_t, snapshot: cython.bint
+    b: cython.pointer[cython.const[cython.uchar]],
+    p: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    snapshot: cython.bint,
+    named: cython.bint,
 ) -> cython.bint:
-    """Return whether the bytes in [p, end) are blocks of tracking, of a snapshot or not, and not a section of AMQP 1.0."""
+    """Return whether the bytes in [p, end) are blocks of tracking, of a snapshot or not, and not a section of AMQP 1.0.
+
+    named: only if each block has an id. A message may be any bytes, such as ten zeros, which are a block without one.
+    """
     kind: cython.int
     if is_section(b, p, end):
         return False
     while end - p >= BLOCK_HEADER_SIZE:
         kind = u8(b, p)
-        if kind > LAST_BLOCK:
+        if kind > LAST_BLOCK or (named and u8(b, p + 1) == 0):
             return False
         p += BLOCK_HEADER_SIZE + u8(b, p + 1) + (2 * BLOCK_NUMBER_SIZE if snapshot and kind == 0 else BLOCK_NUMBER_SIZE)
     return p == end
@@ -97,11 +104,11 @@ def true_kind(b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_
     kind: cython.int = u8(b, p + CHUNK_AT_KIND)
     if end - q <= LENGTH_SIZE or u32(b, q) != end - q - LENGTH_SIZE:
         return kind
-    if kind != 0 and is_tracking(b, q + LENGTH_SIZE, end, kind == LAST_KIND):
+    if kind != 0 and is_tracking(b, q + LENGTH_SIZE, end, kind == LAST_KIND, False):
         return kind
-    if is_tracking(b, q + LENGTH_SIZE, end, False):
+    if is_tracking(b, q + LENGTH_SIZE, end, False, kind == 0):
         return 1
-    if is_tracking(b, q + LENGTH_SIZE, end, True):
+    if is_tracking(b, q + LENGTH_SIZE, end, True, kind == 0):
         return LAST_KIND
     return 0 if is_section(b, q + LENGTH_SIZE, end) else kind
 

@@ -137,7 +137,7 @@ def explain(request: PageRequest) -> Response:
     return request.show(
         "explain.html",
         **_values(request, opened, view, "key"),
-        answer=answer,
+        explained=answer,
         hits=message_pages.rows_at(view, answer.messages)[::-1],
         missing=message_pages.rows_at(view, answer.missing[:50]),
         files=list(reversed(view.index_files())),

@@ -13,7 +13,7 @@ from typing import Any
 
 from mqstore.shown import Shown
 
-STAND_IN = "as `repair` leaves it in the place of a message that is gone"  # said of an entry that repeats the one before it
+STAND_IN = "as `repair` leaves it in the place of a message that is gone"  # said of an entry that repeats the one beside it
 
 
 class Subject(StrEnum):

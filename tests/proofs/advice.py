@@ -13,6 +13,7 @@ A store that `diagnose` refuses to answer for has no advice.
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from fuzz.images import Images
 from fuzz.layout import write_tree
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, Row, run_cli, tree_checksum, unpack, unpack_node
 
-COMMANDS = 4  # diagnose, repair, repair --apply, and rebuild or salvage for what no repair can mend
+COMMANDS = 3  # that are advised: repair, repair --apply, and rebuild or salvage for what no repair can mend
 INTACT = {"intact", "unindexed"}
 LOOKS = {"inspect", "messages", "topics", "verify"}  # show what there is, for a person to go on
 BY_HAND = ("get what is missing", "a broker has the store open", "cannot be told", "start none on this directory")
@@ -36,10 +37,12 @@ Messages = Counter[tuple[object, ...]]
 class Walk:
     """The commands in their order, and the messages that there were at first and after each that changed or wrote a store.
 
-    end: the last advice; why: its reason. fault: why it does not lead to an end.
+    before: the checksum of the store at first, or with the names that files were given. end: the last advice; why: its reason. fault: why
+    it does not lead to an end.
     """
 
     lines: list[str]
+    before: str
     kept: list[Messages] = field(default_factory=list)
     end: str = ""
     why: str = ""
@@ -62,7 +65,8 @@ def next_step(text: str) -> tuple[str, str]:
 
 def walk(store: Path, family: str) -> Walk:
     """Follow the commands from `diagnose` until one says that the broker is to be started."""
-    walked = Walk([shlex.join(("mqstore", "diagnose", str(store)))], [intact(store, family) | delivered(store, family)])
+    diagnose = shlex.join(("mqstore", "diagnose", str(store)))
+    walked = Walk([diagnose], tree_checksum(store, times=False), [intact(store, family) | delivered(store, family)])
     while True:
         _, verb, *words = shlex.split(walked.lines[-1])
         outcome = run_cli(verb, *words)
@@ -77,12 +81,17 @@ def walk(store: Path, family: str) -> Walk:
             store = Path(words[words.index("--to") + 1])
         if store != Path(words[0]) or "--apply" in words:
             walked.kept.append(intact(store, family) | delivered(store, family))
+        if walked.end.startswith("mv "):
+            subprocess.run(walked.end, shell=True, check=True)
+            walked.lines += [walked.end, walked.lines[0]]
+            walked.before = tree_checksum(store, times=False)
+            continue
         if not walked.end.startswith("mqstore "):
             walked.kept.append(delivered(store, family))
             return walked
         if shlex.split(walked.end)[1] in LOOKS or (GONE not in walked.why and any(each in walked.why for each in BY_HAND)):
             return walked
-        if len(walked.lines) >= COMMANDS:
+        if sum(not line.startswith("mqstore diagnose ") for line in walked.lines) >= COMMANDS:
             walked.fault = "it does not end"
             return walked
         walked.lines.append(walked.end)
@@ -95,7 +104,18 @@ def intact(store: Path, family: str) -> Messages:
 
 def delivered(store: Path, family: str) -> Messages:
     """Return what identifies each message that the broker has after its start."""
-    return Counter(_identities(_rows(store, "--view", "recovered"), family))
+    rows = _rows(store, "--view", "recovered")
+    for row in rows:
+        # its queue offset is that of another message, and another place of the queue leads to it
+        if family == "rocketmq" and row["verdict"] == "duplicate" and row["physical_offset"] in _listed(store, row):
+            row["verdict"] = "intact"
+    return Counter(_identities(rows, family))
+
+
+def _listed(store: Path, row: Row) -> set[int]:
+    """Return the physical offsets that the queue of a message leads to after the broker's start."""
+    entries = run_cli("queue", store, row["topic"], row["queue_id"], "--view", "recovered", "-o", "jsonl")
+    return {entry["physical_offset"] for entry in entries.rows}
 
 
 def _rows(store: Path, *options: str) -> list[Row]:
@@ -114,7 +134,6 @@ def _identities(found: list[Row], family: str) -> Iterator[tuple[object, ...]]:
 def wrong(seed: int, family: str, place: Path, images: Images) -> str:
     """Return what is wrong with the advice for a store; empty if nothing is."""
     name, store = make(seed, family, place, images)
-    before = tree_checksum(store, times=False)
     walked = walk(store, family)
     said = "\n".join((name, *walked.lines, f"then: {walked.end} ({walked.why})"))
     if walked.fault:
@@ -125,7 +144,7 @@ def wrong(seed: int, family: str, place: Path, images: Images) -> str:
             return f"change {number} loses {gone.total()} of {earlier.total()} messages, such as {next(iter(gone))}\n{said}"
     if store.with_name(f"{store.name}.undo").exists():
         undone = run_cli("repair", store, "--undo")
-        if undone.status or tree_checksum(store, times=False) != before:
+        if undone.status or tree_checksum(store, times=False) != walked.before:
             return f"--undo does not give everything back: {undone.stderr}\n{said}"
     return ""
 

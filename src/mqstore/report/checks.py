@@ -154,6 +154,10 @@ def diagnosis_parts(answer: Diagnosis, *, everything: bool = False) -> Parts:
         yield Gap()
         yield Sentence("Evidence:")
         yield Sentences(list(map(_evidence, answer.evidence) if everything else _grouped(answer.evidence)), SHOWN)
+    if len({way.keeps for way in answer.ways if way.keeps is not None}) > 1:
+        yield Gap()
+        yield Sentence("What each way keeps:")
+        yield Sentences([f"{'not known' if way.keeps is None else count(way.keeps, 'message')}: {way.next}" for way in answer.ways])
 
 
 def _evidence(item: Evidence) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
-from support.golden import CASES, GoldenCase, case_id, case_named, run_cli, unpack
+from support.golden import CASES, GoldenCase, case_id, case_named, run_cli, tree_checksum, unpack
 from support.rocketmq_states import STATES
 
 from mqstore.diagnosis import Diagnosis
@@ -66,3 +67,22 @@ def test_what_is_advised_for_a_golden_store_ends_with_a_store_on_which_a_broker_
     store = tmp_path / "a broker's store"
     unpack(case, store)
     check(case, store)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_log_files_with_the_names_of_each_other_are_renamed_before_anything_is_changed(number: int, tmp_path: Path) -> None:
+    store = tmp_path / "a broker's store"
+    unpack(case_named("4.9.3/d-rolled"), store)
+    before = tree_checksum(store, times=False)
+    files = sorted((store / "commitlog").iterdir())[:number]
+    for file in files:
+        file.rename(f"{file}.away")
+    for file, other in zip(files, (*files[1:], files[0]), strict=True):
+        Path(f"{file}.away").rename(other)
+    answer = run_cli("diagnose", store, "-o", "json").document
+    assert answer["next"].startswith("mv ")
+    assert answer["why"].startswith("give each of these files the name of its records before anything else: ")
+    steps = run_cli("repair", store, "-o", "json").document
+    assert [(step["step"], step["possible"]) for step in steps] == [("rename", False)] * number
+    subprocess.run(answer["next"], shell=True, check=True)
+    assert tree_checksum(store, times=False) == before

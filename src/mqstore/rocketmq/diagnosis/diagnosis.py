@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mqstore.diagnosis import Diagnosis, Evidence
+from mqstore.diagnosis import Diagnosis, Evidence, Way
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
@@ -31,6 +32,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
 from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
@@ -38,7 +40,7 @@ from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redeliv
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.file_steps import directories_in_index
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
-from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files
+from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files, swapped_log_files
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import static_topics
 from mqstore.table.formatting import command, count
@@ -69,7 +71,7 @@ _MADE_NEW = frozenset(
     if kind is not Kind.MISSING_INDEX_ENTRY  # of a few messages, such as those that a repair has brought back
 ) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
-_LEFT_TO_A_REBUILD = frozenset({"length", "torn-end"})  # steps in the log
+_LEFT_TO_A_REBUILD = frozenset({"length", "torn-end", "filler", "checksum"})  # steps in the log
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 QUEUES = "consumequeue"
@@ -82,6 +84,12 @@ def _in_log(item: Damage, store: RocketMQStore) -> bool:
 
 def _is_of_log(item: Damage) -> bool:
     return item.kind.subject is Subject.RECORD or item.kind.unread
+
+
+def _can_be_made(path: str) -> bool:
+    """Return whether a path is not that of a queue whose topic can have none, as that of a damaged record may."""
+    above, _, below = path.partition("/")
+    return above != QUEUES or not below or usable_topic(below.rpartition("/")[0] or below)
 
 
 def rules_of(version: str) -> str:
@@ -159,6 +167,7 @@ class _Work:
         self.missing = 0  # messages of which only the places in their queues are left
         self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
+        self._repaired: Diagnosis | None = None  # what a broker makes of the store after a repair, if it was asked for
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
@@ -176,9 +185,10 @@ class _Work:
             ]
         if self.elsewhere is not None:
             return Advice(None, *self._advice(0, 0))
-        if self.obstacles or (
-            report is not None and any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence)
-        ):
+        # what a broker makes of a checksum after a kill decides between a repair and a rebuild
+        open_ = self.store.unclean and any(item.finding == Kind.BAD_CHECKSUM for item in self.evidence)
+        repairable = any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence)
+        if self.obstacles or (report is not None and repairable and not open_):
             return Advice(False if self.obstacles else None, *self._advice(0, 0))
         if report is not None and self._all_well(report):
             return Advice(True, START, KEEPS)
@@ -223,7 +233,7 @@ class _Work:
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
             self.lost, self.missing = check.lost, missing
-            before_end = sum(loss.before_end for loss in check.by_queue.values())
+            before_end = sum(loss.before_end for (topic, _), loss in check.by_queue.items() if usable_topic(topic))
             self.unlisted = max(0, before_end - check.contested) or (check.lost if self.store.unclean else 0)
             loses = check.lost + missing
             self._add_damage([item for item in report.damage if _is_of_log(item)])
@@ -276,7 +286,34 @@ class _Work:
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *self.evidence),
             without="" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
+            ways=self._ways(Way(next_, why), check),
         )
+
+    def _ways(self, advised: Way, check: SurvivalCheck) -> tuple[Way, ...]:
+        """Return the possible next commands with what each keeps of the messages that queues list, the advised one first."""
+        if self.locked or self.elsewhere is not None or self.database is not None or isinstance(self.store.path, Url):
+            return ()
+        path = self.store.path
+        ways = [advised]
+        keeps: dict[str, int | None] = {}
+        if self._swapped is not None:
+            return (advised, Way(START, "start the broker on it as it is", check.listed - check.lost)) if not self.obstacles else (advised,)
+        if self._repaired is not None:
+            ways.append(Way(command("mqstore", "repair", path), "list what can be repaired; nothing is changed"))
+            keeps[ways[-1].next] = next((way.keeps for way in self._repaired.ways if way.next == START), None)
+        if check.lost or self.obstacles:
+            words = command("mqstore", "salvage", path, "--as", "rocketmq", "--to", f"{path}.new")
+            ways += [self._rebuild, Way(words, "write all that is intact into a new store, with new queue offsets")]
+            # of a damaged log, a rebuild mends what a repair does
+            mended = (
+                [] if self._repaired is None else [way.keeps or 0 for way in self._repaired.ways if way.next in (START, self._rebuild.next)]
+            )
+            keeps[self._rebuild.next] = max([check.listed - check.contested - check.unusable, *mended])
+        if not self.obstacles:
+            ways.append(Way(START, "start the broker on it as it is"))
+            keeps[START] = check.listed - check.lost
+        by_command = {way.next: way for way in reversed(ways)}
+        return tuple(Way(each, by_command[each].why, keeps.get(each)) for each in dict.fromkeys(way.next for way in ways))
 
     # 1: what keeps a broker from starting
 
@@ -598,6 +635,8 @@ class _Work:
             return command("mqstore", "rebuild", store, "--to", f"{target}.new", "--queues", "rocksdb"), why
         if isinstance(store, Url) or is_archive(store):
             return self._advice_on_copy(lost, redelivers)
+        if self._swapped is not None:
+            return self._swapped.next, self._swapped.why
         if not (lost or redelivers) and self._is_for_good():
             return START, FOR_GOOD
         keeps = loaded and self.harmless and not (lost or redelivers or self.missing or self.obstacles or self.unknown)
@@ -606,14 +645,38 @@ class _Work:
         if any(map(self._repairable, (*self.obstacles, *self.evidence))) if self.threads is None else self._repair_is_next():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
-            from mqstore.rocketmq.rebuild_steps import settings_of
-
-            words = ["--assume-defaults"] if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else []
-            if any("checksum" in item.finding for item in self.evidence):
-                words.append("--check-crc")  # a rebuild repairs what it has noticed
-            why = "make an intact store from the log before a broker starts"
-            return command("mqstore", "rebuild", store, "--to", f"{store}.new", *words), why
+            return self._rebuild.next, self._rebuild.why
         return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
+
+    @cached_property
+    def _swapped(self) -> Way | None:
+        """How to give log files their own names that have each other's; None if there are none."""
+        named = {own: relative for relative, own in swapped_log_files(self.store)}
+        if not named:
+            return None
+        files = ", ".join(named)
+        lines = []
+        while named:  # each circle begins with one file that is put aside
+            last = name = max(named)
+            lines.append((last, f"{last}.swapped"))
+            while (has := named.pop(name)) != last:
+                lines.append((has, name))
+                name = has
+            lines.append((f"{last}.swapped", name))
+        root = Path(self.store.directory.root)
+        commands = [command("mv", root / source, root / target) for source, target in lines]
+        return Way(" && ".join(commands), f"give each of these files the name of its records before anything else: {files}")
+
+    @property
+    def _rebuild(self) -> Way:
+        from mqstore.rocketmq.rebuild_steps import settings_of
+
+        words = ["--assume-defaults"] if settings_of(self.store).assumed_queue_size and self.store.log.last_written() >= 0 else []
+        if any("checksum" in item.finding for item in self.evidence):
+            words.append("--check-crc")  # a rebuild repairs what it has noticed
+        path = self.store.path
+        why = "make an intact store from the log before a broker starts"
+        return Way(command("mqstore", "rebuild", path, "--to", f"{path}.new", *words), why)
 
     def _repair_is_next(self) -> bool:
         """Return whether `repair` can change something in this store for the better, and a rebuild would not make the same new after it."""
@@ -632,6 +695,7 @@ class _Work:
         if not changes:
             return False
         after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
+        self._repaired = after
         if not self.obstacles and after.loses > self.lost + self.missing:
             return False
         # where new files are needed after it, too, a rebuild does both, unless records are to be restored or files renamed before
@@ -646,7 +710,7 @@ class _Work:
         """
         if self.obstacles or self.unlisted or any(sentence not in self.of_clients for sentence in self.unknown):
             return True
-        return not self.missing and any(item.finding in _MADE_NEW for item in self.evidence)
+        return not self.missing and any(item.finding in _MADE_NEW and _can_be_made(item.file) for item in self.evidence)
 
     def _is_for_good(self) -> bool:
         """Return whether there is damage that neither `repair` nor `rebuild` can mend, and no other: in bodies and properties, or gone.

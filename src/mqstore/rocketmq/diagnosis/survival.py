@@ -26,7 +26,7 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
 from mqstore.rocketmq.format.log_slices import LogFiles
 from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.query.pull import PullRules, get_message
@@ -147,6 +147,8 @@ class SurvivalCheck(Verification):
         super().__init__(store)
         self.recovery = recovery
         self.by_queue: dict[tuple[str, int], QueueLoss] = {}
+        self.listed = 0  # messages that are of any queue
+        self.unusable = 0  # those of them whose topic can have none
         self.lost = 0
         self.moved = 0
         self.contested = 0  # lost ones whose place another message has, with the same queue offset: no queue can list both
@@ -274,7 +276,16 @@ class SurvivalCheck(Verification):
     def take(self, check: SplitCheck) -> None:
         """Check a split, and count the messages in it that the recovery does not keep."""
         super().take(check)
-        if self.recovery is None or check.dispatched is None:
+        if check.dispatched is None:
+            return
+        runs = check.dispatched.runs
+        if self.rules.multi_dispatch and runs:
+            places = [run.entries.view(UNIT if run.batch else ENTRY)["physical_offset"].astype(np.int64) for run in runs]
+            self.listed += len(distinct(np.concatenate(places)))
+        else:
+            self.listed += sum(map(len, runs))
+        self.unusable += sum(len(run) for run in runs if not usable_topic(run.topic))
+        if self.recovery is None:
             return
         lost: list[Longs] = []
         moved: list[Longs] = []
@@ -308,15 +319,19 @@ class SurvivalCheck(Verification):
         if there.any() and not run.batch:
             self.shifted.setdefault((run.topic, run.queue_id), []).append((run.offsets[rest][there], physical[rest][there]))
         self.by_queue[run.topic, run.queue_id].skipped += int((skipped & whole).sum())
-        self.contested += self._contested(run.offsets[rest][~there], image)
+        self.contested += self._contested(run.offsets[rest][~there], physical[rest][~there], image)
 
-    def _contested(self, offsets: Longs, image: AnyQueueImage) -> int:
-        """Return how many of these queue offsets are taken by another message that has the same one."""
+    def _contested(self, offsets: Longs, physical: Longs, image: AnyQueueImage) -> int:
+        """Return how many of these messages, at physical offsets, have a queue offset whose place another one with the same has."""
         proof = self.queues.get((image.topic, image.queue_id))
         if image.batch or proof is None:
             return 0
-        inside = offsets[(offsets >= image.min_offset) & (offsets < image.max_offset)].tolist()
-        return sum(proof.is_place_of(self.log, image.entries(at, at + 1)[0], at) for at in inside)
+        inside = np.flatnonzero((offsets >= image.min_offset) & (offsets < image.max_offset))
+        return sum(
+            int(entry["physical_offset"]) != at and proof.is_place_of(self.log, entry, place)
+            for place, at in zip(offsets[inside].tolist(), physical[inside].tolist(), strict=True)
+            for entry in image.entries(place, place + 1)
+        )
 
     def _skipped_in(self, image: AnyQueueImage) -> Longs:
         """Return the physical offsets of the messages that pulls from a queue skip, sorted."""

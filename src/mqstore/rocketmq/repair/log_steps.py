@@ -64,6 +64,13 @@ def rename_steps(files: Iterable[RenamedLogFile]) -> Iterator[Step]:
         )
 
 
+def swapped_steps(files: Iterable[tuple[str, str]]) -> Iterator[Step]:
+    """Yield the step for each file of the log that has the name of another one, before which no change is made."""
+    for relative, own in files:
+        why = f"its records are those of {own}, whose name it must have before anything is changed; `mqstore diagnose` says how"
+        yield Step("rename", relative, 0, 0, why, _CUT, "", ())
+
+
 def log_steps(log: CommitLog, damage: list[Damage], timestamp: int, on_restored: Callable[[Bytes], None]) -> Iterator[Step]:
     """Yield the steps for damage of the log. timestamp: store time of the messages that fill a gap. on_restored: called with records."""
     files = {file.relative: file for file in log.files}

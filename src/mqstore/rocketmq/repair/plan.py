@@ -34,9 +34,9 @@ from mqstore.rocketmq.live.store_lock import LOCK, StoreLock
 from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.file_steps import file_steps
 from mqstore.rocketmq.repair.index_steps import index_steps
-from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps
+from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps, swapped_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
-from mqstore.rocketmq.store.log_site import renamed_log_files, require_whole_log
+from mqstore.rocketmq.store.log_site import renamed_log_files, require_whole_log, swapped_log_files
 from mqstore.rocketmq.store.store import RocketMQStore
 
 LOCKING = StoreLocking(partial(StoreLock, as_it_is=True), LOCK)
@@ -56,10 +56,13 @@ def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int
         moved = {name for change in changes for name in (change.file, change.to) if change.op in ("rename", "rmdir")}
         seen = _steps(store.seen_in(ChangedDirectory(store.directory, changes)), threads, None)
         # what has another name now, or another thing in its place, is changed by the next repair
-        further = [step for step in seen if step.possible and not moved & {change.file for change in step.changes}]
+        done = [step.changes for step in made]
+        further = [
+            step for step in seen if step.possible and step.changes not in done and not moved & {change.file for change in step.changes}
+        ]
+        steps = [*made, *(replace(step, after=len(made)) for step in further), *(step for step in seen if not step.possible)]
         if not further:
             break
-        steps = [*made, *(replace(step, after=len(made)) for step in further), *(step for step in seen if not step.possible)]
     return steps
 
 
@@ -73,12 +76,15 @@ def _steps(store: RocketMQStore, threads: int, progress: Callable[[int, int], No
     renamed = renamed_log_files(store)
     if renamed:
         return list(rename_steps(renamed))
+    if swapped := swapped_log_files(store):
+        return list(swapped_steps(swapped))
     scan = RepairScan(store)
     report = scan.run(threads, progress)
     prefix = f"{store.log.queue.relative}/"
     damage = [item for item in report.damage if item.file.startswith(prefix)]
     guard = RecordGuard(store.log)
     in_log = [guard.spared(step) for step in log_steps(store.log, damage, scan.last_timestamp, scan.add_restored)]
+    scan.settle()
     starts = {file.relative: file.start for file in store.log.files}
     log_end = min([scan.log_end, *(starts[step.file] + step.offset for step in in_log if step.kind == "torn-end" and step.possible)])
     steps = [

@@ -3,9 +3,10 @@
 An entry that leads elsewhere is replaced, unless another message with its queue offset is there, which keeps the place. Entries that
 are missing at the end, or of queues without files, are written unless the broker recovers as after a crash, and so adds them itself.
 
-The place of a message whose record is lost gets the entry of the message before it. Consumers then receive that one twice. An unwritten
-entry would end the queue there, and one that leads to bytes without a record makes clients drop the rest of what they pulled. For the
-first reason entries before the first one in its file become blanks, which a broker passes over, where messages have expired.
+The place of a message whose record is lost gets the entry of the message before it, or after it if the queue begins there. Consumers then
+receive that one twice. An unwritten entry would end the queue there, and one that leads to bytes without a record makes clients drop the
+rest of what they pulled. For the first reason entries before the first one in its file become blanks, which a broker passes over, where
+messages have expired.
 Entries after the last message that a queue ever had are of no message, and become unwritten ones.
 
 Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
@@ -13,6 +14,7 @@ Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -42,6 +44,7 @@ class RepairScan(Verification):
     def __init__(self, store: RocketMQStore) -> None:
         super().__init__(store)
         self.missing: dict[tuple[str, int], list[tuple[NDArray[np.int64], Rows]]] = defaultdict(list)
+        self.left_out: dict[tuple[str, int], int] = {}  # messages without an entry whose queue offset cannot be theirs
         self._added: dict[tuple[str, int], int] = {}  # where queues end once the broker has added what the log has
         self._restored: dict[tuple[str, int], set[int]] = {}  # queue offsets of records that the plan restores
 
@@ -60,7 +63,9 @@ class RepairScan(Verification):
             return
         if self.store.unclean:
             key = (run.topic, run.queue_id)
-            self._added[key] = max(self._added.get(key, 0), int(run.offsets.max()) + 1)
+            end = self.queues[key].queue.max_offset if key in self.queues else 0
+            near = run.offsets[run.offsets < max(end, self._added.get(key, 0)) + FARTHEST]
+            self._added[key] = max(self._added.get(key, 0), int(near.max(initial=-1)) + 1)
         rows = run.entries.view(ENTRY)
         differs = np.ones(len(run), np.bool_)
         proof = self.queues.get((run.topic, run.queue_id))
@@ -83,6 +88,25 @@ class RepairScan(Verification):
             return
         if differs.any():
             self.missing[run.topic, run.queue_id].append((run.offsets[differs].copy(), rows[differs].copy()))
+
+    def settle(self) -> None:
+        """Leave out messages whose queue offset is taken by another one, or far from all others of the queue. The scan must be complete."""
+        for key, parts in self.missing.items():
+            offsets = np.concatenate([part[0] for part in parts])
+            rows = np.concatenate([part[1] for part in parts])
+            known, first = np.unique(offsets, return_index=True)
+            proof = self.queues.get(key)
+            bounds = [proof.queue.min_offset, max(0, proof.queue.max_offset - 1)] if proof is not None and proof.queue.files else []
+            numbers = np.unique(np.concatenate((known, np.array(bounds, np.int64))))
+            groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > FARTHEST) + 1)
+            kept = max(groups, key=lambda group: (bool(bounds) and group[0] <= bounds[0] <= group[-1], len(group)))
+            near = first[(known >= max(0, kept[0])) & (known <= kept[-1])]
+            others = np.setdiff1d(np.arange(len(offsets)), near)
+            gaps, held = _between(offsets[near], rows[near]["physical_offset"], rows[others]["physical_offset"])
+            self.left_out[key] = len(others) - len(held)
+            chosen = np.concatenate((near, others[held]))
+            parts[:] = [(np.concatenate((offsets[near], gaps)), rows[chosen])] if len(chosen) else []
+        self.missing = defaultdict(list, {key: parts for key, parts in self.missing.items() if parts})
 
     def ends(self, log_end: int, only: tuple[str, int] | None = None) -> dict[tuple[str, int], int]:
         """Return where each queue ends after the repair: without the entries at its end that were never those of a message."""
@@ -112,14 +136,16 @@ class RepairScan(Verification):
         return end
 
     def stand_ins(self, key: tuple[str, int], log_end: int) -> tuple[NDArray[np.int64], Rows]:
-        """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its ends are left out."""
+        """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its end are left out."""
         proof = self.queues[key]
         known = {
             int(offset): row for offsets, rows in self.missing.get(key, ()) for offset, row in zip(offsets.tolist(), rows, strict=True)
         }
         claimed = {int(offset) for part in proof.claimed for offset in part.tolist()} | known.keys() | self._restored.get(key, set())
         end = self.ends(log_end, only=key).get(key, 0)
-        by_number: dict[int, np.void] = {}
+        queue = proof.queue
+        by_number = {} if self.log.start else _blanks(queue)
+        begin = min(by_number, default=queue.min_offset)
         for low, high in proof.unproved():
             for start in range(low, min(high, end), TAIL):
                 for number, entry in enumerate(proof.queue.entries(start, min(high, end, start + TAIL)), start):
@@ -131,12 +157,19 @@ class RepairScan(Verification):
         before: np.void | None = None
         for number in sorted(by_number):
             if number - 1 not in by_number:
-                entries = proof.queue.entries(number - 1, number)
-                before = known.get(number - 1, entries[0] if len(entries) else None)
+                place = number - 1 if number > begin else next(place for place in itertools.count(number) if place not in by_number)
+                entries = queue.entries(place, place + 1)
+                before = known.get(place, entries[0] if len(entries) else None)
+                if place > number and before is not None and not self._in_one_file(by_number[number], before):
+                    before = None  # a pull that meets the place passes over nothing
             if before is not None:
                 offsets.append(number)
                 rows.append(before)
         return np.array(offsets, np.int64), np.array([row.item() for row in rows], ENTRY)
+
+    def _in_one_file(self, *entries: np.void) -> bool:
+        """Return whether entries lead to the same file of the log."""
+        return len({max(0, int(entry["physical_offset"])) // self.log.file_size for entry in entries}) == 1
 
     def _serves(self, key: tuple[str, int], entry: np.void) -> bool:
         """Return whether an entry leads to a message of its queue, or is one that a broker passes over."""
@@ -145,6 +178,22 @@ class RepairScan(Verification):
             return True
         record = self.log.record(physical) if size > 0 and physical >= 0 else None
         return record is not None and (record.topic, record.queue_id) == key
+
+
+def _between(
+    offsets: NDArray[np.int64], physical: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Return the only free places between two messages of a queue, and which other messages lie between the same two in the log.
+
+    offsets, physical: of messages at their places, ascending; others: physical offsets of messages with a queue offset that is not theirs.
+    """
+    number = np.searchsorted(physical, others)
+    inside = np.flatnonzero((number > 0) & (number < len(offsets)))
+    after = number[inside]
+    between = (physical[after - 1] < others[inside]) & (others[inside] < physical[after])
+    inside = inside[between & (offsets[after] - offsets[after - 1] == 2)]
+    places, first = np.unique(offsets[number[inside] - 1] + 1, return_index=True)
+    return places, inside[first]
 
 
 def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterator[Step]:
@@ -168,18 +217,16 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             yield Step("queue-end", place, int(unused[0]) * ROW, len(unused) * ROW, why, otherwise, "", changes)
     common, assumed = queue_file_size(store)
     decided = f"; {ask_for_configuration(assumed)}" if assumed else "".join(f"; {line}" for line in lines_that_decide(store, index=False))
+    for (topic, queue_id), messages in sorted(scan.left_out.items()):
+        if messages:
+            why = f"{count(messages, 'message')} without an entry, with queue offsets that cannot be theirs: `mqstore rebuild` decides"
+            yield Step("entries", f"consumequeue/{topic}/{queue_id}", 0, 0, why, "consumers do not get them", "", ())
     for (topic, queue_id), parts in sorted(scan.missing.items()):
         offsets = np.concatenate([part[0] for part in parts])
         rows = np.concatenate([part[1] for part in parts]).astype(ENTRY)  # joined rows have the byte order of this machine
         order = np.argsort(offsets, kind="stable")
         offsets, rows = offsets[order], rows[order]
         place = f"consumequeue/{topic}/{queue_id}"
-        if len(np.unique(offsets)) != len(offsets) or (len(offsets) > 1 and int(np.diff(offsets).max()) > FARTHEST) or int(offsets[0]) < 0:
-            why = (
-                f"{count(len(offsets), 'message')} without an entry, and the queue offsets contradict each other: `mqstore rebuild` decides"
-            )
-            yield Step("entries", place, 0, 0, why, "consumers do not get them", "", ())
-            continue
         proof = scan.queues.get((topic, queue_id))
         size = (proof.queue.file_size if proof is not None else 0) or common
         before = 0 if proof is None else _unwritten_before(proof.queue, int(offsets[0]))
@@ -200,6 +247,15 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             changes,
             assumes=assumed,
         )
+
+
+def _blanks(queue: ConsumeQueueReader) -> dict[int, np.void]:
+    """Return the entries before the first message of a queue by place; a broker passes over them only where messages have expired."""
+    if not queue.files:
+        return {}
+    first = queue.files[0].start // ROW
+    rows = queue.rows(queue.files[0])[: max(0, min(queue.min_offset - first, MOST_STAND_INS))]
+    return dict(enumerate(rows, first)) if (rows["size"] == BLANK_SIZE).all() else {}
 
 
 def _unwritten_before(queue: ConsumeQueueReader, offset: int) -> int:

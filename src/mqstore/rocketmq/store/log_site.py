@@ -402,6 +402,21 @@ def renamed_log_files(store: StoreFiles) -> list[RenamedLogFile]:
     return [RenamedLogFile(parts[start][1], f"{log.queue.relative}/{start:020d}", size) for start in sorted(taken)]
 
 
+def swapped_log_files(store: StoreFiles) -> list[tuple[str, str]]:
+    """Return the log files whose records are those of other ones, and each of these, relative to the store: each has another one's name."""
+    log = store.log
+    owners: dict[str, int] = {}
+    for file in log.files:
+        mapped = log.mapped(file)
+        start = start_in(mapped)
+        if start is not None and start != file.start and status_at(mapped, 0, start) == frames.STOP:
+            owners[file.relative] = start
+    names = {file.start: file.relative for file in log.files}
+    if not owners or {names.get(start) for start in owners.values()} != owners.keys():
+        return []
+    return [(relative, names[start]) for relative, start in owners.items()]
+
+
 def _reach(mapped: MappedFile, base: int) -> int:
     """Return how many bytes from the start of a file are whole records."""
     at = 0

@@ -208,8 +208,8 @@ class QueueProof:
                 queue_offset, Kind.QUEUE_ENTRY_MISMATCH, f"has {size} bytes, the record at {physical} has {0 if raw is None else len(raw)}"
             )
         elif self.queue.topic not in also and message.queue_offset != queue_offset:
-            before = self.queue.entries(queue_offset - 1, queue_offset)
-            repeats = f", {STAND_IN}" if len(before) and before[0] == entry else ""
+            beside = (*self.queue.entries(queue_offset - 1, queue_offset), *self.queue.entries(queue_offset + 1, queue_offset + 2))
+            repeats = f", {STAND_IN}" if any(other == entry for other in beside) else ""
             sentence = f"points at the record with queue offset {message.queue_offset}{repeats}"
             self._report(queue_offset, Kind.QUEUE_ENTRY_MISMATCH, sentence)
         else:

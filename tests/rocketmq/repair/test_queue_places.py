@@ -1,0 +1,93 @@
+"""Places in a consume queue whose message is gone, or is claimed by a message that cannot be there: what a repair makes of them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from support.golden import Row, case_named, run_cli, unpack
+
+from mqstore.rocketmq.diagnosis.diagnosis import START
+
+CASE = case_named("4.9.3/f-broker-offsets")
+QUEUE_OFFSET_AT = 20
+FAR = 1 << 25
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return unpack(CASE, tmp_path / "store")
+
+
+def _messages(store: Path, topic: str) -> list[Row]:
+    """Return the messages of queue 1 of a topic, in the order of their queue offsets."""
+    rows = run_cli("messages", store, "-t", topic, "-o", "jsonl", "--body", "none").rows
+    return sorted((row for row in rows if row["queue_id"] == 1), key=lambda row: row["queue_offset"])
+
+
+def _overwrite(store: Path, row: Row, at: int, content: bytes) -> None:
+    with (store / row["store_file"]).open("r+b") as file:
+        file.seek(row["physical_offset"] - int(Path(row["store_file"]).name) + at)
+        file.write(content)
+
+
+def _entries(store: Path, topic: str) -> dict[int, int]:
+    """Return the physical offset of each entry of queue 1 of a topic, by queue offset, as the broker has them."""
+    rows = run_cli("queue", store, topic, "1", "--view", "recovered", "-o", "jsonl").rows
+    return {row["queue_offset"]: row["physical_offset"] for row in rows}
+
+
+def test_the_place_of_the_first_message_leads_to_the_second_so_that_a_pull_does_not_pass_over_the_log_file(store: Path) -> None:
+    first, second, *_ = _messages(store, "s62_bills")
+    assert (first["queue_offset"], second["queue_offset"]) == (0, 1)
+    _overwrite(store, first, 4, bytes(first["size"] - 4))
+    assert run_cli("repair", store, "--apply").status == 0
+    assert _entries(store, "s62_bills")[0] == second["physical_offset"]
+    answer = run_cli("diagnose", store, "-o", "json").document
+    assert (answer["loses"], answer["next"]) == (1, START)
+
+
+def test_a_queue_offset_far_from_all_others_makes_no_file_far_away(store: Path) -> None:
+    before = _messages(store, "s62_bills")
+    _overwrite(store, before[-2], QUEUE_OFFSET_AT, FAR.to_bytes(8, "big"))
+    shutil.rmtree(store / "consumequeue" / "s62_bills" / "1")
+    steps = [step for step in run_cli("repair", store, "--assume-defaults", "-o", "json").document if step["file"].endswith("s62_bills/1")]
+    assert [(step["step"], step["possible"]) for step in steps] == [("entries", True), ("entries", False)]
+    run_cli("repair", store, "--apply", "--assume-defaults")
+    entries = _entries(store, "s62_bills")
+    assert max(entries) == len(before) - 1
+    assert all(entries[row["queue_offset"]] == row["physical_offset"] for row in before[:-2])
+
+
+def test_a_message_with_the_queue_offset_of_its_neighbour_gets_the_only_free_place_between_them(store: Path) -> None:
+    before = _messages(store, "s62_bills")
+    _overwrite(store, before[3], QUEUE_OFFSET_AT, (2).to_bytes(8, "big"))
+    shutil.rmtree(store / "consumequeue" / "s62_bills" / "1")
+    assert run_cli("repair", store, "--apply", "--assume-defaults").status == 0
+    assert _entries(store, "s62_bills") == {row["queue_offset"]: row["physical_offset"] for row in before}
+
+
+def test_no_rebuild_is_advised_again_for_a_topic_that_can_have_no_queue(store: Path) -> None:
+    row = _messages(store, "s62_bills")[3]
+    content = (store / row["store_file"]).read_bytes()
+    at = content.index(b"s62_bills", row["physical_offset"] - int(Path(row["store_file"]).name))
+    _overwrite(store, row, at - row["physical_offset"] + int(Path(row["store_file"]).name), b"s62\0bills")
+    shutil.rmtree(store / "consumequeue" / "s62_bills")
+    assert run_cli("rebuild", store, "--to", f"{store}.new").status in (0, 1)
+    assert not run_cli("diagnose", f"{store}.new", "-o", "json").document["next"].startswith("mqstore rebuild")
+
+
+def test_the_ways_are_weighed_by_what_each_keeps(store: Path) -> None:
+    queue = next((store / "consumequeue" / "s62_bills" / "1").iterdir())
+    queue.write_bytes(bytes(queue.stat().st_size))
+    answer = run_cli("diagnose", store, "-o", "json").document
+    keeps = {shlex.split(way["command"])[1] if way["command"] != START else START: way["keeps"] for way in answer["ways"]}
+    assert answer["ways"][0]["command"] == answer["next"]
+    assert keeps["repair"] == keeps["rebuild"] > keeps[START]
+    assert keeps["salvage"] is None  # only its run shows it
+    assert "What each way keeps:" in run_cli("diagnose", store).stdout
+    assert run_cli("repair", store, "--apply").status == 0
+    (way,) = run_cli("diagnose", store, "-o", "json").document["ways"]
+    assert (way["command"], way["keeps"]) == (START, keeps["repair"])

@@ -126,7 +126,7 @@ def test_only_chosen_steps_are_applied(tmp_path: Path) -> None:
     store = made("stray_index", tmp_path / "store")
     applied(store, tmp_path / "undo", chosen(planned(store), {1}))
     assert [step.file.rpartition("/")[2] for step in planned(store)] == ["core.idx"]
-    with pytest.raises(UsageError, match="the plan has 1 steps"):
+    with pytest.raises(UsageError, match="the last step of the plan is 1"):
         chosen(planned(store), {2})
 
 

@@ -187,6 +187,16 @@ def test_places_after_zeros_are_read_and_the_zeros_are_reported() -> None:
     assert [item.detail for item in found.damage] == ["2 places of the segment between others are zeros."]
 
 
+def test_a_damaged_index_after_a_place_of_zeros_voids_no_entry() -> None:
+    """Seed 3983 of damaged-quorum: zeros over a place and the index of the next one made that entry 0, written again."""
+    raw = bytearray(segment(*((index, 4, b"\x83a%c" % index) for index in range(20, 26))))
+    raw[8 + 64 : 8 + 104] = bytes(40)
+    found = read_segment(np.frombuffer(raw, np.uint8), "1.segment")
+    assert found.entries["index"].tolist() == [20, 21, 23, 24, 25]
+    assert not found.entries["truncates"].any()
+    assert [item.offset for item in found.damage] == [8 + 64, 8 + 96]
+
+
 def test_an_unused_place_with_a_wrong_bit_voids_nothing(tmp_path: Path) -> None:
     """A term in a place that was never used made it entry 0, written again: the whole segment was void."""
     raw = bytearray(segment(*((index, 1, b"\x83j") for index in range(5))))

@@ -94,7 +94,7 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
     rows = np.flatnonzero(~beyond & used[: len(places)])
     places = places[rows]
     index, kept = places["index"].astype(np.int64), np.ones(len(rows), np.bool_)
-    for row, right in _wrong_indexes(index, places):
+    for row, right in _wrong_indexes(index, rows, places):
         instead = f"by its neighbours it is {right}" if right >= 0 else "no other place confirms it"
         damage.append(_bad_place(file, shape, int(rows[row]), f"A place of the segment states the index {int(index[row])}; {instead}."))
         index[row], kept[row] = right, right >= 0
@@ -121,23 +121,25 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
     return SegmentEntries(entries, tuple(damage))
 
 
-def _wrong_indexes(stated: Longs, places: NDArray[np.void]) -> list[tuple[int, int]]:
-    """Return the rows whose index is damaged, each with the right index, or -1 where nothing shows it.
+def _wrong_indexes(stated: Longs, rows: Longs, places: NDArray[np.void]) -> list[tuple[int, int]]:
+    """Return the rows whose index is damaged, each with the right index, or -1 where nothing shows it. rows: the numbers of the places.
 
     Entries that are written again begin with one that is the same as before, or one of another term.
     """
     index, last = stated.copy(), len(stated) - 1
+    ahead = stated - rows  # the same for places that follow each other, also past one of zeros
     wrong = []
-    for row in (np.flatnonzero(np.diff(stated) != 1) + 1).tolist():
-        if row < last and index[row + 1] == index[row - 1] + 2:
-            wrong.append((row, int(index[row - 1]) + 1))
-        elif row == 1 < last and index[2] == index[1] + 1 and index[0] >= index[1] and _is_foreign(0, 1, index, places):
-            wrong.append((0, int(index[1]) - 1))
+    for row in (np.flatnonzero(np.diff(ahead)) + 1).tolist():
+        if row < last and ahead[row + 1] == ahead[row - 1]:
+            wrong.append((row, int(ahead[row - 1] + rows[row])))
+        elif row == 1 < last and ahead[2] == ahead[1] and index[0] >= index[1] and _is_foreign(0, 1, index, places):
+            wrong.append((0, int(ahead[1] + rows[0])))
         elif row == last and index[row] <= index[row - 1] and _is_foreign(row, row - 1, index, places):
             wrong.append((row, -1))
         else:
             continue
-        index[wrong[-1][0]] = wrong[-1][1]
+        at, right = wrong[-1]
+        index[at], ahead[at] = right, right - rows[at]
     return [(row, right) for row, right in wrong if right != stated[row]][:MAX_FINDINGS]
 
 

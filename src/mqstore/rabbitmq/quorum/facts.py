@@ -5,7 +5,7 @@ observed on real nodes (the page of the format, section 11).
 
     >>> fact = Fact("wal-damaged", "quorum/n/1.wal", "bytes 9 to 20 are damaged", "does not start", 0)
     >>> fact.sentence
-    'quorum/n/1.wal: bytes 9 to 20 are damaged; the node does not start.'
+    'quorum/n/1.wal: bytes 9 to 20 are damaged; the node does not start'
 
 Format: docs/formats/rabbitmq-quorum.md, section 11.
 """
@@ -45,7 +45,7 @@ class Fact:
 
     @property
     def sentence(self) -> str:
-        return f"{self.place}: {self.seen}; the node {self.does}."
+        return f"{self.place}: {self.seen}; the node {self.does}"
 
 
 # the directory

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.golden import GOLDEN, run_cli, unpack_node_site
+from support.golden import GOLDEN, case_named, run_cli, unpack, unpack_node_site
 
 from mqstore import places
 from mqstore.errors import NotAStoreError
@@ -129,3 +129,18 @@ def test_queues_of_an_archive_of_a_volume_are_converted(tmp_path: Path) -> None:
     archive = GOLDEN / "rabbitmq-sites" / "archive-of-volume.tar.gz"
     assert run_cli("convert", archive, "--to", tmp_path / "new", "--for", "4.3").status == 0
     assert run_cli("inspect", tmp_path / "new", "-o", "json").document["messages"] == 87
+
+
+def test_a_store_beside_that_of_another_broker_is_not_taken_for_all_there_is(tmp_path: Path) -> None:
+    """The stores of two brokers on one host, `store` and `store-b`: the first one answered for both."""
+    case = case_named("4.9.3/a-clean-small")
+    for name in ("store", "store-b"):
+        unpack(case, tmp_path / "host" / name)
+    (tmp_path / "host" / "logs").mkdir()
+    assert counts(tmp_path / "host") == {str(tmp_path / "host" / name): 511 for name in ("store", "store-b")}
+    done = run_cli("verify", tmp_path / "host")
+    assert (done.status, "it contains 2 stores" in done.stderr) == (2, True)
+    shutil.rmtree(tmp_path / "host" / "store-b")
+    assert run_cli("verify", tmp_path / "host", "-o", "json").document["checked"]["messages"] == 511
+    shutil.copytree(tmp_path / "host" / "store" / "commitlog", tmp_path / "host" / "disk-2" / "commitlog")
+    assert run_cli("inspect", tmp_path / "host", "-o", "json").document["messages"] == 511

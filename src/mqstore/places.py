@@ -76,13 +76,13 @@ def _recognized(path: Location) -> StorePlace:
 
 
 def _at(path: Location, root: Location, directory: ReadOnlyDirectory, keep: UnpackedArchive | None) -> StorePlace | None:
-    """Return the store at a root, or in its `store`. path: as given; that of a store in an archive stays."""
+    """Return the store at a root, or in its `store` if that is the only one. path: as given; that of a store in an archive stays."""
     if looks_like_rocketmq(directory):
         inner = _beside_its_log(root, directory)
         if inner is not None:
             return StorePlace("rocketmq", path if keep else inner, inner, keep)
         return StorePlace("rocketmq", path, root, keep)
-    if directory.is_directory("store") and looks_like_rocketmq(open_directory(root / "store")):
+    if directory.is_directory("store") and looks_like_rocketmq(open_directory(root / "store")) and not _has_further_stores(root, directory):
         return StorePlace("rocketmq", path if keep else root / "store", root / "store", keep)
     if looks_like_rabbitmq(directory):
         if (node := node_beside(directory)) is not None:
@@ -92,6 +92,16 @@ def _at(path: Location, root: Location, directory: ReadOnlyDirectory, keep: Unpa
             )
         return StorePlace("rabbitmq", path if keep else directory.root, directory.root, keep)
     return None
+
+
+def _has_further_stores(root: Location, directory: ReadOnlyDirectory) -> bool:
+    """Return whether a directory has another store of RocketMQ beside its `store`, as one of several brokers has: more than a log."""
+    names = [entry.name for entry in directory.entries()[:_MOST_DIRECTORIES] if entry.is_directory and entry.name != "store"]
+    for name in names if isinstance(root, Path) else ():
+        with contextlib.suppress(CannotOpenError):
+            if looks_like_rocketmq(ReadOnlyDirectory(Path(root, name)), log=False) and not added_by_mac(name):
+                return True
+    return False
 
 
 def _beside_its_log(root: Location, directory: ReadOnlyDirectory) -> Path | None:

@@ -139,6 +139,19 @@ def test_a_node_delivers_nothing_of_a_vhost_directory_that_has_another_name(tmp_
     assert {item.finding for item in found.evidence} >= {"unknown-directory"}
 
 
+def test_message_files_with_each_others_names_lose_what_the_queues_do_not_reach(tmp_path: Path) -> None:
+    """Seed 40023 of `scripts/prove --kind diagnosis-rabbitmq`, by a real 3.8.9: every queue ended at a message of 6.rdq, each time.
+
+    None came to the last file, at a message of which the store would have ended instead, and read all files.
+    """
+    store = unpacked("d-large-fanout", tmp_path / "store")
+    [place] = store.glob("msg_stores/vhosts/*/msg_store_persistent")
+    for name, other in (("6", "x"), ("10", "6"), ("x", "10")):
+        (place / f"{name}.rdq").rename(place / f"{other}.rdq")
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert (found.loses, found.status, len(found.unknown)) == (225, 1, 1)
+
+
 @pytest.mark.parametrize("name", ["3.10.8/g1-v2-small-clean", "4.3.6/a-v2-clean"])
 def test_after_a_clean_stop_a_message_whose_checksum_is_wrong_is_lost(name: str, tmp_path: Path) -> None:
     """Seed 95 of `scripts/prove --kind diagnosis-rabbitmq`: the queue ends at it, and is started again without it."""

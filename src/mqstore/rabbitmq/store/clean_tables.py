@@ -9,7 +9,8 @@ A node that finds `clean.dot` reads no message file: it believes both tables. It
 
 A message that is not in the first table is not there for the node. Its queue ends when it comes to the message, and once it is started
 again it drops all of them. A row that leads elsewhere ends the queue at every attempt. But up to 3.x it is the store that reads the last
-file: it ends instead, and reads all files when it is started again. Without `clean.dot` a node reads the files at once.
+file: it ends instead, and reads all files when it is started again, if a queue comes to such a message first. Without `clean.dot` a node
+reads the files at once.
 
     >>> from mqstore.rabbitmq.erlang.disk_log import write_log
     >>> rows = [(_LOCATION, bytes(15) + b"a", 1, 0, 0, 99), (_LOCATION, bytes(15) + b"b", 0, 0, 99, 50)]
@@ -150,11 +151,24 @@ class CleanTables:
     @cached_property
     def given_up(self) -> bool:
         """Whether the store ends at a message of its last file, and reads all files when it is started again."""
+        return self._ends_at_last and not self.may_be_given_up
+
+    @cached_property
+    def may_be_given_up(self) -> bool:
+        """Whether that depends on the order of the queues: one that comes to a message of another file first ends there each time."""
+        return self._ends_at_last and any(
+            not self._has_all(number) for number in np.unique(self.locations.file).tolist() if number != self._last
+        )
+
+    @cached_property
+    def _ends_at_last(self) -> bool:
         dot = recovery_terms.read_clean_dot(self._directory.read(f"{self._place}/clean.dot") or b"")
-        mine = np.flatnonzero(self.locations.file == self._last)
-        if isinstance(dot, str) or dot.index_module is None or not len(mine):
-            return False
-        return not self._are_there(self._last, mine, self.locations.hi[mine], self.locations.lo[mine]).all()
+        return not isinstance(dot, str) and dot.index_module is not None and not self._has_all(self._last)
+
+    def _has_all(self, number: int) -> bool:
+        """Return whether each row of a file leads to its message."""
+        mine = np.flatnonzero(self.locations.file == number)
+        return bool(self._are_there(number, mine, self.locations.hi[mine], self.locations.lo[mine]).all())
 
     def lead_to(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return for each id whether the node finds it, and whether it can read it there."""

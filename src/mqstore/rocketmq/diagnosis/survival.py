@@ -257,8 +257,11 @@ class SurvivalCheck(Verification):
         return not any(int(entry["physical_offset"]) == physical for entry in entries)
 
     def _may_be_gone(self, physical: int, limit: int) -> bool:
-        """Return whether an entry of before the first message that is left can have led to a message between it and the log's begin."""
-        return self.log.start <= physical < limit and self.log.record(physical) is None
+        """Return whether an entry of before the first message that is left can have led to a message between it and the log's begin.
+
+        limit: where that message is. An entry that leads to it as well is one that a repair has left.
+        """
+        return physical == limit or (self.log.start <= physical < limit and self.log.record(physical) is None)
 
     def _take_run(self, run: QueueRun) -> None:
         super()._take_run(run)

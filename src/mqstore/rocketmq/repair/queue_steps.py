@@ -3,7 +3,7 @@
 An entry that leads elsewhere is replaced, unless another message with its queue offset is there, which keeps the place. Entries that
 are missing at the end, or of queues without files, are written unless the broker recovers as after a crash, and so adds them itself.
 
-The place of a message whose record is lost gets the entry of the message before it, or after it if the queue begins there. Consumers then
+The place of a message whose record is lost gets the entry of the message before it, or after it if that is not in the log. Consumers then
 receive that one twice. An unwritten entry would end the queue there, and one that leads to bytes without a record makes clients drop the
 rest of what they pulled. For the first reason entries before the first one in its file become blanks, which a broker passes over, where
 messages have expired.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,15 +157,23 @@ class RepairScan(Verification):
         before: np.void | None = None
         for number in sorted(by_number):
             if number - 1 not in by_number:
-                place = number - 1 if number > begin else next(place for place in itertools.count(number) if place not in by_number)
-                entries = queue.entries(place, place + 1)
-                before = known.get(place, entries[0] if len(entries) else None)
+                place = number - 1
+                before = self._entry(queue, place, known) if number > begin else None
+                if before is None or int(before["physical_offset"]) < self.log.start:  # a copy of what has expired would hide the loss
+                    place = next(place for place in itertools.count(number) if place not in by_number)
+                    before = self._entry(queue, place, known)
                 if place > number and before is not None and not self._in_one_file(by_number[number], before):
                     before = None  # a pull that meets the place passes over nothing
             if before is not None:
                 offsets.append(number)
                 rows.append(before)
         return np.array(offsets, np.int64), np.array([row.item() for row in rows], ENTRY)
+
+    @staticmethod
+    def _entry(queue: ConsumeQueueReader, number: int, known: Mapping[int, np.void]) -> np.void | None:
+        """Return the entry that a place has, or will have; None after the end. known: entries that other steps write, by number."""
+        entries = queue.entries(number, number + 1)
+        return known.get(number, entries[0] if len(entries) else None)
 
     def _in_one_file(self, *entries: np.void) -> bool:
         """Return whether entries lead to the same file of the log."""
@@ -202,9 +210,9 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
         place = f"consumequeue/{key[0]}/{key[1]}"
         offsets, rows = scan.stand_ins(key, log_end)
         if len(offsets):
-            why = f"{count(len(offsets), 'entry')} without a message: each becomes a copy of the entry before it"
+            why = f"{count(len(offsets), 'entry')} without a message: each becomes a copy of the one beside it"
             otherwise = "it ends the queue there, or clients drop what they pulled with it"
-            loss = "nothing that is there; consumers receive the message before each a second time"
+            loss = "nothing that is there; consumers receive the message beside each a second time"
             changes = tuple(_writes(scan, key, offsets, rows))
             yield Step("stand-in", place, int(offsets[0]) * ROW, len(offsets) * ROW, why, otherwise, loss, changes)
         unused = np.arange(scan.ends(log_end, only=key).get(key, 0), scan.loaded_end(key, log_end))

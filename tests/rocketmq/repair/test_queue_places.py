@@ -49,6 +49,19 @@ def test_the_place_of_the_first_message_leads_to_the_second_so_that_a_pull_does_
     assert (answer["loses"], answer["next"]) == (1, START)
 
 
+def test_the_first_messages_of_a_log_that_does_not_begin_at_0_count_as_lost_after_the_repair_too(tmp_path: Path) -> None:
+    """Seed 30000 of `scripts/prove --kind diagnosis-rocketmq`: their places got copies of entries whose messages had expired."""
+    case = case_named("4.9.3/d-rolled")
+    rolled = unpack(case, tmp_path / "store")
+    config = ("--config", case.config)
+    with min((rolled / "commitlog").iterdir()).open("r+b") as file:
+        file.write(bytes(512))
+    assert run_cli("diagnose", rolled, *config, "-o", "json").document["loses"] == 2
+    run_cli("repair", rolled, *config, "--apply")
+    answer = run_cli("diagnose", rolled, *config, "-o", "json").document
+    assert (answer["loses"], answer["starts"]) == (2, True)
+
+
 def test_a_queue_offset_far_from_all_others_makes_no_file_far_away(store: Path) -> None:
     before = _messages(store, "s62_bills")
     _overwrite(store, before[-2], QUEUE_OFFSET_AT, FAR.to_bytes(8, "big"))

@@ -7,6 +7,7 @@ Both take entries in any number of pieces, with ascending sequence ids, which th
 are copied unchanged, a few megabytes at a time.
 
     >>> from tempfile import TemporaryDirectory
+    >>> from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT
     >>> entries = np.zeros(1, ENTRY)
     >>> entries["seq"], entries["length"], entries["size"], entries["place"] = 4097, 2, 5, IN_SEGMENT
     >>> with TemporaryDirectory() as root, DurableDirectory(root) as directory:

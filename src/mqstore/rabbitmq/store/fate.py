@@ -145,6 +145,7 @@ def keeps(
     own_persistent: for embedded messages, whether the term itself is marked persistent. in_store: whether the broker finds the id in the
     persistent store: after a clean stop, by its tables (`store.clean_tables`).
 
+    >>> from mqstore.rabbitmq.format.index_v1 import ENTRY
     >>> dirty = QueueStart(None, store_clean=False)
     >>> entries = np.zeros(3, ENTRY)
     >>> entries["seen"], entries["flags"], entries["length"], entries["seq"] = 1, (1, 1, 0), (9, 0, 9), (4, 5, 6)

@@ -296,3 +296,12 @@ def test_queues_that_a_clean_4_9_3_lists_again_as_a_whole_are_no_damage(tmp_path
     found = of(case, place)
     assert (found.status, found.loses, found.next) == (0, 0, START)
     assert any(change.startswith("adds entries to") for change in found.changes)
+
+
+def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of_its_queue(tmp_path: Path) -> None:
+    """Seed 30212 of `scripts/prove --kind diagnosis-rocketmq`: 213 messages of before the log's begin were said to be lost as well."""
+    case = case_named("5.3.3/k-rolled")
+    unpack(case, tmp_path)
+    shutil.rmtree(tmp_path / "consumequeue" / "orders" / "0")
+    (tmp_path / "consumequeue" / "orders" / "0").mkdir()
+    assert of(case, tmp_path, "5.5.0").loses == 68

@@ -272,7 +272,11 @@ class SurvivalCheck(Verification):
         if proof is not None:
             offsets = offsets[offsets >= proof.queue.max_offset]
         if len(offsets):
-            low, high = (int(offsets.min()) if proof is None else proof.queue.max_offset), int(offsets.max())
+            queue = None if proof is None else proof.queue
+            if queue is not None and queue.max_offset == queue.min_offset and self.log.start > 0:
+                queue = None  # nothing shows that what was before the first message in the log has not expired
+            low = int(offsets.min()) if queue is None else queue.max_offset
+            high = int(offsets.max())
             before = self._unlisted.get(key, (low, high, 0))
             self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(offsets))
 

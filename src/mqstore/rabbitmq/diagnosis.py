@@ -520,15 +520,10 @@ class _Work:
             elif step.kind == "clean-markers":
                 self.evidence.append(Evidence("stale-tables", step.file, f"{step.why.partition(': ')[0]}: {step.otherwise}"))
                 self.harmless = False
-                if any(
-                    vhost.persistent.tables.may_be_given_up
-                    for vhost in self._careful.vhosts
-                    if step.file.startswith(f"{vhost.place.place}/")
-                ):
-                    which = (
-                        "if a queue comes first to one that the last message file should have, the node reads all files, and delivers them"
-                    )
-                    self.unknown.append(f"whether messages that {step.file} speaks of are lost: {which}")
+                own = [vhost for vhost in self._careful.vhosts if step.file.startswith(f"{vhost.place.place}/")]
+                if any(vhost.persistent.tables.may_be_given_up for vhost in own):
+                    then = "where a queue comes first to one of the last message file, the node reads all files, and delivers them"
+                    self.unknown.append(f"whether messages that the tables beside {step.file} have in a wrong place are lost: {then}")
             elif step.kind == "terms" and step.terms:
                 self.evidence.append(Evidence("wrong-terms", step.file, f"{step.why.rpartition(':')[0]}: {step.otherwise}"))
                 self.harmless = False

@@ -67,8 +67,9 @@ def _not_read(report: RebuildReport | ExportReport) -> Parts:
 
 def _unread_ranges(coverage: Coverage, damage: Sequence[Damage]) -> Parts:
     yield Gap()
-    lost = size(sum(skip.length for skip in coverage.skipped))
-    yield Headline(f"Not read: {count(len(coverage.skipped), 'range')} of the log, {lost}.")
+    if coverage.skipped:
+        lost = size(sum(skip.length for skip in coverage.skipped))
+        yield Headline(f"Not read: {count(len(coverage.skipped), 'range')} of the log, {lost}.")
     yield Findings(damage)
 
 

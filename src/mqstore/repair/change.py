@@ -84,7 +84,7 @@ def chosen(steps: Sequence[AnyStep], only: Collection[int] | None) -> list[AnySt
         return list(steps)
     for number in only:
         if not 1 <= number <= len(steps):
-            raise UsageError(f"--only {number}: the last step of the plan is {len(steps)}; `mqstore repair STORE` lists all")
+            raise UsageError(f"--only {number}: the last step of the plan is {len(steps)}; `mqstore repair STORE` lists the steps")
         left_out = [before for before in range(1, steps[number - 1].after + 1) if before not in only and steps[before - 1].possible]
         if left_out:
             raise UsageError(f"--only {number}: that step is of what the first {steps[number - 1].after} steps leave; add them")

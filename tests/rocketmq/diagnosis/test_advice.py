@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli
+from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli, unpack
 from support.rocketmq_states import STATES, made
 
 from mqstore.files.durable import DurableDirectory
@@ -64,6 +64,22 @@ def test_a_store_that_a_broker_has_open_is_to_be_left_alone(tmp_path: Path) -> N
         advice = advise(open_rocketmq(store))
     assert (advice.starts, advice.next) == (False, f"mqstore topics {store}")
     assert "leave its files alone" in advice.why
+
+
+@pytest.mark.parametrize("name", ["01-body-flip", "05-zero-4k", "16-everything"])
+def test_files_with_a_second_name_are_not_repaired_in_place(name: str, tmp_path: Path) -> None:
+    case = case_named(f"4.9.3/m-damaged/{name}")
+    store = unpack(case, tmp_path / "store")
+    before = diagnose(open_rocketmq(store, config=case.config))
+    assert before.next == f"mqstore repair {store}"
+    for file in (store / "commitlog").iterdir():
+        (tmp_path / file.name).hardlink_to(file)
+    linked = open_rocketmq(store, config=case.config)
+    _check(linked)
+    found = diagnose(linked)
+    assert found.next.startswith(f"mqstore rebuild {store} --to ")
+    assert [way.next for way in found.ways if "repair" in way.next] == []
+    assert found.loses == before.loses
 
 
 @pytest.mark.parametrize("verb", ["inspect", "verify"])

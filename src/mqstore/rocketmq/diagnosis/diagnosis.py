@@ -15,7 +15,7 @@ Format: docs/formats/rocketmq.md, section 2.13.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.diagnosis import Diagnosis, Evidence, Way
-from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
+from mqstore.errors import MqstoreError, RefusedError, TargetError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
+from mqstore.repair.change import Change
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
 from mqstore.rocketmq.format.commit_log import Records
@@ -168,6 +169,7 @@ class _Work:
         self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
         self._repaired: Diagnosis | None = None  # what a broker makes of the store after a repair, if it was asked for
+        self._only_in_copy = False  # a repair would help, and its changes cannot be made in these files
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
@@ -188,7 +190,9 @@ class _Work:
         # what a broker makes of a checksum after a kill decides between a repair and a rebuild
         open_ = self.store.unclean and any(item.finding == Kind.BAD_CHECKSUM for item in self.evidence)
         repairable = any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence)
-        if self.obstacles or (report is not None and repairable and not open_):
+        files = [*(file.relative for file in self.store.log.files), *(item.file for item in self.evidence if self._repairable(item))]
+        refused = report is not None and self._refuses([Change("write", file) for file in files])
+        if (self.obstacles and not refused) or (report is not None and repairable and not open_ and not refused):
             return Advice(False if self.obstacles else None, *self._advice(0, 0))
         if report is not None and self._all_well(report):
             return Advice(True, START, KEEPS)
@@ -680,35 +684,48 @@ class _Work:
 
     def _repair_is_next(self) -> bool:
         """Return whether `repair` can change something in this store for the better, and a rebuild would not make the same new after it."""
-        from mqstore.repair.journal import check_changes
-        from mqstore.rocketmq.repair.plan import LOCKING, plan
+        from mqstore.rocketmq.repair.plan import plan
 
         if isinstance(self.store.directory, ChangedDirectory):
             return False
         assert self.threads is not None
         try:
             steps = plan(self.store, threads=self.threads)
-            changes = [change for step in steps for change in step.changes]
-            check_changes(Path(self.store.directory.root), changes, LOCKING)
         except MqstoreError:
             return False
+        changes = [change for step in steps for change in step.changes]
         if not changes:
             return False
         after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
+        better = bool(self.obstacles) or after.loses <= self.lost + self.missing
+        if self._refuses(changes):
+            self._only_in_copy = better
+            return False
         self._repaired = after
-        if not self.obstacles and after.loses > self.lost + self.missing:
+        if not better:
             return False
         # where new files are needed after it, too, a rebuild does both, unless records are to be restored or files renamed before
         log = f"{self.store.log.queue.relative}/"
         before = any(step.possible and step.file.startswith(log) and step.kind not in _LEFT_TO_A_REBUILD for step in steps)
         return before or not after.next.startswith("mqstore rebuild ")
 
+    def _refuses(self, changes: Sequence[Change]) -> bool:
+        """Return whether a repair would not make changes: a file has a second name, or something else is in its place."""
+        from mqstore.repair.journal import check_changes
+        from mqstore.rocketmq.repair.plan import LOCKING
+
+        try:
+            check_changes(Path(self.store.directory.root), changes, LOCKING)
+        except TargetError:
+            return True
+        return False
+
     def _rebuild_helps(self) -> bool:
         """Return whether new queues, a new index and a clean end would give more than the files as they are.
 
         New queues do not have the places of messages that are gone, so that consumers get what comes after them again.
         """
-        if self.obstacles or self.unlisted or any(sentence not in self.of_clients for sentence in self.unknown):
+        if self.obstacles or self.unlisted or self._only_in_copy or any(sentence not in self.of_clients for sentence in self.unknown):
             return True
         return not self.missing and any(item.finding in _MADE_NEW and _can_be_made(item.file) for item in self.evidence)
 

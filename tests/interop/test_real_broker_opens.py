@@ -96,7 +96,7 @@ def laboratory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     spark = request.getfixturevalue("spark")
     for case in PLAIN:
         rebuilt[case.id].parent.mkdir(parents=True, exist_ok=True)
-        rebuild(opened(case), rebuilt[case.id], spark=spark, splits=7)
+        rebuild(opened(case), rebuilt[case.id], spark=spark, splits=7, copy=True)
     dispatched = {case.id: bare_log(case, root / "dispatched" / case.id) for case in PLAIN}
     outcomes: dict[str, Done] = {}
     found: dict[tuple[str, str], Opened] = {}

@@ -49,7 +49,7 @@ def driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the result of each job without failures: in threads of this process."""
     place = tmp_path_factory.mktemp("expected")
-    rebuild(opened(CASE), place / "rebuilt", threads=2)
+    rebuild(opened(CASE), place / "rebuilt", threads=2, copy=True)
     export(opened(CASE), place / "exported", threads=2)
     rows = table(place / "exported")
     return {

@@ -31,19 +31,19 @@ Anything else, and any tree that is not understood, gives None: everything is re
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import pickle
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import partial, reduce
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.dataset
 
 from mqstore.errors import MqstoreError, UnsupportedError, UsageError
@@ -232,10 +232,10 @@ class _Table(pyarrow.dataset.Dataset):  # type: ignore[misc]
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Any:  # noqa: A002
         """Return what reads these columns of the rows that fulfil the filter, which may name others (as that of DuckDB 2.0 does)."""
         chosen = list(self._schema.names if columns is None else columns)
-        named = set() if filter is None else set(re.findall(r"\w+", str(filter)))
+        named = set() if filter is None else columns_of(filter)
         read = chosen + [name for name in self._schema.names if name in named and name not in chosen]
         schema = pa.schema([self._schema.field(name) for name in read])
-        conditions = [] if filter is None else conditions_in(_text_of(filter), schema)
+        conditions = [] if filter is None else conditions_in(filter, schema)
         return _Scan(pa.schema([schema.field(name) for name in chosen]), self._batches(schema, conditions, self.keys), filter)
 
     def _batches(self, schema: pa.Schema, conditions: Sequence[Filter], keys: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
@@ -294,89 +294,130 @@ def _begin(reader: DataSourceReader, part: InputPartition) -> tuple[list[pa.Reco
 
 # ---- filters
 #
-# The text of an Arrow expression is read, since Arrow has no other form of it that can be used: its Substrait form (pyarrow 26) doubles
-# with each further alternative, 772 kB for twelve values.
+# An Arrow expression has one form that can be read: that in which it is pickled. It is a file of one record batch, whose columns hold the
+# literals and options, and whose metadata are the nodes in the order of a traversal: `call` … `end`, `field_ref`, `literal`, `options`.
+# Its Substrait form (pyarrow 26) doubles with each further alternative.
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[()]|[^\s()"]+|\s+')
-_COMPARISONS: dict[str, Any] = {"==": EqualTo, ">": GreaterThan, ">=": GreaterThanOrEqual, "<": LessThan, "<=": LessThanOrEqual}
-
-
-# a column that is one of some values, as DuckDB 2.0 passes it; of more than 21, Arrow prints "..." in place of some
-_ONE_OF = re.compile(
-    r'if_else\(is_valid\((\w+)\), is_in\(\1, \{value_set=\w+:\[\n((?:  (?:"[^"\\\n]*"|-?\d+),?\n)+)\], '
-    r"null_matching_behavior=MATCH\}\), null\[bool\]\)"
-)
-
-
-def _text_of(filter_: Any) -> str:
-    """Return the text of an Arrow expression, with `(((x == 1) or (x == 2)) or …)` for a column that is one of some values."""
-    text = str(filter_)
-    if "is_in(" not in text or re.search(rb'",?\n', pickle.dumps(filter_)):  # a value that prints like the end of one
-        return text
-    return _ONE_OF.sub(lambda found: _alternatives(found[1], [line.strip().removesuffix(",") for line in found[2].splitlines()]), text)
+_COMPARISONS: dict[str, Any] = {
+    "equal": EqualTo,
+    "greater": GreaterThan,
+    "greater_equal": GreaterThanOrEqual,
+    "less": LessThan,
+    "less_equal": LessThanOrEqual,
+}
 
 
-def _alternatives(column: str, values: Sequence[str]) -> str:
-    first, *others = (f"({column} == {value})" for value in values)
-    return reduce(lambda text, other: f"({text} or {other})", others, first)
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
 
 
-def conditions_in(text: str, schema: pa.Schema) -> list[Filter]:
-    """Return comparisons that all must hold for a filter, given as the text of an Arrow expression. Others are left out.
+@dataclass(slots=True)
+class _Call:
+    """A function of an expression. arguments: columns, literals, and the conditions of each further call; options: of `is_in`."""
 
-    >>> conditions_in('((topic == "a") and ((size > 5) or (size < 2)))', pa.schema([("topic", pa.string()), ("size", pa.int32())]))
+    name: str
+    arguments: list[_Column | pa.Scalar | list[Filter]]
+    options: Any = None
+
+
+class _CSchema(ctypes.Structure):
+    """The beginning of `ArrowSchema`, see Arrow's C data interface."""
+
+    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
+
+
+def _metadata_of(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return the metadata of a schema in their order, with keys that stand twice, which pyarrow leaves out."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = schema.__arrow_c_schema__()
+    at = _CSchema.from_address(pointer_of(capsule, b"arrow_schema")).metadata
+
+    def number() -> int:
+        nonlocal at
+        at += 4
+        return ctypes.c_int32.from_address(at - 4).value
+
+    def text() -> str:
+        nonlocal at
+        size = number()
+        at += size
+        return ctypes.string_at(at - size, size).decode()
+
+    return [(text(), text()) for _ in range(number())] if at else []
+
+
+def _nodes_of(filter_: Any) -> tuple[list[tuple[str, str]], pa.RecordBatch]:
+    """Return the nodes of an Arrow expression, and the batch of its literals and options."""
+    reader = pa.ipc.open_file(filter_.__reduce__()[1][0])
+    return _metadata_of(reader.schema), reader.get_batch(0)
+
+
+def columns_of(filter_: Any) -> set[str]:
+    """Return the columns that an Arrow expression names.
+
+    >>> sorted(columns_of((pa.compute.field("topic") == "a") | (pa.compute.field("size") > 5)))
+    ['size', 'topic']
+    """
+    return {value for key, value in _nodes_of(filter_)[0] if key == "field_ref"}
+
+
+def conditions_in(filter_: Any, schema: pa.Schema) -> list[Filter]:
+    """Return comparisons that all must hold for a filter, an Arrow expression. Others are left out.
+
+    >>> topic, size = pa.compute.field("topic"), pa.compute.field("size")
+    >>> schema = pa.schema([("topic", pa.string()), ("size", pa.int32())])
+    >>> conditions_in((topic == "a") & ((size > 5) | (size < 2)), schema)
     [EqualTo(attribute=('topic',), value='a')]
     """
-    tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
-    if "".join(text.split()) != "".join("".join(token.split()) for token in tokens):
-        return []
-    condition, end = _expression(tokens, 0, schema)
-    return condition if end == len(tokens) else []
+    nodes, values = _nodes_of(filter_)
+    top = _Call("", [])
+    open_ = [top]
+    for key, value in nodes:
+        if key == "call":
+            open_.append(_Call(value, []))
+        elif key == "options":
+            open_[-1].options = values.column(int(value))[0].as_py()
+        elif key == "end":
+            call = open_.pop()
+            open_[-1].arguments.append(_conditions_of(call, schema))
+        elif key == "literal":
+            open_[-1].arguments.append(values.column(int(value))[0])
+        elif key == "field_ref":
+            open_[-1].arguments.append(_Column(value))
+        else:  # a field of a column
+            return []
+    found = top.arguments[0]
+    return found if isinstance(found, list) else []
 
 
-def _expression(tokens: Sequence[str], at: int, schema: pa.Schema) -> tuple[list[Filter], int]:
-    """Return the conditions in the expression that begins at a token, and where it ends."""
-    if at >= len(tokens) or tokens[at] != "(":
-        # a function such as is_valid(…), or a value: not used
-        end = at + 1
-        return [], _closing(tokens, end) + 1 if end < len(tokens) and tokens[end] == "(" else end
-    close = _closing(tokens, at)
-    inside = tokens[at + 1 : close]
-    if "(" not in inside:
-        condition = _comparison(inside, schema)
-        return ([] if condition is None else [condition]), close + 1
-    left, middle = _expression(tokens, at + 1, schema)
-    word = tokens[middle] if middle < close else ""
-    right, end = _expression(tokens, middle + 1, schema)
-    if end != close:
-        return [], close + 1
-    if word == "and":
-        return [*left, *right], close + 1
-    return (_either(left, right) if word == "or" else []), close + 1
+def _conditions_of(call: _Call, schema: pa.Schema) -> list[Filter]:
+    """Return comparisons that all hold where a call is true."""
+    match call.name, call.arguments:
+        case (("and_kleene" | "and"), [list() as left, list() as right]):
+            return [*left, *right]
+        case (("or_kleene" | "or"), [list() as left, list() as right]):
+            return _either(left, right)
+        case "if_else", [_, list() as then, pa.Scalar() as otherwise] if not otherwise.as_py():
+            return then
+        case "is_in", [_Column(name)]:
+            literals = call.options["value_set"]
+            kind = schema.field(name).type
+            values = [_value(pa.scalar(each), kind) for each in literals]
+            return [] if not values or None in values else [In((name,), tuple(values))]
+        case operator, [_Column(name), pa.Scalar() as literal] if operator in _COMPARISONS:
+            value = _value(literal, schema.field(name).type)
+            return [] if value is None else [_COMPARISONS[operator]((name,), value)]
+    return []
 
 
-def _closing(tokens: Sequence[str], opening: int) -> int:
-    depth = 0
-    for at in range(opening, len(tokens)):
-        depth += {"(": 1, ")": -1}.get(tokens[at], 0)
-        if depth == 0:
-            return at
-    return len(tokens)
-
-
-def _comparison(tokens: Sequence[str], schema: pa.Schema) -> Filter | None:
-    """Return `column op value` if its value is certain."""
-    if len(tokens) < 3 or tokens[0] not in schema.names or tokens[1] not in _COMPARISONS:
-        return None
-    kind, text = schema.field(tokens[0]).type, " ".join(tokens[2:])
-    value: Any = None
-    if pa.types.is_string(kind) and re.fullmatch(r'"[^"\\]*"', text):
-        value = text[1:-1]
-    elif pa.types.is_integer(kind) and re.fullmatch(r"-?\d+", text):
-        value = int(text)
-    elif pa.types.is_timestamp(kind) and re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?Z", text):
-        value = datetime.fromisoformat(text)
-    return None if value is None else _COMPARISONS[tokens[1]]((tokens[0],), value)
+def _value(literal: pa.Scalar, kind: pa.DataType) -> Any:
+    """Return a literal with which a column of a kind is compared, if its value is certain."""
+    same = (pa.types.is_string(kind) and pa.types.is_string(literal.type)) or (
+        pa.types.is_integer(kind) and pa.types.is_integer(literal.type)
+    )
+    return literal.as_py() if same or (pa.types.is_timestamp(kind) and literal.type == kind) else None
 
 
 def _either(left: Sequence[Filter], right: Sequence[Filter]) -> list[Filter]:

@@ -328,7 +328,7 @@ class _CSchema(ctypes.Structure):
 
 
 def _metadata_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return the metadata of a schema in their order, with keys that stand twice, which pyarrow leaves out."""
+    """Return the metadata of a schema in their order, with keys that occur twice, which pyarrow leaves out."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = schema.__arrow_c_schema__()

@@ -1,7 +1,7 @@
 """Would the tests notice? `scripts/mutate --seeds 0-99 --below rocketmq/format --tests tests/rocketmq/format`.
 
-Each seed is one small change of one file of `src/mqstore`, made in a copy. The tests that call the changed function are run, the
-fastest first, until one fails. `tests` are run once before that, unchanged, to note what each calls. The results are kept by revision,
+Each seed is one small change of one file of `src/mqstore`, made in a copy. The tests that enter the changed block are run, the
+fastest first, until one fails. `tests` are run once before that, unchanged, to note what each enters. The results are kept by revision,
 and a seed that is there is not run again.
 """
 
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from mutation.mutants import KINDS, Edit, drawn
+from mutation.mutants import KINDS, block_of, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
@@ -28,7 +28,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="mutate", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="0-19", help="the first and the last seed")
-    parser.add_argument("--below", default="", help="a directory of src/mqstore, if not all are drawn from")
+    parser.add_argument("--below", default="", help="a directory or file of src/mqstore, if not all are drawn from")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what is run")
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "mutation", help="where the results are kept")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no further mutant after this time")
@@ -37,8 +37,8 @@ def main() -> None:
     first, _, last = options.seeds.partition("-")
     if not first.isdecimal() or not (last or first).isdecimal():
         parser.error(f"--seeds is {options.seeds!r}; give the first and the last one, such as 0-99")
-    if not (ROOT / "src" / "mqstore" / options.below).is_dir():
-        parser.error(f"--below is {options.below!r}, which is no directory of src/mqstore")
+    if not (ROOT / "src" / "mqstore" / options.below).exists():
+        parser.error(f"--below is {options.below!r}, which is not in src/mqstore")
     revision = subprocess.check_output(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, text=True).strip()
     name = "-".join([revision, *(options.below.split("/")), *(each.replace("/", ".") for each in options.tests)])
     state: Path = options.state / name
@@ -60,7 +60,7 @@ def main() -> None:
         source = path.read_bytes()
         place = path.relative_to(ROOT / "src" / "mqstore").as_posix()
         known = f"{place} | {edit.function} | {edit.shown(source)}"
-        tests, seconds = _tests_of(touched, place, edit)
+        tests, seconds = _tests_of(touched, place, block_of(source, edit.line))
         outcome = "equivalent" if known in equivalents() and not options.control else "" if tests else "untouched"
         outcome = outcome or _run(copy, place, source if options.control else edit.applied(source), source, tests, seconds)
         result = {"seed": seed, "kind": edit.kind, "line": edit.line, "mutant": known, "tests": len(tests), "outcome": outcome}
@@ -78,7 +78,7 @@ def equivalents() -> dict[str, str]:
 
 
 def table(results: list[dict[str, str | int]], revision: str) -> str:
-    """Of each kind: how many were noticed, of those that can be; of those that no test calls none is."""
+    """Of each kind: how many were noticed, of those that can be; of those that no test enters none is."""
     lines = ["| change | mutants | noticed | survived | untouched | equivalent | revision |", "|---|---|---|---|---|---|---|"]
     for kind in [*KINDS, "all"]:
         counts = Counter(str(each["outcome"]) for each in results if kind in (each["kind"], "all"))
@@ -90,26 +90,22 @@ def table(results: list[dict[str, str | int]], revision: str) -> str:
 
 
 def _touched(state: Path, tests: list[str]) -> dict[str, tuple[float, list[str]]]:
-    """What each test calls: of each test file once, so that a run that is broken off goes on with the next."""
-    found: dict[str, tuple[float, list[str]]] = {}
-    for file in sorted({path for each in tests for path in ([ROOT / each] if each.endswith(".py") else (ROOT / each).rglob("test_*.py"))}):
-        out = state / (file.relative_to(ROOT).as_posix().replace("/", ".") + ".json")
-        if not out.exists():
-            command = [*PYTEST[:4], *PYTEST[5:], "-p", "mutation.touched", str(file)]
-            environment = os.environ | {"MQSTORE_TOUCHED": str(out), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-            subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
-        found |= json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
-    return found
+    """Which blocks each test enters, and its seconds."""
+    out = state / "touched.json"
+    if not out.exists():
+        command = [*PYTEST[:4], *PYTEST[5:], "-p", "mutation.touched", *tests]
+        environment = os.environ | {"MQSTORE_TOUCHED": str(out), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+        subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+    return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def _tests_of(touched: dict[str, tuple[float, list[str]]], place: str, edit: Edit) -> tuple[list[str], float]:
-    """The tests that call the function, the fastest first, then the others of their files: what a fixture did once is done for all."""
-    name = f"{place}:{edit.function.split('.<locals>')[0]}"
+def _tests_of(touched: dict[str, tuple[float, list[str]]], place: str, block: int) -> tuple[list[str], float]:
+    """The tests that enter the block, the fastest first, then the others of their files: what a fixture did once is done for all."""
 
-    def calls(names: list[str]) -> bool:
-        return name in names if edit.function else any(each.startswith(f"{place}:") for each in names)
+    def enters(names: list[str]) -> bool:
+        return f"{place}:{block}" in names if block else any(each.startswith(f"{place}:") for each in names)
 
-    first = {test for test, (_, names) in touched.items() if calls(names)}
+    first = {test for test, (_, names) in touched.items() if enters(names)}
     files = {test.split("::")[0] for test in first}
     tests = [test for test in touched if test.split("::")[0] in files]
     tests.sort(key=lambda test: (test not in first, touched[test][0]))
@@ -125,7 +121,7 @@ def _run(copy: Path, place: str, changed: bytes, source: bytes, tests: list[str]
     log = (copy.parent / "log").open("wb")
     process = subprocess.Popen([*PYTEST, f"@{arguments}"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        return "failed" if process.wait(60 + 5 * seconds) else "survived"
+        return "failed" if process.wait(30 + 5 * seconds) else "survived"
     except subprocess.TimeoutExpired:
         return "timeout"
     finally:

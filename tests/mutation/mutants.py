@@ -125,9 +125,26 @@ def edits(source: bytes) -> list[Edit]:
     return visitor.edits
 
 
+def blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The statements of each function, branch, loop and handler: what is entered at its first one, or not at all."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef):
+            for name in ("body", "orelse", "finalbody"):
+                block = getattr(node, name, None)
+                if block and isinstance(block, list):
+                    yield block
+
+
+def block_of(source: bytes, line: int) -> int:
+    """The first line of the innermost block with a line; 0 at the level of a module or class."""
+    inside = [block[0].lineno for block in blocks(ast.parse(source)) if block[0].lineno <= line <= (block[-1].end_lineno or 0)]
+    return max(inside, default=0)
+
+
 def drawn(sources: Path, below: str, seeds: range) -> Iterator[tuple[int, Path, Edit]]:
     """One mutant for each seed: a file drawn by its lines, then a kind of change, then one of these."""
-    files = sorted(path for path in (sources / below).rglob("*.py") if "__pycache__" not in path.parts)
+    top = sources / below
+    files = [top] if top.is_file() else sorted(top.rglob("*.py"))
     weights = [path.read_bytes().count(b"\n") for path in files]
     known: dict[Path, list[Edit]] = {}
     for seed in seeds:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from mutation.__main__ import ROOT, equivalents, table
-from mutation.mutants import drawn, edits
+from mutation.mutants import block_of, drawn, edits
 
 SOURCE = b'''\
 def first(a, b):
@@ -32,6 +37,27 @@ def test_each_kind_of_change_is_made_in_its_place() -> None:
     for edit in edits(SOURCE):
         changed = ast.dump(ast.parse(edit.applied(SOURCE)))
         assert changed != ast.dump(ast.parse(SOURCE))
+
+
+def test_a_change_belongs_to_the_block_that_has_to_be_entered_to_reach_it() -> None:
+    assert [block_of(SOURCE, line) for line in range(1, 6)] == [0, 2, 2, 4, 2]
+
+
+def test_it_is_noted_which_blocks_a_test_enters(tmp_path: Path) -> None:
+    out = tmp_path / "touched.json"
+    test = f"{Path(__file__).relative_to(ROOT)}::{test_each_kind_of_change_is_made_in_its_place.__name__}"
+    other = "tests/test_findings.py"
+    environment = os.environ | {"MQSTORE_TOUCHED": str(out), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutation.touched", test, other]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    touched = json.loads(out.read_text(encoding="utf-8"))
+    assert touched.pop(test)[1] == []
+    source = (ROOT / "src" / "mqstore" / "findings.py").read_bytes()
+    for _, entered in touched.values():
+        assert all(each.rpartition(":")[0].endswith(".py") for each in entered)
+    lines = {int(each.rpartition(":")[2]) for _, entered in touched.values() for each in entered if each.startswith("findings.py:")}
+    assert lines
+    assert all(block_of(source, line) == line for line in lines)
 
 
 def test_mutants_of_the_product_compile_and_a_seed_draws_the_same() -> None:

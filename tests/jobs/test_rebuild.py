@@ -178,6 +178,22 @@ def test_a_lost_record_shifts_its_queue_as_in_a_broker_and_is_reported(tmp_path:
         assert entries["physical_offset"].tolist() == others
 
 
+def test_a_mended_queue_that_skips_a_number_lists_every_message_at_its_own(tmp_path: Path) -> None:
+    """As a repair of the new store would, which was advised after such a rebuild."""
+    store = small(tmp_path / "store", 30)
+    store.next_queue_offset["orders", 0] += 1
+    for number in range(30):
+        store.put(message("orders", keys=f"after{number}"))
+    store.write()
+    report = rebuild(store.root, tmp_path / "out", threads=2, mend=True)
+    assert not report.damage
+    queue = mqstore.open(tmp_path / "out").view("recovered").queue("orders", 0)
+    for put in store.puts:
+        if put.record.queue_id == 0:
+            assert queue.entries(put.record.queue_offset, put.record.queue_offset + 1)["physical_offset"].tolist() == [put.offset]
+    assert mqstore.open(tmp_path / "out").diagnose().next.startswith("sh bin/mqbroker")
+
+
 def test_a_body_that_does_not_fit_its_checksum_is_reported_on_request_and_queued_either_way(tmp_path: Path) -> None:
     store = small(tmp_path / "store")
     store.write()

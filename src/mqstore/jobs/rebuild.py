@@ -224,7 +224,7 @@ class _RebuildRun:
             self._move(scratch.directory)
             self._write_checkpoint(ends)
             if self.mend:
-                self._mend(scratch.directory.root)
+                self._mend(scratch.directory.root, exact)
             self._note_stage("gather")
             self.runner.require_started()
             self._note_stage("session")
@@ -526,10 +526,13 @@ class _RebuildRun:
         )
         self.target.directory.write_small("checkpoint", encode(point))
 
-    def _mend(self, scratch: Path) -> None:
-        """Repair what is taken over as it is, the configuration and a damaged log, as it would be advised for the new store."""
+    def _mend(self, scratch: Path, exact: int) -> None:
+        """Repair what is taken over as it is, the configuration and a damaged log, as it would be advised for the new store.
+
+        exact: the number of queues that are not plain. One that skips a queue offset lists what comes after it at other places.
+        """
         new = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))
-        if self.damage and not self.in_database:
+        if (self.damage or exact) and not self.in_database:
             steps = worthwhile_steps(new, threads=self.runner.width)
         else:
             ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in new.all_queues()}

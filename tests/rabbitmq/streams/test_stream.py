@@ -194,10 +194,12 @@ def test_what_is_not_a_file_of_a_stream_is_named(small: Path) -> None:
 
 
 def test_an_epoch_that_goes_back_is_a_finding(tmp_path: Path) -> None:
-    raw = HEADER + b"".join(chunk(k, [entry(b"x")], epoch=epoch) for k, epoch in enumerate([1, 7, 2, 2]))
-    (tmp_path / f"{0:020}.segment").write_bytes(raw)
-    kinds = [(item.kind, item.detail[:35]) for item in examine(tmp_path).damage]
-    assert (Kind.BAD_CHUNK, "the epoch goes back from 7 to 2: a ") in kinds
+    chunks = [chunk(k, [entry(b"x")], epoch=epoch) for k, epoch in enumerate([1, 7, 2, 2])]
+    name = f"{0:020}.segment"
+    (tmp_path / name).write_bytes(HEADER + b"".join(chunks))
+    places = [(item.kind, item.file, item.offset, item.detail[:35]) for item in examine(tmp_path).damage]
+    offset = len(HEADER + chunks[0] + chunks[1])
+    assert (Kind.BAD_CHUNK, name, offset, "the epoch goes back from 7 to 2: a ") in places
 
 
 def test_a_listing_of_many_segments_opens_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

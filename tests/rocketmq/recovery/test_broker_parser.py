@@ -1,4 +1,4 @@
-"""The parser of recovery: records of which a sector never reached the disk."""
+"""The parser of recovery: where it stops, and records of which a sector never reached the disk."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def test_a_record_whose_last_sector_is_lost_is_rejected_where_the_broker_takes_i
         assert accepted(torn, version, strict=True) == 0
     framed = not properties or left == 8  # the length of the properties is what it was
     assert accepted(torn, version, strict=False) == framed
+
+
+@pytest.mark.parametrize("topic_length", [-128, -1, 0, 5, 7, 107, 108, 127])
+def test_a_record_whose_lengths_do_not_add_up_is_read_to_its_end_unless_its_topic_exceeds_it(topic_length: int) -> None:
+    raw = encode(Record("orders", b"body", properties=b"TAGS\x01x"))
+    at = BODY_AT + len(b"body")
+    changed = raw[:at] + topic_length.to_bytes(1, "big", signed=True) + bytes(len(raw) + 200)
+    [stop] = RecordParser("4.9.3").runs(np.frombuffer(changed, np.uint8), 0)
+    fits = 0 <= topic_length <= len(raw)
+    assert stop == (ParseStop(0, size=len(raw), read_to=at + 1 + topic_length + 2) if fits else ParseStop(0))

@@ -16,7 +16,7 @@ position, and it fails on values unrelated to the integrity of the bytes, such a
     >>> from mqstore.rocketmq.format.record import Record, encode
     >>> log = np.frombuffer(encode(Record("T", b"x")) + encode(Record("T", b"y")) + bytes(8), np.uint8)
     >>> [part.tolist() if isinstance(part, np.ndarray) else part for part in RecordParser("4.9.3").runs(log, 0)]
-    [[0, 93], ParseStop(position=186, blank=False, size=-1, read_to=194)]
+    [[0, 93], ParseStop(position=186, blank=False, size=0, read_to=0)]
 
 Format: docs/formats/rocketmq.md, section 6.3.
 """
@@ -65,15 +65,15 @@ _INT = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class ParseStop:
-    """Where and why parsing stops. blank: at an end-of-file record. size: of the bad record, as the broker sees it; -1: unknown.
+    """Where and why parsing stops. blank: at an end-of-file record.
 
-    read_to: the position up to which the broker has read.
+    size, read_to: of a record whose lengths do not add up, the claimed size, and the position up to which the broker has read it.
     """
 
     position: int
-    blank: bool
-    size: int
-    read_to: int
+    blank: bool = False
+    size: int = 0
+    read_to: int = 0
 
 
 def java_integer(text: str, bits: int) -> bool:
@@ -122,7 +122,7 @@ class RecordParser:
                 yield positions[:accepted].copy()
             if accepted < count:
                 bad = int(positions[accepted])
-                yield ParseStop(bad, False, -1, bad)
+                yield ParseStop(bad)
                 return
         yield self._stop_at(data, at)
 
@@ -207,14 +207,14 @@ class RecordParser:
         """Return how the broker stops at a position without a valid frame."""
         left = len(data) - at
         if left < 8:
-            return ParseStop(at, False, -1, len(data))
+            return ParseStop(at)
         size, magic = struct.unpack(">ii", data[at : at + 8].tobytes())
         if self._rules.compares_size_first and left < size:
-            return ParseStop(at, False, -1, at + 4)
+            return ParseStop(at)
         if magic == MAGIC_BLANK:
-            return ParseStop(at, True, 0, at + 8)
+            return ParseStop(at, blank=True)
         if magic != MAGIC_V1 and not (self._rules.has_version_2 and magic == MAGIC_V2):
-            return ParseStop(at, False, -1, at + 8)
+            return ParseStop(at)
         if size > self._largest_array:
             raise RefusedError(
                 f"a 4.9.3 broker does not start on this store: the record at byte {at} of a log file claims {size} bytes, and the "
@@ -222,7 +222,7 @@ class RecordParser:
                 "to be available); inspect it with --view disk"
             )
         read_to = self._end_of_misfit(data, at, size, 1 if magic == MAGIC_V1 else 2)
-        return ParseStop(at, False, -1, at + 8) if read_to is None else ParseStop(at, False, size, read_to)
+        return ParseStop(at) if read_to is None else ParseStop(at, False, size, read_to)
 
     def _end_of_misfit(self, data: Bytes, at: int, size: int, topic_width: int) -> int | None:
         """Return the position after a record whose lengths do not add up, read field by field; None if a field cannot be read.
@@ -238,7 +238,7 @@ class RecordParser:
             offset = at + 68 + sum(hosts)
             offset += 4 + max(0, _INT.unpack_from(view, offset)[0])
             length = int.from_bytes(view[offset : offset + topic_width], "big", signed=True)
-            if offset + topic_width > len(data) or not 0 <= length <= size:
+            if not 0 <= length <= size:
                 return None
             offset += topic_width + length
             length = max(0, struct.unpack_from(">h", view, offset)[0])

@@ -252,7 +252,7 @@ class Recovery:
         while True:
             file = self.log_files[number].file
             data = self._log.mapped(file).data
-            stop = ParseStop(0, False, -1, 0)
+            stop = ParseStop(0)
             runs = self._runs(self._parser, file, 0, file.size)
             for run in runs if file.size < _WORTH_A_THREAD else _prefetch(runs):
                 if isinstance(run, ParseStop):
@@ -443,7 +443,7 @@ class Recovery:
         left = log_file.written - position
         counted = start
         while left > 0:
-            stop = ParseStop(position, False, -1, position)
+            stop = ParseStop(position)
             for run in self._runs(parser, file, position, log_file.written):
                 if isinstance(run, ParseStop):
                     stop = run
@@ -455,7 +455,7 @@ class Recovery:
                 break
             if stop.blank:
                 return counted - counted % file.size + file.size
-            if stop.size <= 0:
+            if not stop.size:
                 where = file.start + stop.position
                 self.notes.append(f"dispatch skips {left} bytes from {where} on: the broker cannot accept the bytes there")
                 return counted + left

@@ -112,7 +112,8 @@ class _Edits(ast.NodeVisitor):
         if len(first) == 2 and not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in first):
             (start, end), (next_start, next_end) = map(self._span, first)
             between = self.source[end:next_start].decode()
-            if self._text(first[0]) != self._text(first[1]):
+            either = isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+            if not either and self._text(first[0]) != self._text(first[1]):
                 text = f"{self._text(first[1])}{between}{self._text(first[0])}"
                 self.edits.append(Edit("arguments", self.function, node.lineno, start, next_end, text))
         self.generic_visit(node)

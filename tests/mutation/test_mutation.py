@@ -16,7 +16,7 @@ SOURCE = b'''\
 def first(a, b):
     """Of \xc3\xa4 text."""
     if a < 3:
-        b = other(a, b)
+        b = max(0, other(a, b))
     return b
 '''
 
@@ -28,6 +28,8 @@ def test_each_kind_of_change_is_made_in_its_place() -> None:
         ("comparison", "a < 3 -> (a) <= (3)"),
         ("constant", "3 -> (4)"),
         ("constant", "3 -> (2)"),
+        ("constant", "0 -> (1)"),
+        ("constant", "0 -> (-1)"),
         ("condition", "a < 3 -> (not (a < 3))"),
         ("condition", "a < 3 -> True"),
         ("condition", "a < 3 -> False"),

@@ -41,3 +41,27 @@ def test_a_record_whose_lengths_do_not_add_up_is_read_to_its_end_unless_its_topi
     [stop] = RecordParser("4.9.3").runs(np.frombuffer(changed, np.uint8), 0)
     fits = 0 <= topic_length <= len(raw)
     assert stop == (ParseStop(0, size=len(raw), read_to=at + 1 + topic_length + 2) if fits else ParseStop(0))
+
+
+@pytest.mark.parametrize("size", [-1, 7, 8])
+def test_a_record_that_claims_less_than_a_host_has_is_not_read(size: int) -> None:
+    raw = encode(Record("orders", b"body"))
+    [stop] = RecordParser("4.9.3").runs(np.frombuffer(size.to_bytes(4, "big", signed=True) + raw[4:], np.uint8), 0)
+    assert (stop == ParseStop(0)) == (size < 8)
+
+
+@pytest.mark.parametrize("left", [8, 40, 87, 90, 92, 98, 99])
+def test_a_record_that_the_file_cuts_off_is_not_read(left: int) -> None:
+    raw = encode(Record("orders", b"body"))
+    assert len(raw) > 99
+    [stop] = RecordParser("4.9.3").runs(np.frombuffer(raw[:left], np.uint8), 0)
+    assert stop == ParseStop(0)
+
+
+@pytest.mark.parametrize(
+    ("base", "count", "fits"), [(b"9", b"2", True), (b"x", b"2", False), (b"9", b"32768", False), (b"-9", b"32767", True)]
+)
+def test_an_inner_batch_whose_numbers_java_does_not_parse_is_rejected(base: bytes, count: bytes, fits: bool) -> None:
+    raw = encode(Record("orders", b"body", properties=b"INNER_BASE\x01%b\x02INNER_NUM\x01%b\x02" % (base, count)))
+    assert accepted(raw, "5.3.3", strict=False) == fits
+    assert accepted(raw, "4.9.3", strict=False) == 1

@@ -37,7 +37,7 @@ from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
-from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, redelivery, without_offsets
+from mqstore.rocketmq.loaded_config import TOPICS, LoadedConfig, loaded_configs, redelivery, without_offsets
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.file_steps import directories_in_index
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
-UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known, as below"
+UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
@@ -351,6 +351,8 @@ class _Work:
                 self.harmless = False
                 sentence = f"{fault}, and there is no .bak with content: the broker starts without what was in it"
                 self.evidence.append(Evidence("bad-config", config.file, sentence, 0, config.size))
+                if config.file == TOPICS and config.fault:
+                    self.of_clients.append("which messages consumers get: of a topic that it does not know, a broker delivers nothing")
 
     def _recover(self) -> Recovery | None:
         store = self.store
@@ -524,7 +526,7 @@ class _Work:
             self.changes.append(f"parses the log from {recovery.recovered_from}, and dispatches what it finds again")
         listed = {file.file.relative: file for file in recovery.log_files}
         for file in store.log.files:
-            if file.relative not in listed:
+            if file.relative not in listed and not self._is_removed(file.relative):
                 self.changes.append(f"removes {file.relative}")
         last = recovery.log_files[-1] if recovery.log_files else None
         if last is not None and last.written < last.file.size and not any(store.log.queue.out_of_place()):

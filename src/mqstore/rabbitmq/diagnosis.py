@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,9 @@ _TERMS = {  # how the texts among them begin and end, blanks left out
     "schema_version": (b"[", b"]."),
 }
 _MENDED = frozenset({"stale-tables", "wrong-terms"})  # a repair mends them, although no message may be lost
+_CLIENTS_STOP = frozenset(
+    {"bodies-missing", "reader-stops"}
+)  # clients do not get past a damaged message, although the node has those after it
 _OF_OTHER_NODES = frozenset({"feature-flags", "message-containers", "other-node", "damaged-schema", "empty-file"})
 
 
@@ -171,7 +174,7 @@ class _Work:
         self.evidence += [Evidence.of(item) for item in report.damage]
         absent = absent_queues(self.store)
         doubtful = [each.sentence for each in absent if each.may_have_been_empty]
-        notes = [note for note in report.notes if note not in doubtful]
+        notes = [note for note in report.notes if note not in (*doubtful, *self._facts_of_quorum())]
         self.evidence += [Evidence("note", ".", note) for note in (*notes, *delayed_sentences(self.store))]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
         named = [each.sentence for each in absent if each.sure]
@@ -194,8 +197,9 @@ class _Work:
         loses = self.loses if starts else 0
         every = (*rows, *quorum_rows(self._careful))
         listed = sum(row["messages"] + row["lost"] + row["waiting"] for row in every) + self.gained
-        starts_of_streams = (examined.node_start() for _, examined in self._careful.examined_streams)
-        listed += sum(start.kept + start.lost for start in starts_of_streams)
+        for _, examined in self._careful.examined_streams:
+            start = examined.node_start()
+            listed += start.kept + start.lost + examined.unread
         delivered = max(0, listed - loses)
         next_, why = self._advice(starts, loses, delivered)
         if doubtful:
@@ -214,7 +218,7 @@ class _Work:
             changes=tuple(self.changes),
             harmless=self.harmless and not any(item.messages for item in report.damage),
             unknown=tuple(dict.fromkeys(self.unknown)),
-            evidence=(*self.obstacles, *self.evidence),
+            evidence=(*self.obstacles, *sorted(self.evidence, key=lambda item: item.finding in ("redelivered", "note"))),
             without=_without([each.path for each in absent if each.sure and not each.nodes and each.path is not None]),
             ways=self._ways(Way(next_, why), starts, delivered),
         )
@@ -424,6 +428,9 @@ class _Work:
             if self._knows_no_queue:
                 self._not_started(str(named), named.stream.place, start.kept + start.lost)
                 continue
+            if examined.unread:
+                sentence = f"{count(examined.unread, 'message')} of {named}, as the findings say"
+                self._lose(examined.unread, "lost", named.stream.place, sentence)
             for change in start.changes:
                 if change.messages:
                     what = f"{change.change.replace('-', ' the ')} {change.file}, because {change.detail}"
@@ -439,11 +446,18 @@ class _Work:
         for node in self._careful.examined_quorum:
             for fact in node.facts:
                 if fact.stops:
-                    self.obstacles.append(Evidence(fact.name, fact.place, fact.sentence))
+                    self.obstacles.append(Evidence(fact.name, fact.place, fact.what))
                 else:
-                    self.evidence.append(Evidence(fact.name, fact.place, fact.sentence))
+                    self.evidence.append(Evidence(fact.name, fact.place, fact.what))
             for queue in node.queues:
                 self._take_quorum_queue(queue)
+
+    def _facts_of_quorum(self) -> Iterator[str]:
+        """Yield what `verify` notes of quorum queues: here each is evidence, or not known."""
+        for node in self._careful.examined_quorum:
+            yield from (fact.sentence for fact in node.facts)
+            for queue in node.queues:
+                yield from (f"{queue}: {sentence}" for sentence in (*(fact.sentence for fact in queue.facts), *queue.uncertain))
 
     def _not_started(self, queue: str, place: str, messages: int) -> None:
         sentence = f"{queue} is not in the metadata: the node does not start it ({count(messages, 'message')})"
@@ -466,7 +480,7 @@ class _Work:
                     self.unknown.append(f"whether {self.name} redelivers them from {queue}: {fact.seen}; 4.3 does not")
                 continue
             more = max(0, fact.messages - lost)  # of one message that several facts concern, the first one counts
-            self._lose(more, fact.name, fact.place, f"{queue}: {fact.sentence}")
+            self._lose(more, fact.name, fact.place, f"{queue}: {fact.what}")
             lost += more
             self.again += fact.again
 
@@ -563,10 +577,14 @@ class _Work:
         if starts and not loses and not self.unknown and not faulty:
             return START, "start the node: it keeps every persistent message"
         if self._is_repairable:
+            if (costs := sum(step.costs for step in self._steps if step.possible)) and not self._is_saved:
+                return self._salvage.next, f"{self._salvage.why}: a repair is possible, and costs {count(costs, 'message')}"
             return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
         if starts and self._is_saved:
-            return START, "start the node: nothing in the files can be repaired, and what can be read of them is saved"
-        if starts and delivered is not None and not self.unknown and self._keeps and sum(self._keeps) <= delivered:
+            replay = command("mqstore", "replay", f"{store}.jsonl", "--queue")
+            return START, f"start the node: what can be read is saved; `{replay} Q --to amqp://…` sends what a queue Q then lacks"
+        stops = any(item.finding in _CLIENTS_STOP for item in self.evidence)
+        if starts and not stops and delivered is not None and not self.unknown and self._keeps and sum(self._keeps) <= delivered:
             return START, "start the node: the bytes of what it loses are gone, and it delivers everything else"
         if not starts and delivered is not None and self._without_metadata():
             words = ("--for", self.name) if self.asked else ()

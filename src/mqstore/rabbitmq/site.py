@@ -24,6 +24,7 @@ from mqstore.rabbitmq.definitions.node_directory import name_of_node, node_direc
 from mqstore.rabbitmq.delayed import delayed_tables
 from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata
 from mqstore.rabbitmq.format.names import vhost_directory
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.rabbitmq.version import flags_of
 from mqstore.site import Part, Site, State
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
@@ -101,6 +102,13 @@ class AbsentQueue:
         return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}{beside}"
 
 
+def _member_directory(store: RabbitMQStore, place: str, vhost: str, queue: str) -> str:
+    """Return the directory of a quorum queue's member by names.dets, or place, that of all members, if it is not in there."""
+    cluster = f"{'%2F' if vhost == '/' else vhost}_{queue}"
+    names = (system.names.items() for system in raft_systems(store.directory, "quorum") if system.place == place)
+    return next((f"{place}/{uid}" for items in names for uid, name in items if name == cluster), place)
+
+
 def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
     """Return the vhosts and queues of the definitions whose files are not here, those that `recovery.dets` counts as empty left out."""
     node = node_directory(store.directory)
@@ -131,7 +139,8 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
             continue
         if queue.type == QUORUM:
             if names not in members:
-                absent.append(AbsentQueue(f"quorum {title}", f"quorum/{own or 'NODE'}", away, True, *names))
+                place = _member_directory(store, f"quorum/{own or 'NODE'}", *names)
+                absent.append(AbsentQueue(f"quorum {title}", place, away, True, *names))
         elif queue.stream_directory is not None:
             place = f"stream/{queue.stream_directory}"
             if not store.directory.is_directory(place):

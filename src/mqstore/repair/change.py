@@ -41,7 +41,8 @@ class Step:
     """One line of a plan. why: what is wrong. otherwise: what the broker would do. loss: what the change costs; empty for nothing.
 
     changes: made together, in this order; empty if there is no remedy, which `why` explains. assumes: a setting that is not known.
-    after: how many steps of the plan this one builds on, the first ones; it is of what they leave.
+    after: how many steps of the plan this one builds on, the first ones; it is of what they leave. costs: messages that can be read before
+    the change, and that a broker does not have after it.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Step:
     changes: tuple[Change, ...]
     assumes: str = field(default="", kw_only=True)
     after: int = field(default=0, kw_only=True)
+    costs: int = field(default=0, kw_only=True)
 
     @property
     def possible(self) -> bool:

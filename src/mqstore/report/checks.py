@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mqstore.findings import STAND_IN, Kind
-from mqstore.report.parts import OF_GROUP, SHOWN, Column, Field, Findings, Gap, Headline, NextStep, Parts, Sentence, Sentences, Table, Tone
+from mqstore.report.parts import (
+    OF_FINDING,
+    OF_GROUP,
+    SHOWN,
+    Column,
+    Field,
+    Findings,
+    Gap,
+    Headline,
+    NextStep,
+    Parts,
+    Sentence,
+    Sentences,
+    Table,
+    Tone,
+)
 from mqstore.table.formatting import count, moment, pace, size
 
 if TYPE_CHECKING:
@@ -149,7 +165,7 @@ def diagnosis_parts(answer: Diagnosis, *, everything: bool = False) -> Parts:
     if answer.unknown:
         yield Gap()
         yield Sentence("Not known:")
-        yield Sentences(answer.unknown)
+        yield Sentences(answer.unknown, SHOWN)
     if answer.evidence:
         yield Gap()
         yield Sentence("Evidence:")
@@ -162,15 +178,26 @@ def diagnosis_parts(answer: Diagnosis, *, everything: bool = False) -> Parts:
 
 def _evidence(item: Evidence) -> str:
     where = item.file if not item.length and not item.offset else f"{item.file} at {item.offset}"
-    return f"{item.finding}: {item.detail}" if item.file == "." else f"{item.finding}, {where}: {item.detail}"
+    detail = f"the file {rest}" if (rest := item.detail.removeprefix(f"{item.file} ")) != item.detail else item.detail
+    return f"{item.finding}: {item.detail}" if item.file == "." else f"{item.finding}, {where}: {detail}"
 
 
 def _grouped(evidence: Sequence[Evidence]) -> Iterator[str]:
-    """Yield evidence, of which what is equal in one file is one line after its first ones, and what `repair` left is one line in all."""
+    """Yield evidence, of which what is equal in one file is one line after its first ones, and what `repair` left is one line in all.
+
+    Of a finding in many files the first files are shown.
+    """
     groups: dict[tuple[str, str], list[Evidence]] = {}
     for item in evidence:
         groups.setdefault(("", STAND_IN) if STAND_IN in item.detail else (item.file, item.finding), []).append(item)
+    files = Counter(finding for _, finding in groups)
+    shown: Counter[str] = Counter()
     for (file, finding), group in groups.items():
+        shown[finding] += 1
+        if files[finding] > OF_FINDING + 1 and shown[finding] > OF_FINDING:
+            if shown[finding] == files[finding]:
+                yield f"{finding}: the same in {count(files[finding] - OF_FINDING, 'further place')}"
+            continue
         if finding == STAND_IN and len(group) > 1:
             yield f"{_evidence(group[0])}, and {count(len(group) - 1, 'further place')} like it"
             continue

@@ -20,6 +20,7 @@ from mqstore.findings import Damage
 from mqstore.table.formatting import count
 
 SHOWN = 20
+OF_FINDING = 5  # files in which one finding is shown, in a diagnosis
 OF_GROUP = 3  # findings of one kind in one file that are shown one by one
 
 

@@ -130,6 +130,15 @@ def test_after_a_damaged_record_in_the_middle_reading_goes_on_and_its_index_is_k
     assert found.stops_at == found.damage[0].offset
 
 
+def test_the_records_of_a_log_that_does_not_begin_as_one_are_read_and_another_file_has_none() -> None:
+    data = b"RAVA\1" + record(5, uid=b"U") + record(6)
+    found = read_wal(np.frombuffer(data, np.uint8), "1.wal")
+    assert found.records["index"].tolist() == [5, 6]
+    assert (found.stops_at, [(item.offset, item.length, item.kind) for item in found.damage]) == (0, [(0, 5, Kind.BAD_WAL)])
+    other = read_wal(np.frombuffer(b"\x7fELF" * 100, np.uint8), "1.wal")
+    assert (len(other.records), other.stops_at, len(other.damage)) == (0, 0, 1)
+
+
 def test_what_looks_like_records_is_searched_in_bounded_time() -> None:
     fake = (b"\x40\x00\x00" + struct.pack(">II", 1, 60_000) + bytes(16) + b"\x83") * 20_000
     found = wal(record(1, uid=b"U"), b"\xff" * 40, fake)

@@ -81,11 +81,16 @@ def test_verify_finds_the_damage_of_a_stream(damaged: Path) -> None:
 def test_diagnose_says_what_a_node_deletes_and_where_readers_stop(damaged: Path) -> None:
     done = run_cli("diagnose", damaged, "-o", "json")
     assert done.status == 1
-    assert done.document["loses"] == 70
+    assert done.document["loses"] == 70 + 18  # those of the damaged chunk
+    assert done.document["next"].startswith("mqstore repair ")
     evidence = {each["finding"]: each["detail"] for each in done.document["evidence"]}
     assert "deletes the segment stream/__s_small" in evidence["deletes-segment"]
     assert "70 messages from offset 0 on" in evidence["deletes-segment"]
     assert "stops at offset" in evidence["reader-stops"]
+    assert run_cli("repair", damaged, "--apply").status == 0
+    after = run_cli("diagnose", damaged, "-o", "json").document
+    assert after["loses"] == 18
+    assert after["next"].startswith("mqstore salvage ")  # a reader does not get past the damaged chunk
 
 
 def test_files_that_are_not_a_streams_are_named_up_to_a_hundred(tmp_path: Path) -> None:

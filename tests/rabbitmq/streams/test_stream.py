@@ -174,6 +174,14 @@ def test_a_last_segment_without_a_chunk_goes_with_its_index_and_the_one_before_i
     assert start.delivered == 269
 
 
+def test_offsets_that_only_the_index_of_the_last_segment_lists_are_counted_as_lost(small: Path) -> None:
+    of(small, -1).write_bytes(b"")
+    examined = examine(small)
+    assert examined.counts.messages == 255
+    assert examined.unread == 16  # the last chunk that it lists begins at 273: what else that held is not known
+    assert any("lists offsets 258 to 273, at least" in item.detail for item in examined.damage)
+
+
 def test_an_index_without_a_segment_is_no_stream_by_itself(small: Path) -> None:
     for path in small.glob("*.segment"):
         path.unlink()

@@ -105,6 +105,9 @@ def _show_plan(out: Output, plan: Repair, store: object) -> None:
             command(*apply, "--assume-defaults"),
             command(*apply, "--config", "broker.conf"),
         )
+    elif any(step.costs for step in plan.steps) and not Path(f"{store}.jsonl").exists():
+        salvage = command("mqstore", "salvage", store, "--to", f"{store}.jsonl")
+        out.next_step("save first what a step costs, then make the changes; `--undo` takes them back.", salvage, command(*apply))
     elif any(step.possible for step in plan.steps):
         out.next_step("make the changes; `--undo` takes them back.", command(*apply))
 

@@ -44,8 +44,13 @@ class Fact:
         return self.name in ("wal-damaged", "wal-empty")
 
     @property
+    def what(self) -> str:
+        """The fact without its place."""
+        return f"{self.seen}; the node {self.does}"
+
+    @property
     def sentence(self) -> str:
-        return f"{self.place}: {self.seen}; the node {self.does}"
+        return f"{self.place}: {self.what}"
 
 
 # the directory
@@ -63,6 +68,8 @@ def damaged_logs(system: RaftDirectory) -> Iterator[Fact]:
         if wal.stops_at >= 0:
             rest = system.directory.mapped(path).size - wal.stops_at
             seen = f"a record at byte {wal.stops_at:,} is damaged, {rest:,} bytes from there on are in doubt"
+            if not wal.stops_at:
+                seen = "it does not begin as a write-ahead log"
             yield Fact("wal-damaged", path, seen, "does not start")
         if not system.directory.mapped(path).size:
             yield Fact("wal-empty", path, "the file has 0 bytes", "does not start; removing the file loses nothing")
@@ -136,10 +143,10 @@ def _rolled_back(name: str, place: str, seen: str, queue: QuorumQueue, state: Qu
     """The node starts the member without the write-ahead log: which messages come back and which are gone is replayed."""
     then_queue, older = _older(queue)
     now, then = _readable(queue, state), _readable(then_queue, older)
-    does = (
-        f"starts the member without the write-ahead log, as of entry {older.applied} of {state.applied}: "
-        f"{count(len(now - then), 'message')} lost, {count(len(then - now), 'message')} back that had left the queue"
-    )
+    until = f"as of entry {older.applied} of {state.applied}" if older.applied >= 0 else "so without any entry"
+    gone = f"{count(len(now - then), 'message')} lost" if now - then else "no message is lost"
+    back = f", {count(len(then - now), 'message')} back that had left the queue" if then - now else ""
+    does = f"starts the member without the write-ahead log, {until}: {gone}{back}"
     return Fact(name, place, seen, does, len(now - then), len(then - now))
 
 
@@ -151,7 +158,8 @@ def lost_log(queue: QuorumQueue) -> Iterator[Fact]:
     """Entries that the node had applied and that no file has: a write-ahead log is gone."""
     meta, last = queue.meta, queue.log.last[1]
     if meta is not None and meta.last_applied > last:
-        seen = f"the node had applied entry {meta.last_applied}, the last one in the files is {last}"
+        rest = f"the last one in the files is {last}" if last >= 0 else "no file has an entry"
+        seen = f"the node had applied entry {meta.last_applied}, and {rest}"
         yield Fact("wal-missing", queue.log.place, seen, "starts with an older state: acknowledged messages come back, later ones are lost")
 
 
@@ -167,7 +175,9 @@ def broken_recovery(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
         seen = f"entries {first} to {last} of the log are missing{more}"
         yield Fact("entries-missing", queue.log.place, seen, does, _delivered(state))
     elif damaged:
-        seen = f"of the entries that it must replay {len(damaged)} are damaged, the first is {damaged[0]}"
+        seen = f"entry {damaged[0]}, which it must replay, is damaged"
+        if len(damaged) > 1:
+            seen = f"{count(len(damaged), 'entry')} that it must replay are damaged, the first is {damaged[0]}"
         yield Fact("entries-damaged", queue.log.place, seen, does, _delivered(state))
 
 

@@ -472,16 +472,20 @@ class Replay:
     def uncertainties(self, machine: Machine, committed: int | None) -> Iterator[str]:
         """Yield sentences about what cannot be known, and note findings about missing entries."""
         log = self.log
-        for first, last in log.gaps:
-            behind = int(np.count_nonzero(log.index > last))
-            yield f"Entries {first} to {last} are missing, {behind} after them were applied: what the missing ones did is not known."
-            detail = f"The log lacks entries {first} to {last}; {behind} entries are after them."
-            self.damage.append(Damage(log.place, 0, 0, Kind.MISSING_ENTRIES, detail))
+        for number, (first, last) in enumerate(log.gaps):
+            later = int(np.count_nonzero(log.index > last))
+            behind = f"{count(later, 'later entry')} {'was' if later == 1 else 'were'}"
+            what = f"Entry {first} is" if first == last else f"Entries {first} to {last} are"
+            if not number:
+                more = f", as are {count(len(log.gaps) - 1, 'further range')}" if len(log.gaps) > 1 else ""
+                yield f"{what} missing{more}; {behind} applied: what the missing ones did is not known."
+            self.damage.append(Damage(log.place, 0, 0, Kind.MISSING_ENTRIES, f"{what} missing from the log; {behind} there."))
         if self.lost:
             yield f"{count(len(self.lost), 'entry')} could not be applied: {', '.join(self.lost[:3])}{', …' if len(self.lost) > 3 else ''}."
         meta = self.queue.meta
         if meta is not None and meta.last_applied > log.last[1]:
-            detail = f"The node had applied entry {meta.last_applied}; the last one here is {log.last[1]}. A write-ahead log is missing."
+            rest = f"the last one here is {log.last[1]}" if log.last[1] >= 0 else "no entry is here"
+            detail = f"The node had applied entry {meta.last_applied}; {rest}. A write-ahead log is missing, or a repair has cut it."
             yield detail
             self.damage.append(Damage(log.place, 0, 0, Kind.MISSING_ENTRIES, detail))
         if committed is not None:

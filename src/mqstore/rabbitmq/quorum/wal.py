@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -39,6 +39,7 @@ from mqstore.kernels.rabbitmq import wal_records
 
 MAGIC, VERSION = b"RAWA", 1
 HEADER = 5
+BEGINNING = MAGIC + bytes((VERSION,))
 TRUNCATES, KNOWN_ID, NUMBER = 1 << 23, 1 << 22, (1 << 22) - 1
 TERM_START = 131  # the first byte of an entry
 
@@ -69,7 +70,8 @@ _RECORDS = 1 << 14  # records at once
 class WalRecords:
     """The records of a file, in file order. torn: the position where a last record begins that the node drops; -1: there is none.
 
-    stops_at: position of the first damage that is not at the end of the file, -1 if there is none: a node refuses to start there.
+    stops_at: position of the first damage that is not at the end of the file, -1 if there is none: a node refuses to start there. 0: the
+    file does not begin as a write-ahead log, and its records are read.
     rows: those of each member, in file order.
     """
 
@@ -93,12 +95,16 @@ def read_wal(data: Bytes, file: str, known: Iterable[bytes] = ()) -> WalRecords:
     empty = np.zeros(0, RECORD)
     if not len(data):
         return WalRecords((), empty)
-    if data[:4].tobytes() != MAGIC or len(data) < HEADER or data[4] != VERSION:
-        if len(data) < HEADER and MAGIC.startswith(data[:4].tobytes()):
-            return WalRecords((), empty, (_damage(file, 0, len(data), Kind.TORN_RECORD, "The file ends within its header."),), 0)
-        detail = "The file does not begin as a write-ahead log of Ra, version 1."
-        return WalRecords((), empty, (_damage(file, 0, min(HEADER, len(data)), Kind.BAD_WAL, detail),), -1, 0)
-    return _Walk(data, file, known).run()
+    if data[:HEADER].tobytes() == BEGINNING:
+        return _Walk(data, file, known).run()
+    if len(data) < HEADER and MAGIC.startswith(data[:4].tobytes()):
+        return WalRecords((), empty, (_damage(file, 0, len(data), Kind.TORN_RECORD, "The file ends within its header."),), 0)
+    detail = "The file does not begin as a write-ahead log of Ra, version 1."
+    header = _damage(file, 0, min(HEADER, len(data)), Kind.BAD_WAL, detail)
+    read = _Walk(data, file, known).run()
+    if not len(read.records):  # another file
+        return WalRecords((), empty, (header,), -1, 0)
+    return replace(read, damage=(header, *read.damage), stops_at=0)
 
 
 class _Walk:

@@ -1,6 +1,7 @@
 """Steps for quorum queues: after them a node starts, and knows every member that is there.
 
     a damaged record in the middle of a write-ahead log     the node does not start
+    a write-ahead log that does not begin as one            the node does not start; its first 5 bytes are the same in all of them
     a write-ahead log of 0 bytes                            the node does not start; the file is taken out
     members that names.dets does not have                   4.1 and newer skip their write-ahead log, older ones start them without leader
 
@@ -28,7 +29,7 @@ from mqstore.rabbitmq.erlang.terms import Atom, Term
 from mqstore.rabbitmq.quorum.facts import uses_long_names
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
-from mqstore.rabbitmq.quorum.wal import HEADER, KNOWN_ID, NUMBER, TERM_START, WORDS, WalRecords
+from mqstore.rabbitmq.quorum.wal import BEGINNING, HEADER, KNOWN_ID, NUMBER, TERM_START, WORDS, WalRecords
 from mqstore.rabbitmq.repair.queue_step import QueueStep
 from mqstore.repair.change import Change
 from mqstore.table.formatting import count
@@ -42,10 +43,14 @@ _UNDEFINED = {12: b"\x83w\x09undefined", 13: b"\x83d\x00\x09undefined"}  # by le
 
 @dataclass(slots=True)
 class QuorumPlan:
-    """The steps for the quorum queues of a node. kept: messages after the repair of each queue that it cuts, by place of the member."""
+    """The steps for the quorum queues of a node. kept, lost: messages of each queue that it cuts, by place of the member.
+
+    kept: after the repair. lost: that can be read, and are not there after it.
+    """
 
     steps: list[QueueStep] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
 
 
 def quorum_plan(directory: ReadOnlyDirectory) -> QuorumPlan:
@@ -109,8 +114,12 @@ class _Cut:
 
 def _wal_steps(system: RaftDirectory, path: str, wal: WalRecords, cuts: dict[str, _Cut], plan: QuorumPlan) -> Iterator[QueueStep]:
     """Yield the step for one file. cuts: the queues that end in an earlier file, by UID; those that end in this one are added."""
-    ranges = [(item.offset, item.offset + item.length) for item in wal.damage if item.offset != wal.torn]
-    if any(end - start < LEAST for start, end in ranges) or (ranges and wal.stops_at < HEADER):
+    if not wal.stops_at and len(wal.records):
+        why = f"the file does not begin as a write-ahead log: its first {HEADER} bytes are written"
+        yield QueueStep("wal-header", path, 0, HEADER, why, NO_START, "", (Change("write", path, 0, BEGINNING),))
+    of_records = (item for item in wal.damage if item.offset != wal.torn and (item.offset or not len(wal.records)))
+    ranges = [(item.offset, item.offset + item.length) for item in of_records]
+    if any(end - start < LEAST for start, end in ranges) or (ranges and ranges[0][0] < HEADER):
         why = f"the bytes from {ranges[0][0]:,} on cannot be made a record"
         yield QueueStep("wal-record", path, ranges[0][0], 0, why, NO_START, "", ())
         return
@@ -138,9 +147,11 @@ def _wal_steps(system: RaftDirectory, path: str, wal: WalRecords, cuts: dict[str
     why = f"{count(len(ranges), 'damaged range')} of {damaged:,} bytes made {'a record' if len(ranges) == 1 else 'records'} that nodes skip"
     if not ranges:
         why = f"{count(len(moved), 'record')} after a damage in {next(iter(cuts.values())).path}: nodes skip them"
+    before = sum(plan.lost.values())
     loss = "; ".join(filter(None, (_loss(system, uid, cut, plan) for uid, cut in cuts.items() if uid not in earlier)))
+    costs = sum(plan.lost.values()) - before
     at = ranges[0][0] if ranges else moved[0].offset
-    yield QueueStep("wal-record", path, at, damaged, why, NO_START, loss, (*fillers, *moved))
+    yield QueueStep("wal-record", path, at, damaged, why, NO_START, loss, (*fillers, *moved), costs=costs)
 
 
 def _first_missing(system: RaftDirectory, uid: str, path: str, wal: WalRecords, damage: int) -> int | None:
@@ -237,8 +248,15 @@ def _loss(system: RaftDirectory, uid: str, cut: _Cut, plan: QuorumPlan) -> str:
     valid = {int(index) for index in queue.log.index[queue.log.valid]}
     before = {message.index for message in now.messages if message.recovered and message.index in valid}
     after = {message.index for message in then.messages if message.recovered}
-    plan.kept[queue.log.place] = len(after)
+    plan.kept[queue.log.place], plan.lost[queue.log.place] = len(after), len(before - after)
     vhost, name = queue.name
-    lost, again = count(len(before - after), "message"), count(len(after - before), "message")
+    damaged = sum(message.recovered and message.index not in valid for message in now.messages)
+    parts = [
+        *([f"{count(damaged, 'message')} damaged"] if damaged else []),
+        f"{count(len(before - after), 'message')} lost to the node"
+        if before - after
+        else f"no {'other ' if damaged else ''}message is lost",
+        *([f"{count(len(after - before), 'message')} back that had left it"] if after - before else []),
+    ]
     of = f"queue {name!r} of vhost {vhost!r}" if vhost is not None else f"the queue in {queue.log.place}"
-    return f"{of} ends before entry {cut.first} of {now.applied}: {lost} lost to the node, {again} back that had left it"
+    return f"{of} ends before entry {cut.first} of {now.applied}: {', '.join(parts)}"

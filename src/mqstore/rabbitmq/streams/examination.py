@@ -131,6 +131,8 @@ class Examination:
                     for _, wrong in walk_records(data, chunks.take(chunks.state != BAD_DATA), file=name):
                         self.damage += wrong
         if comparison is not None:
+            if number >= self._last:
+                self._check_end(comparison.listed_until(), segment, name)
             self.damage += comparison.finish()
         self.counts.messages += segment.messages
         if kept:
@@ -139,6 +141,14 @@ class Examination:
             segment.at, segment.stop, segment.id, segment.records = whole.at, whole.end, whole.id, whole.records
             segment.count = np.where(whole.kind == MESSAGES, whole.records, 0)
         return segment
+
+    def _check_end(self, listed: int, segment: _Segment, name: str) -> None:
+        """Say which offsets the index lists after the end of a segment that no other chunk follows. listed: the offset after them."""
+        lost = sum(item.messages for item in self.damage if item.file == name and item.offset >= 8 and item.kind is Kind.TORN_RECORD)
+        first = segment.end + lost
+        if listed > first:
+            detail = f"the index lists offsets {first} to {listed - 1}, at least, which the segment no longer has"
+            self.damage.append(Damage(name, 0, 0, Kind.TORN_RECORD, detail, listed - first))
 
     def _comparison(self, number: int) -> IndexComparison | None:
         stream, name = self.stream, self.stream.index_file(number)

@@ -138,6 +138,13 @@ class IndexComparison:
             return [self._finding(0, len(self._records), "the positions in the index do not ascend")]
         return self._strays(len(self._position), np.empty(0, np.intp))
 
+    def listed_until(self) -> int:
+        """Return the offset after the last message that the last records list, which lead to no chunk; 0: there are none."""
+        left = self._records[self._next :] if self._ordered else self._records[:0]
+        if not len(left) or (np.diff(left["id"].astype(np.int64)) < 0).any():
+            return 0
+        return int(left["id"][-1]) + int(left["kind"][-1] == MESSAGES)
+
     def _strays(self, until: int, known: NDArray[np.intp]) -> list[Damage]:
         stray = np.ones(until - self._next, np.bool_)
         stray[known - self._next] = False

@@ -116,3 +116,9 @@ def test_a_damaged_chunk_has_no_more_records_than_its_header_counts() -> None:
 
 def test_empty_records_are_records() -> None:
     assert read([entry(b""), batch(0, entry(b"") * 2, 2, 8)], 3)[0] == [(100, b""), (101, b""), (102, b"")]
+
+
+def test_a_chunk_whose_only_entry_is_a_batch_that_counts_no_records_has_a_finding_and_no_record() -> None:
+    found, [damage] = read([batch(0, CONTENT, 0, len(CONTENT))], 0)
+    assert found == []
+    assert damage.kind is Kind.BAD_BATCH

@@ -14,7 +14,8 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rabbitmq.streams.examination import Change, Examination
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
-from mqstore.rabbitmq.streams.stream import Stream, find_streams, split_name
+from mqstore.rabbitmq.streams.stream import NamedStream, Stream, Tail, find_streams, split_name
+from mqstore.rabbitmq.streams.tracking import Tracking
 
 CASE, QUEUE = "4.3.6-killed", "s.small"
 
@@ -223,3 +224,28 @@ def test_a_listing_of_many_segments_opens_none_of_them(tmp_path: Path, monkeypat
     assert opened == []
     assert stream.tail().next_offset == 29_990
     assert opened == ["00000000000000029990.segment"]
+
+
+def test_the_end_of_a_stream_is_after_its_last_valid_chunk(small: Path) -> None:
+    stream = Stream(ReadOnlyDirectory(small), "")
+    assert stream.end() == stream.tail().next_offset == 304
+    last, index = of(small, -1), of(small, -1, "index")
+    flip(index, index.stat().st_size - 29 + 26)  # position of the last chunk
+    assert Stream(ReadOnlyDirectory(small), "").end() == 304
+    last.write_bytes(last.read_bytes()[: len(HEADER)])
+    first = int(last.stem)
+    assert Stream(ReadOnlyDirectory(small), "").end() == first
+    last.write_bytes(HEADER + b"x" * 100)
+    assert Stream(ReadOnlyDirectory(small), "").end() == first
+
+
+def test_a_stream_without_segments_ends_where_it_begins(tmp_path: Path) -> None:
+    stream = Stream(ReadOnlyDirectory(tmp_path), "")
+    assert stream.end() == stream.first_offset
+    assert stream.tail() == Tail(0, None, None, Tracking())
+
+
+def test_a_stream_that_no_definition_names_is_called_by_its_directory(small: Path) -> None:
+    stream = Stream(ReadOnlyDirectory(small), "")
+    assert str(NamedStream(None, "__s_1", stream)) == "the stream in directory '__s_1'"
+    assert str(NamedStream("/", "s", stream)) == "stream 's' of vhost '/'"

@@ -22,7 +22,7 @@ from mutation.mutants import KINDS, block_of, drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 def main() -> None:
@@ -93,9 +93,10 @@ def _touched(state: Path, tests: list[str]) -> dict[str, tuple[float, list[str]]
     """Which blocks each test enters, and its seconds."""
     out = state / "touched.json"
     if not out.exists():
-        command = [*PYTEST[:4], *PYTEST[5:], "-p", "mutation.touched", *tests]
+        command = [*PYTEST, "-p", "mutation.touched", *tests]
         environment = os.environ | {"MQSTORE_TOUCHED": str(out), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-        subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False).returncode > 1:
+            raise SystemExit(f"what the tests enter cannot be noted; see: {' '.join(PYTEST)} {' '.join(tests)}")
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
@@ -119,7 +120,7 @@ def _run(copy: Path, place: str, changed: bytes, source: bytes, tests: list[str]
     environment = os.environ | {"PYTHONPATH": f"{copy}:{ROOT / 'tests'}"}
     _write(target, changed)
     log = (copy.parent / "log").open("wb")
-    process = subprocess.Popen([*PYTEST, f"@{arguments}"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+    process = subprocess.Popen([*PYTEST, "-x", f"@{arguments}"], cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         return "failed" if process.wait(30 + 5 * seconds) else "survived"
     except subprocess.TimeoutExpired:

@@ -15,6 +15,7 @@ import pytest
 from support.cluster import Driver, Hold, blocks, until
 from support.golden import case_named, opened, run_cli
 from support.hadoop import Hadoop, why_not
+from support.sparse import FILE_SIZE, sparse_store
 from support.stores import store_contents
 
 import mqstore
@@ -98,6 +99,18 @@ def test_a_frame_is_read_from_hdfs_and_written_to_hdfs(driver: Driver, hadoop: H
     written = driver.run("copy", store=url, to=f"{hadoop.hdfs}/tables/orders", columns=["topic", "queue_id", "queue_offset", "size"])
     expected = mqstore.open(opened(CASE)).to_arrow(["topic", "queue_id", "queue_offset", "size"]).to_pylist()
     assert written == sorted([list(row.values()) for row in expected])
+
+
+@pytest.mark.parametrize("files", [2_000, 20_000])
+def test_a_log_of_2_and_20_tb_is_planned_and_partly_read_on_yarn(files: int, driver: Driver, tmp_path: Path) -> None:
+    """A sparse log, in a directory that all hosts share; the range leaves ten tasks of the 8,000, and of the 10,000."""
+    store, step = sparse_store(tmp_path / "store", files), files // 1000
+    begin, end = 5 * step * FILE_SIZE, (5 * step + 5 * step // 2) * FILE_SIZE
+    partitions, offsets = driver.run("scan", store=store, startingOffsets=str(begin), endingOffsets=str(end))
+    assert 10 <= partitions <= 26
+    assert offsets == list(range(begin, end, FILE_SIZE))
+    asked = driver.run("scan", store=store, keys="k7", useDerivedFiles="false", endingOffsets=str(20 * FILE_SIZE))
+    assert asked[1] == [7 * FILE_SIZE]
 
 
 def test_a_stream_writes_to_hdfs_with_its_checkpoint_there(driver: Driver, hadoop: Hadoop) -> None:

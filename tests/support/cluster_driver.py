@@ -107,6 +107,14 @@ def copy(spark: SparkSession, *, store: str, to: str, columns: list[str]) -> Any
     return sorted(list(row) for row in spark.read.parquet(to).collect())
 
 
+def scan(spark: SparkSession, *, store: str, **options: str) -> Any:
+    """Return how many partitions a read with these options has, and the physical offsets of its rows."""
+    from mqstore import pipeline
+
+    frame = pipeline.read(spark, store, columns=["physical_offset"], **options)
+    return frame.rdd.getNumPartitions(), sorted(row[0] for row in frame.collect())
+
+
 def stream(spark: SparkSession, *, store: str, to: str, checkpoint: str) -> Any:
     """Append what is new in a store to a Parquet table; return the physical offsets of all its rows."""
     from mqstore.pipeline.source.rocketmq import register
@@ -184,7 +192,7 @@ def where(spark: SparkSession) -> Any:
     return run_tasks(spark, range(4), look)
 
 
-JOBS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (rebuild, export, copy, stream, follow, sink, read, where)}
+JOBS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (rebuild, export, copy, scan, stream, follow, sink, read, where)}
 
 
 def main() -> None:

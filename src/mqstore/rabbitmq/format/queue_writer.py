@@ -131,7 +131,6 @@ class Version2Writer:
     def close(self) -> dict[int, int]:
         """Write what is left; return the number of messages in each file."""
         self._finish()
-        self._number, self._rows = -1, np.zeros(0, ROW)
         return dict(sorted(self._unacked.items()))
 
 

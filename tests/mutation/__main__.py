@@ -44,8 +44,8 @@ def main() -> None:
     state: Path = options.state / name
     state.mkdir(parents=True, exist_ok=True)
     copy = state / "src"
-    if not copy.exists():
-        shutil.copytree(ROOT / "src", copy)
+    shutil.rmtree(copy, ignore_errors=True)  # a run that was ended may have left its change
+    shutil.copytree(ROOT / "src", copy)
     results_file = state / ("control.jsonl" if options.control else "results.jsonl")
     results = {}
     if results_file.exists():

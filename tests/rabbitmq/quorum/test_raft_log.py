@@ -18,7 +18,7 @@ from mqstore.kernels.rabbitmq import wal_records
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.raft_log import MemberLog, RaftDirectory, combine, raft_systems
 from mqstore.rabbitmq.quorum.segment import read_segment
-from mqstore.rabbitmq.quorum.snapshot import Snapshot, read_indexes, read_snapshot
+from mqstore.rabbitmq.quorum.snapshot import Snapshot, members_of, read_indexes, read_snapshot
 from mqstore.rabbitmq.quorum.wal import WalRecords, read_wal
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "rabbitmq-quorum.md"
@@ -396,3 +396,63 @@ def test_segments_and_snapshots_with_changed_bytes_are_read_without_an_error(cas
             else:
                 found_state = read_snapshot(bytes(changed), path.name)
                 assert not isinstance(found_state, Snapshot) or bytes(changed) == data
+
+
+# files that are cut within their header, and terms that are not those of Ra
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_a_file_that_ends_within_its_header_is_torn_if_it_begins_as_one(length: int) -> None:
+    damage = [
+        read_wal(np.frombuffer(HEAD[:length], np.uint8), "1.wal").damage,
+        read_segment(np.frombuffer(segment()[:length], np.uint8), "1.segment").damage,
+    ]
+    sizes = [item.length for each in damage for item in each]
+    assert sizes == [length] * ((0 < length < len(HEAD)) + (0 < length < 8))
+    assert all(item.kind is Kind.TORN_RECORD and item.offset == 0 for each in damage for item in each)
+    other = b"x" * length
+    kinds = [each.kind for each in read_segment(np.frombuffer(other, np.uint8), "s").damage]
+    assert kinds == [Kind.BAD_RAFT_SEGMENT] * (length > 0)
+    assert [each.kind for each in read_wal(np.frombuffer(other, np.uint8), "w").damage] == [Kind.BAD_WAL] * (length > 0)
+
+
+@pytest.mark.parametrize("meta", [[], {Atom("term"): 1}, {Atom("index"): Atom("none")}])
+def test_a_snapshot_without_its_index_is_a_finding(meta: Term) -> None:
+    part = encode(meta)
+    rest = len(part).to_bytes(4, "big") + part + encode(1)
+    damage = read_snapshot(b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest, "s")
+    assert not isinstance(damage, Snapshot)
+    assert (damage.kind, damage.offset, damage.length) == (Kind.BAD_SNAPSHOT, 13, len(part))
+    assert damage.detail == "The snapshot does not state its index."
+
+
+@pytest.mark.parametrize("length", range(13))
+def test_a_snapshot_that_ends_within_its_header_is_a_finding(length: int) -> None:
+    damage = read_snapshot(snapshot(7, 1)[:length], "s")
+    assert not isinstance(damage, Snapshot)
+    assert (damage.offset, damage.length) == (0, length)
+
+
+@pytest.mark.parametrize(
+    ("raw", "offset", "detail"),
+    [
+        (b"RASI\x01" + bytes(4) + encode([3]), 9, "The checksum of the list of live entries is wrong; the node computes it again."),
+        (b"\x83", 0, "The list of live entries is not a term: "),
+        (encode([(1, 2), Atom("x")]), 0, "The list of live entries has something else than indexes and ranges."),
+        (encode([(1, 2, 3)]), 0, "The list of live entries has something else than indexes and ranges."),
+        (encode([(1, Atom("x"))]), 0, "The list of live entries has something else than indexes and ranges."),
+    ],
+)
+def test_a_list_of_live_entries_that_is_not_one_is_a_finding(raw: bytes, offset: int, detail: str) -> None:
+    damage = read_indexes(raw, "indexes")
+    assert not isinstance(damage, tuple)
+    assert (damage.kind, damage.file, damage.offset, damage.length) == (Kind.BAD_SNAPSHOT, "indexes", offset, len(raw) - offset)
+    assert damage.detail.startswith(detail)
+
+
+def test_the_members_of_a_cluster_are_the_keys_of_a_map_or_a_list() -> None:
+    one, two = (Atom("q"), Atom("rabbit@a")), (Atom("q"), Atom("rabbit@b"))
+    expected = (("q", "rabbit@a"), ("q", "rabbit@b"))
+    assert members_of([one, two]) == members_of({one: 1, two: 2}) == expected
+    assert members_of([one, (Atom("q"),), Atom("q"), (b"q", Atom("rabbit@a")), two]) == expected
+    assert members_of(Atom("none")) == members_of(None) == ()

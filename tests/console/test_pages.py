@@ -231,7 +231,7 @@ def test_verify_maps_the_damage_that_the_command_finds(visitor: Visitor) -> None
                 shown = visitor.get(f"/stores/{number}/file", params={"name": name})
                 assert 'class="damage"' in shown.text
                 assert re.search(r"findings? over|findings over", shown.text)
-        assert ("damaged" if files else "verified: intact") in words(visitor.get("/")) or not report["ok"]
+        assert ("damaged" if files else "verified · intact") in words(visitor.get("/")) or not report["ok"]
 
 
 def test_usage_is_that_of_the_command(visitor: Visitor) -> None:

@@ -88,6 +88,19 @@ def test_what_is_uncertain_is_on_the_page_of_the_queue(tmp_path: Path) -> None:
     shutil.rmtree(node)
 
 
+def test_the_page_of_a_queue_says_that_its_node_does_not_start(tmp_path: Path) -> None:
+    node = quorum.unpack(CASE, tmp_path)
+    [path] = (node / "quorum").glob("*/*.wal")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw.rstrip(b"\0")) // 2] ^= 0x40
+    path.write_bytes(bytes(raw))
+    with visiting(node) as visitor:
+        text = words(visitor.get("/stores/0/queue", params={"vhost": "/", "queue": "plain"}))
+    assert "could replay this log would list 22 ready" in text
+    assert "the node does not start" in text
+    assert "No classic queue." in run_cli("inspect", node).stdout
+
+
 def test_messages_of_quorum_queues_are_below_messages_page_by_page() -> None:
     node = quorum.node(CASE)
     told = [row for row in run_cli("messages", node, "-o", "jsonl").rows if row["queue_type"] == "quorum"]

@@ -104,13 +104,15 @@ def verify_parts(report: Report, seconds: float) -> Parts:
     checked = report.checked
     if report.family == "rocketmq":
         what = (
-            f"{count(checked.records, 'record')} of log, {count(checked.queue_entries, 'queue entry')} and "
+            f" in {count(checked.records, 'record')} of log, {count(checked.queue_entries, 'queue entry')} and "
             f"{count(checked.index_entries, 'index entry')}"
         )
     else:
-        what = f"{count(checked.queue_entries, 'index entry')} and {count(checked.records, 'record')} of message files"
+        entries = (checked.queue_entries + checked.index_entries, "index entry"), (checked.records, "record")
+        what = " and ".join(count(number, noun) for number, noun in entries if number)
+        what = f" in {what}" if what else ""
     yield Sentence(
-        f"Checked {count(checked.messages, 'message')} in {what}: "
+        f"Checked {count(checked.messages, 'message')}{what}: "
         f"{size(checked.bytes)} in {count(checked.files, 'file')}; {pace(checked.bytes, seconds)}."
     )
     if report.damage:

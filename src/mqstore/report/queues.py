@@ -160,7 +160,11 @@ def member_sentences(queue: QuorumQueue, state: QueueState) -> Iterator[Sentence
     yield Sentence(f"vhost {vhost or '?'}, quorum queue {name}: {queue.log.uid}{others}, machine version {state.version}")
     yield Sentence(f"{count(len(queue.log), 'entry')}, the last is {last} of term {term}{applied}, {base}")
     listed = f"{state.ready:,} ready, {state.unacknowledged:,} unacknowledged, {state.total:,} in all"
-    yield Sentence(f"a restarted node lists {listed}")
+    from mqstore.rabbitmq.quorum.facts import broken_recovery, damaged_logs
+
+    stops = [fact for fact in damaged_logs(queue.log.system) if fact.stops] or list(broken_recovery(queue, state))
+    yield Sentence(f"a node that could replay this log would list {listed}" if stops else f"a restarted node lists {listed}")
+    yield from (Sentence(fact.sentence, Tone.BAD) for fact in stops[:1])
 
 
 def log_rows_table(rows: Iterable[Row]) -> Table:

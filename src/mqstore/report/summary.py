@@ -149,7 +149,8 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
     from mqstore.rabbitmq.summary import FITS
 
     fits = FITS[summary.queue_versions]
-    yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else "No queue directory.")
+    none = "No classic queue." if any(sums.queues for _, sums in summary.others) else "No queue directory."
+    yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else none)
     yield Sentence(f"{summary.written_by.sentence}.")
     if summary.shutdown == "clean" and any(item.kind is Kind.MISSING_PART for item in summary.findings):
         yield Sentence("Clean shutdown, but not all that was there then is here.", Tone.CAUTION)
@@ -171,7 +172,7 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
             yield Gap()
             yield Headline("Quorum queues" if kind == "quorum" else "Streams")
             what = count(sums.queues, "queue" if kind == "quorum" else "stream")
-            yield Fact("queues", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {what}")
+            yield Fact("queues" if kind == "quorum" else "streams", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {what}")
             for sentence in sums.sentences:
                 yield Fact("", f"besides, {sentence}")
     if elsewhere := tuple(part for part in summary.site.shown if part.state != "here" or part.part == DELAYED):

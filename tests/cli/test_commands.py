@@ -99,8 +99,12 @@ def test_help_needs_neither_numpy_nor_arrow_nor_spark_nor_an_event_loop() -> Non
     ("line", "absent"),
     [
         (["--version"], ("typer", "numpy", "mqstore.cli.main")),
-        (["--help"], ("numpy", "pyarrow", "ssl", "pydantic", "mqstore.cli.read.inspect")),
-        (["inspect", "STORE"], ("pyarrow", "ssl", "asyncio", "pydantic", "mqstore.rabbitmq.summary", "mqstore.cli.read.messages")),
+        (["--help"], ("numpy", "pyarrow", "ssl", "pydantic", "pygments", "markdown_it", "mqstore.cli.read.inspect")),
+        (["inspect", "--help"], ("pyarrow", "pydantic", "pygments", "markdown_it")),
+        (
+            ["inspect", "STORE"],
+            ("pyarrow", "numpy.ma", "pygments", "ssl", "asyncio", "pydantic", "mqstore.rabbitmq.summary", "mqstore.cli.read.messages"),
+        ),
     ],
 )
 def test_a_command_loads_only_what_it_needs(line: list[str], absent: tuple[str, ...]) -> None:

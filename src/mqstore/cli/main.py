@@ -35,6 +35,7 @@ from mqstore.cli.common.arguments import (
     CommonOptions,
     Format,
     column_names,
+    import_help,
     prepared,
 )
 from mqstore.cli.verbs import VERBS, Verb
@@ -104,6 +105,7 @@ class _Commands(TyperGroup):
         return prepared(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        import_help()
         with self._only_listing():
             super().format_help(ctx, formatter)
 

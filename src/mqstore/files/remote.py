@@ -18,9 +18,8 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -29,6 +28,9 @@ from mqstore.files.location import Location, Url, as_location
 from mqstore.files.read_ahead import ReadAhead
 from mqstore.files.readonly import MOST_LEVELS, Bytes, DirectoryEntry, MappedFile, ReadOnlyDirectory, ReadWindow, too_deep
 from mqstore.files.remote_fs import OpenFile, RemoteFiles, attempt, connect, window_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 BLOCK = 256 << 10  # bytes of the first read at a position
 CACHE = 64 << 20  # bytes of blocks that a directory keeps
@@ -236,6 +238,8 @@ class RemoteDirectory(ReadOnlyDirectory):
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
+        from concurrent.futures import ThreadPoolExecutor
+
         return ThreadPoolExecutor(4, thread_name_prefix="mqstore-ahead")
 
     # listing
@@ -342,6 +346,8 @@ class RemoteDirectory(ReadOnlyDirectory):
         """Return the identities of files, the same on each host. They are kept: any other state of such a file is an error from now on."""
         unknown = [relative for relative in relatives if relative not in self._pinned]
         if len(unknown) > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(min(16, len(unknown)), thread_name_prefix="mqstore-state") as pool:
                 files = list(pool.map(self.map, unknown))
         else:

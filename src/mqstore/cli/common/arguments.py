@@ -12,12 +12,31 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from mqstore.errors import UsageError
+
+_NOT_IN_HELP = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}  # what typer.rich_utils imports of each
+
+
+def import_help() -> None:
+    """Import what renders help, without Rich's Markdown and tracebacks, and Pygments with them: a third of its time, for nothing here."""
+    if "typer.rich_utils" in sys.modules:
+        return
+    left_out = {name: attribute for name, attribute in _NOT_IN_HELP.items() if name not in sys.modules}
+    for name, attribute in left_out.items():
+        sys.modules[name] = ModuleType(name)
+        setattr(sys.modules[name], attribute, type(attribute, (), {}))
+    try:
+        import_module("typer.rich_utils")
+    finally:
+        for name in left_out:
+            del sys.modules[name]
 
 
 class Format(StrEnum):

@@ -48,6 +48,7 @@ from mqstore.cli.common.arguments import (
     Stores,
     ViewName,
     column_names,
+    import_help,
     join_ranges,
     prepared,
 )
@@ -122,6 +123,10 @@ class PlainCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         return prepared(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        import_help()
+        super().format_help(ctx, formatter)
 
 
 class VerbCommand(PlainCommand):

@@ -403,8 +403,7 @@ class TagKeys:
         entries = file.entries(low, high)
         offsets = entries["physical_offset"].astype(np.int64)
         hashes = entries["key_hash"].astype(np.int64)
-        distinct = np.unique(offsets)
-        for offset in (distinct[::-1] if newest_first else distinct).tolist():
+        for offset in sorted(set(offsets.tolist()), reverse=newest_first):
             message = self._log.record(offset) if offset >= self._log.start else None
             expected = None if message is None else tags_hash(message)
             if expected is not None:

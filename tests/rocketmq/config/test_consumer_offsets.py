@@ -52,6 +52,20 @@ def test_an_unknown_offset_is_minus_one(version: str) -> None:
 
 
 @both
+def test_a_group_has_an_offset_where_it_has_committed_one(version: str) -> None:
+    offsets = made(version, t={1: 0})
+    assert [offsets.has_offset(*place) for place in (("g", "t", 1), ("g", "t", 0), ("h", "t", 1), ("g", "u", 1))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    light = ConsumerOffsets(version, lmq=True)
+    light.commit("%LMQ%g", "t", 0, 7)
+    assert [light.has_offset(group, "t", 0) for group in ("%LMQ%g", "%LMQ%h", "g")] == [True, False, False]
+
+
+@both
 def test_a_commit_is_taken_even_when_it_goes_back(version: str) -> None:
     offsets = made(version, t={0: 9})
     assert offsets.commit("g", "t", 0, 4) == 9

@@ -289,6 +289,22 @@ def test_offsets_before_the_end_of_the_log_are_kept_although_the_queues_of_a_kil
     assert "s63_ahead on s63_bills 0 (9223372036854775807 to 48)" in step.why
 
 
+@pytest.mark.parametrize("of_bak", [False, True])
+def test_offsets_that_are_written_again_are_none_after_the_end_of_their_queue(of_bak: bool, tmp_path: Path) -> None:
+    store = unpack(FIVE, tmp_path / "store")
+    path, bak = (store / "config" / f"consumerOffset.json{ending}" for ending in ("", ".bak"))
+    whole = path.read_bytes()
+    bak.unlink(missing_ok=True)
+    if of_bak:
+        bak.write_bytes(whole)
+    path.write_bytes(b"{" if of_bak else whole[:-3])
+    (step,) = (step for step in planned(store, FIVE) if step.file == "config/consumerOffset.json")
+    written = next(change.content for change in step.changes if change.op == "put")
+    assert b"9223372036854775807" in whole
+    assert b"9223372036854775807" not in written
+    assert b'"s63_bills@s63_ahead":{0:48' in b"".join(written.split())
+
+
 def test_the_folder_of_written_delay_offsets_is_removed_when_the_repair_is_undone(tmp_path: Path) -> None:
     store = unpack(FIVE, tmp_path / "store")
     for path in (*(store / "config").iterdir(), store / "config"):

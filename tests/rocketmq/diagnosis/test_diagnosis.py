@@ -142,6 +142,31 @@ def test_an_entry_after_the_end_of_a_queue_that_no_record_can_have_had_is_of_no_
     assert of(case, store).loses == 0
 
 
+def test_equal_entries_after_the_end_of_a_queue_are_of_no_message(tmp_path: Path) -> None:
+    """Seed 32301 of `scripts/prove --kind diagnosis-rocketmq`: the first of them counted as lost, and none of the others."""
+    case = case_named("4.9.3/m-damaged/0-clean")
+    path = unpack(case, tmp_path) / "consumequeue/s71_audit-log/10/00000000000000000000"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:220] + struct.pack(">qiq", 1 << 40, 300, 0) * 9)
+    assert not any(raw[220:])
+    assert of(case, tmp_path, "4.9.3").loses == 0
+
+
+def test_what_is_in_swapped_log_files_counts_where_no_queue_lists_it_too(tmp_path: Path) -> None:
+    """Seed 32367 of `scripts/prove --kind diagnosis-rocketmq`: the real store lists none of 424 messages."""
+    case = case_named("5.3.3/j-broker-offsets")
+    log = sorted((unpack(case, tmp_path) / "commitlog").iterdir())
+    first, second = (file.read_bytes() for file in log)
+    log[0].write_bytes(second)
+    log[1].write_bytes(first)
+    (tmp_path / "abort").touch()
+    assert of(case, tmp_path, "5.5.0").loses == 424
+    shutil.rmtree(tmp_path / "consumequeue/s63_orders/1")
+    found = of(case, tmp_path, "5.5.0")
+    assert found.loses == 424
+    assert sum(item.messages for item in found.evidence if item.finding == "log-renamed") > 0
+
+
 def test_messages_that_a_group_had_and_that_are_listed_after_its_place_are_delivered_again(tmp_path: Path) -> None:
     store = unpack(FOUR, tmp_path / "store")
     (file,) = (store / "consumequeue" / "s62_audit-log" / "11").iterdir()

@@ -62,6 +62,24 @@ def test_the_first_messages_of_a_log_that_does_not_begin_at_0_count_as_lost_afte
     assert (answer["loses"], answer["starts"]) == (2, True)
 
 
+@pytest.mark.parametrize(("queue", "file", "lost"), [("orders/1", "00000000000000004000", 183), ("orders/0", "00000000000000004000", 75)])
+def test_the_places_of_messages_that_have_expired_do_not_count_as_lost_after_the_repair(
+    queue: str, file: str, lost: int, tmp_path: Path
+) -> None:
+    """Seeds 32343 and 32209 of `scripts/prove --kind diagnosis-rocketmq`: they got copies of the first message that is left."""
+    case = case_named("5.3.3/k-rolled")
+    rolled = unpack(case, tmp_path / "store") / "consumequeue"
+    config = ("--config", case.config)
+    one, other = rolled / queue / file, rolled / "rare/0" / ("00000000000000014000" if lost == 183 else "00000000000000012000")
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    assert run_cli("diagnose", tmp_path / "store", *config, "-o", "json").document["loses"] == lost
+    assert run_cli("repair", tmp_path / "store", *config, "--apply").status == 0
+    answer = run_cli("diagnose", tmp_path / "store", *config, "-o", "json").document
+    assert (answer["loses"], answer["next"]) == (0, START)
+
+
 def test_a_queue_offset_far_from_all_others_makes_no_file_far_away(store: Path) -> None:
     before = _messages(store, "s62_bills")
     _overwrite(store, before[-2], QUEUE_OFFSET_AT, FAR.to_bytes(8, "big"))

@@ -239,7 +239,7 @@ class _Work:
             self.lost, self.missing = check.lost, missing
             before_end = sum(loss.before_end for (topic, _), loss in check.by_queue.items() if usable_topic(topic))
             self.unlisted = max(0, before_end - check.contested) or (check.lost if self.store.unclean else 0)
-            loses = check.lost + missing
+            loses = check.lost + missing + self._add_swapped(check, missing)
             self._add_damage([item for item in report.damage if _is_of_log(item)])
             of_files = sum(item.messages for item in report.damage if item.kind is Kind.MISSING_FILE and _in_log(item, self.store))
             self._add_losses(check, missing, of_files)
@@ -510,6 +510,21 @@ class _Work:
                     sentence += "the bytes are lost, whatever is done"
                 self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 
+    def _add_swapped(self, check: SurvivalCheck, missing: int) -> int:
+        """Return how many more messages are in log files that have each other's names, where a broker finds no record."""
+        from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+
+        if self._swapped is None:
+            return 0
+        assert self.threads is not None
+        whole = SurvivalCheck(self.store.seen_in(ChangedDirectory(self.store.directory, self._renames)), None)
+        whole.run(self.threads, None)
+        more = max(0, whole.listed - check.listed - missing)
+        if more:
+            sentence = f"{count(more, 'message')} more, which no queue lists, are in log files that have each other's names"
+            self.evidence.append(Evidence("log-renamed", self.store.log.queue.relative, sentence, messages=more))
+        return more
+
     def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:
         """Say that messages may be lost in bytes that no queue has reached: nothing else counts them."""
         listed = max((queue.max_physical_offset for queue in self.store.view("disk").queues()), default=-1)
@@ -655,22 +670,27 @@ class _Work:
         return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
 
     @cached_property
-    def _swapped(self) -> Way | None:
-        """How to give log files their own names that have each other's; None if there are none."""
+    def _renames(self) -> list[Change]:
+        """The renames that give log files their own names that have each other's."""
         named = {own: relative for relative, own in swapped_log_files(self.store)}
-        if not named:
-            return None
-        files = ", ".join(named)
-        lines = []
+        changes = []
         while named:  # each circle begins with one file that is put aside
             last = name = max(named)
-            lines.append((last, f"{last}.swapped"))
+            changes.append(Change("rename", last, to=f"{last}.swapped"))
             while (has := named.pop(name)) != last:
-                lines.append((has, name))
+                changes.append(Change("rename", has, to=name))
                 name = has
-            lines.append((f"{last}.swapped", name))
+            changes.append(Change("rename", f"{last}.swapped", to=name))
+        return changes
+
+    @property
+    def _swapped(self) -> Way | None:
+        """How to give log files their own names that have each other's; None if there are none."""
+        if not self._renames:
+            return None
         root = Path(self.store.directory.root)
-        commands = [command("mv", root / source, root / target) for source, target in lines]
+        commands = [command("mv", root / change.file, root / change.to) for change in self._renames]
+        files = ", ".join(own for _, own in swapped_log_files(self.store))
         return Way(" && ".join(commands), f"give each of these files the name of its records before anything else: {files}")
 
     @property

@@ -4,9 +4,10 @@ An entry that leads elsewhere is replaced, unless another message with its queue
 are missing at the end, or of queues without files, are written unless the broker recovers as after a crash, and so adds them itself.
 
 The place of a message whose record is lost gets the entry of the message before it, or after it if that is not in the log. Consumers then
-receive that one twice. An unwritten entry would end the queue there, and one that leads to bytes without a record makes clients drop the
-rest of what they pulled. For the first reason entries before the first one in its file become blanks, which a broker passes over, where
-messages have expired.
+receive that one twice. Where the message can only have expired, since no bytes of the log before the next one are unread, its place
+gets the entry of the one before, or a blank if there is none. An unwritten entry would end the queue there, and one that leads to bytes
+without a record makes clients drop the rest of what they pulled. For the first reason entries before the first one in its file become
+blanks, which a broker passes over, where messages have expired.
 Entries after the last message that a queue ever had are of no message, and become unwritten ones.
 
 Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
@@ -114,7 +115,9 @@ class RepairScan(Verification):
         for key, proof in self.queues.items() if only is None else [(only, self.queues[only])]:
             end = self.loaded_end(key, log_end)
             last = proof.end_of_messages(self.log, self.log_end)
-            while end > last and not self._serves(key, proof.queue.entries(end - 1, end)[0]):
+            # what has expired comes before the messages that are left: 5.x takes a queue whose last entry has expired for one that has none
+            all_expired = last == proof.queue.min_offset
+            while end > last and not self._serves(key, proof.queue.entries(end - 1, end)[0], expired=all_expired):
                 end -= 1
             ends[key] = end
         for key, parts in self.missing.items() if only is None else ():
@@ -159,9 +162,14 @@ class RepairScan(Verification):
             if number - 1 not in by_number:
                 place = number - 1
                 before = self._entry(queue, place, known) if number > begin else None
-                if before is None or int(before["physical_offset"]) < self.log.start:  # a copy of what has expired would hide the loss
-                    place = next(place for place in itertools.count(number) if place not in by_number)
-                    before = self._entry(queue, place, known)
+                if before is None or int(before["physical_offset"]) < self.log.start:
+                    next_ = next(place for place in itertools.count(number) if place not in by_number)
+                    after = self._entry(queue, next_, known)
+                    # a copy of what has expired, or a blank, would hide the loss, if there is any
+                    if after is None or not self.log.start or self._has_gap_before(int(after["physical_offset"])):
+                        place, before = next_, after
+                    elif before is None:
+                        before = np.full(1, np.array((0, BLANK_SIZE, 0), ENTRY))[0]
                 if place > number and before is not None and not self._in_one_file(by_number[number], before):
                     before = None  # a pull that meets the place passes over nothing
             if before is not None:
@@ -175,15 +183,23 @@ class RepairScan(Verification):
         entries = queue.entries(number, number + 1)
         return known.get(number, entries[0] if len(entries) else None)
 
+    def _has_gap_before(self, physical: int) -> bool:
+        """Return whether bytes of the log before a physical offset were not read."""
+        return any(
+            item.kind.unread and int(name) + item.offset < physical
+            for item in self.damage
+            if item.file.startswith(f"{self.log.queue.relative}/") and (name := item.file.rpartition("/")[2]).isdecimal()
+        )
+
     def _in_one_file(self, *entries: np.void) -> bool:
         """Return whether entries lead to the same file of the log."""
         return len({max(0, int(entry["physical_offset"])) // self.log.file_size for entry in entries}) == 1
 
-    def _serves(self, key: tuple[str, int], entry: np.void) -> bool:
-        """Return whether an entry leads to a message of its queue, or is one that a broker passes over."""
+    def _serves(self, key: tuple[str, int], entry: np.void, *, expired: bool = True) -> bool:
+        """Return whether an entry leads to a message of its queue or is passed over by a broker; with `expired`, also to one that is gone."""
         physical, size = int(entry["physical_offset"]), int(entry["size"])
         if size == BLANK_SIZE or (size > 0 and 0 <= physical < self.log.start):
-            return True
+            return expired
         record = self.log.record(physical) if size > 0 and physical >= 0 else None
         return record is not None and (record.topic, record.queue_id) == key
 
@@ -213,6 +229,8 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             why = f"{count(len(offsets), 'entry')} without a message: each becomes a copy of the one beside it"
             otherwise = "it ends the queue there, or clients drop what they pulled with it"
             loss = "nothing that is there; consumers receive the message beside each a second time"
+            if (rows["size"] == BLANK_SIZE).all():
+                why, loss = f"{count(len(offsets), 'entry')} whose messages have expired: each becomes one that a broker passes over", ""
             changes = tuple(_writes(scan, key, offsets, rows))
             yield Step("stand-in", place, int(offsets[0]) * ROW, len(offsets) * ROW, why, otherwise, loss, changes)
         unused = np.arange(scan.ends(log_end, only=key).get(key, 0), scan.loaded_end(key, log_end))

@@ -120,7 +120,7 @@ class QueueProof:
 
         An entry is trusted if it could be that of a record of the log after the record of the entry before it, and does not lead to another
         one, as in a misplaced file. One that is the entry before it once more is what `repair` writes in the place of a message that is
-        gone, if a record is there; else it is not.
+        gone, if a record is there; else neither is that of a message, since a broker writes none twice.
         """
         file_size = log.file_size or LARGEST_LOG
         known = max((high for _, high in self.proved), default=self.queue.min_offset)
@@ -128,19 +128,21 @@ class QueueProof:
         for low, high in reversed(list(self.unproved())):
             for start in reversed(range(max(low, known), high, ENTRIES_AT_ONCE)):
                 first = max(self.queue.min_offset, start - 1)
-                entries = self.queue.entries(first, min(high, start + ENTRIES_AT_ONCE))
+                entries = self.queue.entries(first, min(high, start + ENTRIES_AT_ONCE + 1))
                 physical, size = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
                 ends = physical + size
                 trusted = (physical >= log.start) & (physical < log_end + LARGEST_LOG) & (size >= MIN_RECORD_SIZE) & (size != BLANK_SIZE)
                 trusted &= physical % file_size + size <= file_size
                 follows = (size[:-1] > 0) & (ends[:-1] <= physical[1:])
-                trusted[1:] &= follows | (size[:-1] == BLANK_SIZE) | (entries[1:] == entries[:-1])
-                trusted[: start - first] = False
+                twice = entries[1:] == entries[:-1]
+                trusted[1:] &= follows | (size[:-1] == BLANK_SIZE) | twice
+                trusted[: start - first] = trusted[start + ENTRIES_AT_ONCE - first :] = False
                 for begin, stop in misplaced:
                     trusted[max(0, begin - first) : max(0, stop - first)] = False
                 for k in np.flatnonzero(trusted)[::-1].tolist():
-                    again = k > 0 and bool(entries[k] == entries[k - 1])
-                    if again == (log.record(int(physical[k])) is not None):
+                    again = k > 0 and bool(twice[k - 1])
+                    there = log.record(int(physical[k])) is not None
+                    if again == there and not (twice[k : k + 1].any() and not there):
                         return int(first + k + 1)
         return known
 

@@ -523,3 +523,12 @@ def test_5_5_begins_an_unclean_recovery_where_the_checkpoint_says_that_the_queue
     )
     recovery.load()
     assert recovery.recovered_from == store.log.files[first].start
+
+
+def test_5_3_does_not_start_on_a_queue_whose_last_file_has_no_entry_and_4_9_does(written: Written) -> None:
+    rows = [(written.put(), 100, 0) for _ in range(10)]
+    written.queue_file("T", rows)
+    last = written.queue_file("T", [], 200)
+    with pytest.raises(RefusedError, match=rf"the last file of queue 0 of topic 'T' has no entry \(consumequeue/T/0/{last.name}\)"):
+        written.recovered("5.3.3")
+    assert len(entries_of(written.recovered("4.9.3"))) == 10

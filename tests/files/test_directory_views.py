@@ -1,0 +1,30 @@
+"""Scattered files as the directory they came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mqstore.errors import CannotOpenError
+from mqstore.files.directory_views import AliasDirectory
+
+
+def test_scattered_files_are_where_they_were(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f1").write_bytes(b"one")
+    (tmp_path / "f2").write_bytes(b"two")
+    (tmp_path / "other").write_bytes(b"not of it")
+    store = AliasDirectory(tmp_path, {"x/y/1": "a/f1", "x/2": "f2", "gone": "not there"})
+    assert [entry.name for entry in store.entries()] == ["x"]
+    assert [(entry.name, entry.is_directory) for entry in store.entries("x")] == [("2", False), ("y", True)]
+    assert [store.is_directory(name) for name in ("", "x", "x/y", "x/2", "a")] == [True, True, True, False, False]
+    assert [store.exists(name) for name in ("x", "x/2", "gone", "other", "a/f1")] == [True, True, True, False, False]
+    assert (store.read("x/y/1"), store.read("x/2"), store.read("other")) == (b"one", b"two", None)
+    assert [store.original(name) for name in ("x/2", "other")] == ["f2", "other"]
+
+
+def test_a_file_whose_directory_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(CannotOpenError, match="cannot be read: Not a directory"):
+        AliasDirectory(tmp_path, {"x": "f/below"}).entries()

@@ -394,3 +394,11 @@ def test_a_sparse_member_takes_the_time_of_its_data(tmp_path: Path) -> None:
     with (unpacked.root / "0.rdq").open("rb") as file:
         file.seek(at - 1)
         assert file.read(514) == b"\0" + b"A" * 512 + b"\0"
+
+
+def test_unpacked_paths_are_named_below_the_archive_and_others_as_they_are(tmp_path: Path) -> None:
+    archive = tar(tmp_path, Entry("store/commitlog/0", b"x"))
+    unpacked = UnpackedArchive(archive)
+    assert unpacked.named(str(unpacked.root / "store" / "commitlog")) == f"{archive}/store/commitlog"
+    assert unpacked.named(str(tmp_path / "elsewhere")) == str(tmp_path / "elsewhere")
+    unpacked.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqstore.errors import CannotOpenError
-from mqstore.files.directory_views import AliasDirectory
+from mqstore.files.directory_views import AliasDirectory, MountedDirectory
 
 
 def test_scattered_files_are_where_they_were(tmp_path: Path) -> None:
@@ -28,3 +28,25 @@ def test_a_file_whose_directory_cannot_be_reached_is_named(tmp_path: Path) -> No
     (tmp_path / "f").write_bytes(b"")
     with pytest.raises(CannotOpenError, match="cannot be read: Not a directory"):
         AliasDirectory(tmp_path, {"x": "f/below"}).entries()
+
+
+def test_mounted_directories_are_one_below_the_root_and_the_first_that_has_a_file_counts(tmp_path: Path) -> None:
+    root, first, second = (tmp_path / name for name in ("root", "first", "second"))
+    for directory in (root, root / "config", first, second, second / "deep"):
+        directory.mkdir()
+    for path, content in {
+        first / "0": b"a",
+        second / "0": b"b",
+        second / "1": b"c",
+        root / "config" / "x": b"d",
+        root / "log": b"e",
+    }.items():
+        path.write_bytes(content)
+    store = MountedDirectory(root, {"commitlog": (first, tmp_path / "gone", second)})
+    assert [entry.name for entry in store.entries()] == ["commitlog", "config", "log"]
+    assert [entry.name for entry in store.entries("commitlog")] == ["0", "1", "deep"]
+    assert [entry.name for entry in store.entries("config")] == ["x"]
+    assert [store.read(name) for name in ("commitlog/0", "commitlog/1", "config/x", "log")] == [b"a", b"c", b"d", b"e"]
+    assert [store.path(name) for name in ("", "commitlog", "commitlog/2", "config")] == [root, first, first / "2", root / "config"]
+    assert [name for name, _ in store.walk("commitlog")] == ["commitlog/0", "commitlog/1"]
+    assert [name for name, _ in store.walk("config")] == ["config/x"]

@@ -168,3 +168,12 @@ def test_without_these_calls_a_range_is_advised_once(monkeypatch: pytest.MonkeyP
             ahead.reach(at)
     assert [at for at, _ in advised] == [0, *(at + length for at, length in advised[:-1])]
     assert sum(length for _, length in advised) == SIZE
+
+
+def test_a_hint_brings_a_range_into_the_page_cache_and_one_outside_the_file_does_nothing(cold: Path) -> None:
+    mapped = MappedFile(cold)
+    for start in (SIZE, 10 * SIZE):
+        mapped.will_need(start, 100)
+    assert cached(cold) == 0
+    mapped.will_need(WINDOW + 5, 1 << 20)
+    until(lambda: cached(cold) >= 1 << 20)

@@ -9,8 +9,6 @@ after a crash some of the last WINDOW messages may be sent twice, but none is le
 
     {"about": "…", "confirmed": 2500, "again": [[17, 17], [40, 61]]}        numbers from 0, first and last of each range
 
-Needs pika: the extra `amqp`.
-
 Properties are sent as the broker would deliver them, except for two that a broker acts on: `user_id`, if it is not the user of the
 connection, because a broker rejects such a message; and the headers CC and BCC of a message sent to its own queue, because they would
 publish it to other queues that have their own copy.
@@ -21,7 +19,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +29,10 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.location import without_password
 from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 from mqstore.findings import Verdict
+from mqstore.rabbitmq.amqp_channel import PATIENCE, TICK, AmqpChannel, connection_parameters
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
-from mqstore.rabbitmq.message.properties import Properties, PropertiesError, properties_to_bin
+from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import TRANSIENT
 from mqstore.rabbitmq.store.message_table import MessageRows
@@ -46,6 +45,7 @@ UNWRITABLE = "the properties cannot be read"
 _REASONS = {
     str(Verdict.DAMAGED): "damaged: not all bytes can be trusted; --verdict damaged sends what can be read",
     str(Verdict.UNREACHABLE): "unreachable: no file has the message",
+    NOT_AMQP: NOT_AMQP,
 }
 _NOT_MISSED = frozenset(map(str, (Verdict.CONSUMED, Verdict.UNINDEXED, Verdict.DUPLICATE)))
 _COPIES = (b"CC", b"BCC", "CC", "BCC")
@@ -94,18 +94,19 @@ def outgoing_messages(
             elif queued.leaves is not None:
                 left[queued.leaves] += 1
             else:
-                block = _block_of(properties, user, to_queue=not by_exchange)
+                block = properties_to_bin(without_actions(properties, user, to_queue=not by_exchange))
                 yield _sent(stored, None if by_exchange else held.queue.name[1], block)
     chosen = QueueSelection(vhosts=vhosts, queues=queues)
     for named in store.selected_streams(chosen):
         for part in store.stream_rows(named, chosen):
             for verdict, stored, properties in part.stored():
                 if verdict not in verdicts:
-                    left[_REASONS.get(verdict, verdict if verdict == NOT_AMQP else f"{verdict}: not among the verdicts to send")] += 1
+                    left[_REASONS.get(verdict, f"{verdict}: not among the verdicts to send")] += 1
                 elif stored is None or properties is None:
                     left[UNREADABLE if stored is None else UNWRITABLE] += 1
                 else:
-                    yield _sent(stored, None if by_exchange else named.queue, _block_of(properties, user, to_queue=not by_exchange))
+                    block = properties_to_bin(without_actions(properties, user, to_queue=not by_exchange))
+                    yield _sent(stored, None if by_exchange else named.queue, block)
 
 
 def outgoing_message(store: RabbitMQStore, rows: MessageRows, row: int, user: str) -> OutgoingMessage | None:
@@ -123,12 +124,8 @@ def _message_of(
     message = rows.table.message(row, store.directory)
     if message is None:
         return None
-    queue = rows.queue if rows.indexed else into
-    return _outgoing(message, None if by_exchange else queue, user, rows.table.queue_addresses)
-
-
-def _outgoing(message: MessageTerm, queue: str | None, user: str, queue_addresses: bool) -> OutgoingMessage:
-    return _sent(message, queue, _property_block(message, user, queue_addresses, to_queue=queue is not None))
+    queue = None if by_exchange else rows.queue if rows.indexed else into
+    return _sent(message, queue, _property_block(message, user, rows.table.queue_addresses, to_queue=queue is not None))
 
 
 def _sent(message: MessageTerm, queue: str | None, block: bytes) -> OutgoingMessage:
@@ -140,24 +137,19 @@ def _sent(message: MessageTerm, queue: str | None, block: bytes) -> OutgoingMess
 
 def _property_block(message: MessageTerm, user: str, queue_addresses: bool, *, to_queue: bool) -> bytes:
     properties = dict(message.delivered(queue_addresses))
-    sender, headers = properties.get("user_id"), properties.get("headers")
-    foreign = sender is not None and sender not in (user, user.encode())
-    copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
-    if message.form == "basic_message" and message.properties_bin is not None and not foreign and not copied:
+    sent = without_actions(properties, user, to_queue=to_queue)
+    if message.form == "basic_message" and message.properties_bin is not None and sent == properties:
         return message.properties_bin
-    return _block_of(properties, user, to_queue=to_queue)
+    return properties_to_bin(sent)
 
 
-def _block_of(given: Properties, user: str, *, to_queue: bool) -> bytes:
-    """Return properties as they are sent again: without a user that the sender is not, and without copies where the queue is named."""
-    properties = dict(given)
-    sender, headers = properties.get("user_id"), properties.get("headers")
-    if sender is not None and sender not in (user, user.encode()):
-        del properties["user_id"]
-    copied = to_queue and isinstance(headers, list) and any(field[0] in _COPIES for field in headers)
-    if copied and isinstance(headers, list):
+def without_actions(given: Mapping[str, Any], user: str, *, to_queue: bool = True) -> dict[str, Any]:
+    """Return properties without those that a broker acts upon: another user's id; to a queue CC and BCC, whose queues have their copy."""
+    properties = {name: value for name, value in given.items() if name != "user_id" or value in (user, user.encode())}
+    headers = properties.get("headers")
+    if to_queue and isinstance(headers, list):
         properties["headers"] = [field for field in headers if field[0] not in _COPIES]
-    return properties_to_bin(properties)
+    return properties
 
 
 MOST_AGAIN = 1 << 20  # messages to send again: at most a window of them is without an answer
@@ -165,7 +157,7 @@ WINDOW = 1000
 NOTED = 0.5  # seconds between two writes of the resume file, at least
 WINDOW_BYTES = 64 << 20
 BATCH = 100
-PATIENCE = 60.0  # seconds without a response after which sending is given up
+BLOCKED = 600.0  # seconds that a broker may block the connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,43 +241,23 @@ def _ranges(numbers: Iterable[int]) -> list[list[int]]:
     return ranges
 
 
-def connection_parameters(url: str, patience: float) -> Any:
-    """Return pika's parameters. patience: seconds that the broker may block the connection. Raises UsageError, also without pika."""
-    try:
-        import pika
-    except ImportError:
-        raise UsageError("sending needs pika; install it with: pip install 'mqstore[amqp]'") from None
-    try:
-        parameters = pika.URLParameters(url)
-    except (ValueError, TypeError, AttributeError) as error:
-        what = f"{without_password(url)} is not the address of a broker"
-        raise UsageError(f"{what}: {error}; give amqp://user:password@host:port/vhost") from None
-    parameters.blocked_connection_timeout = patience
-    parameters.socket_timeout = 10
-    return parameters
-
-
 class Sender:
     """Sends messages over one connection. url: `amqp://user:password@host:port/vhost`. rate: messages a second, None: no limit."""
 
     def __init__(self, url: str, *, rate: float | None = None, resume: Path | None = None, about: str = "") -> None:
         self._shown = without_password(url)
-        self._parameters = connection_parameters(url, 600)
+        self._parameters = connection_parameters(url, BLOCKED)
         self._rate = rate
         self._resume = resume
         self._about = about
         self._messages: Iterator[OutgoingMessage] = iter(())
-        self._open: dict[int, _InFlight] = {}  # by delivery tag, ascending
-        self._bytes = 0
-        self._tag = 0
+        self._bytes = 0  # on their way
         self._before = 0  # messages with an answer in an earlier run
         self._next = 0  # number of the next message
         self._again: set[int] = set()  # answered, and not delivered
         self._exhausted = False
-        self._error: Exception | None = None
         self._started = self._noted = self._heard = 0.0
         self._interval = NOTED
-        self._pending = False
         self.counts = SendCounts()
 
     @property
@@ -299,91 +271,41 @@ class Sender:
 
     def send(self, messages: Iterator[OutgoingMessage]) -> SendCounts:
         """Send all messages and wait for their confirms. Raises TargetError; the resume file is correct even then."""
-        import pika
-
         if self._resume is not None:
             self._before, self._again = _read_resume(self._resume, self._about)
         self._messages = messages
         while self._next < min(self._again, default=self._before) and next(messages, None) is not None:
             self._next += 1
             self.counts.skipped += 1
-        connection = pika.SelectConnection(
-            self._parameters,
-            on_open_callback=lambda connection: connection.channel(on_open_callback=self._channel_opened),
-            on_open_error_callback=self._failed,
-            on_close_callback=self._closed,
-        )
-        self._connection = connection
+        channel = AmqpChannel(self._shown, self._parameters, self._answered, self._returned)
+        self._channel: AmqpChannel[_InFlight] = channel
+        self._started = self._noted = self._heard = time.monotonic()
         try:
-            connection.ioloop.start()
+            while True:
+                wait = self._publish_some()
+                if self._exhausted and not channel.open:
+                    return self.counts
+                channel.turn(TICK if wait is None else wait)
+                self._check()
         finally:
             self._note()
-            if not connection.is_closed:
-                self._end()
-        if self._error is not None:
-            raise self._error
-        return self.counts
+            channel.close()
 
-    def _end(self) -> None:
-        """Close the connection, and run the loop until it is closed."""
-        if not (self._connection.is_closing or self._connection.is_closed):
-            self._connection.close()
-        if not self._connection.is_closed:
-            self._connection.ioloop.start()
-
-    def _failed(self, connection: Any, reason: Any) -> None:
-        why = str(reason).strip() or type(reason).__name__
-        self._give_up(TargetError(f"{self._shown} refused the connection: {why}; check address, user, password and vhost"))
-
-    def _closed(self, connection: Any, reason: Any) -> None:
-        if not self._exhausted or self._open:
-            why = f"{self._shown} closed the connection: {reason}"
-            self._error = self._error or TargetError(f"{why}; {self.counts.confirmed} messages were confirmed, run again with --resume")
-        connection.ioloop.stop()
-
-    def _give_up(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._connection.ioloop.stop()
-
-    def _channel_opened(self, channel: Any) -> None:
-        self._channel = channel
-        channel.add_on_return_callback(self._returned)
-        channel.add_on_close_callback(self._channel_closed)
-        channel.confirm_delivery(self._answered, callback=self._ready)
-
-    def _channel_closed(self, channel: Any, reason: Any) -> None:
-        if not self._exhausted or self._open:
-            self._give_up(TargetError(f"{self._shown} refused the messages: {reason}; {self.counts.confirmed} were confirmed"))
-
-    def _ready(self, _frame: Any) -> None:
-        self._started = self._noted = self._heard = time.monotonic()
-        self._pump()
-        self._watch()
-
-    def _watch(self) -> None:
-        """Check every second that the broker still responds."""
-        if self._open and time.monotonic() - self._heard > PATIENCE:
-            self._give_up(TargetError(f"{self._shown} has not confirmed anything for {PATIENCE:.0f} s; run again with --resume"))
-        elif not self._exhausted or self._open:
-            self._connection.ioloop.call_later(1.0, self._watch)
-
-    def _pump(self) -> None:
-        self._pending = False
-        try:
-            wait = self._publish_some()
-        except Exception as error:
-            self._give_up(error)
-            return
-        if self._exhausted and not self._open:
-            self._connection.ioloop.stop()
-        elif wait is not None and not self._pending:
-            self._pending = True
-            self._connection.ioloop.call_later(wait, self._pump)
+    def _check(self) -> None:
+        """Raise TargetError if the broker answers no more."""
+        channel, confirmed = self._channel, self.counts.confirmed
+        if channel.refused is not None:
+            raise TargetError(f"{self._shown} refused the messages: {channel.refused[1]}; {confirmed} were confirmed")
+        if channel.closed is not None:
+            ended = f"{self._shown} closed the connection: {channel.closed}"
+            raise TargetError(f"{ended}; {confirmed} messages were confirmed, run again with --resume")
+        if channel.open and time.monotonic() - self._heard > PATIENCE:
+            raise channel.silent()
 
     def _publish_some(self) -> float | None:
         """Publish what window and rate allow; return the seconds until the next attempt, None to wait for a confirm."""
         for _ in range(BATCH):
-            if self._exhausted or len(self._open) >= WINDOW or self._bytes > WINDOW_BYTES:
+            if self._exhausted or len(self._channel.open) >= WINDOW or self._bytes > WINDOW_BYTES:
                 return None
             if self._rate is not None:
                 early = self.counts.sent / self._rate - (time.monotonic() - self._started)
@@ -393,57 +315,48 @@ class Sender:
             if message is None:
                 self._exhausted = True
                 return None
-            number = self._next
-            self._next += 1
-            if number < self._before and number not in self._again:
+            if self._next < self._before and self._next not in self._again:
                 self.counts.skipped += 1
-                continue
-            self._tag += 1
-            self._open[self._tag] = _InFlight(
-                number, len(message.body), message.exchange, message.routing_key, message.properties, hash(message.body)
-            )
-            self._bytes += len(message.body)
-            self.counts.sent += 1
-            self._channel.basic_publish(
-                message.exchange, message.routing_key, message.body, encoded_properties(message.properties), mandatory=True
-            )
+            else:
+                exchange, key, properties, body = message.exchange, message.routing_key, message.properties, message.body
+                sent = _InFlight(self._next, len(body), exchange, key, properties, hash(body))
+                self._channel.publish(sent, exchange, key, properties, body)
+                self._bytes += len(body)
+                self.counts.sent += 1
+            self._next += 1  # a message that could not be published is not done
         return 0.0
 
-    def _returned(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    def _returned(self, method: Any, properties: Any, body: bytes) -> None:
         self.counts.returned += 1
         # a return has no delivery tag; it comes before the confirm, and returns come in the order of publishing
         expected = (method.exchange, method.routing_key, hash(body))
-        same = [each for each in self._open.values() if not each.returned and (each.exchange, each.routing_key, each.body) == expected]
+        same = [
+            each for each in self._channel.open.values() if not each.returned and (each.exchange, each.routing_key, each.body) == expected
+        ]
         if same:
             first = same[0] if len(same) == 1 else next((each for each in same if _decodes_to(each.properties, properties)), same[0])
             first.returned = True
 
-    def _answered(self, frame: Any) -> None:
+    def _answered(self, message: _InFlight, taken: bool) -> None:
         self._heard = time.monotonic()
-        tag, good = frame.method.delivery_tag, type(frame.method).__name__ == "Ack"
-        tags = [item for item in self._open if item <= tag] if frame.method.multiple else [tag]
-        if good:
-            self.counts.confirmed += len(tags)
+        self._bytes -= message.size
+        if taken:
+            self.counts.confirmed += 1
         else:
-            self.counts.refused += len(tags)
-        for item in tags:
-            message = self._open.pop(item)
-            self._bytes -= message.size
-            if good and not message.returned:
-                self._again.discard(message.number)
-            else:
-                self._again.add(message.number)
+            self.counts.refused += 1
+        if taken and not message.returned:
+            self._again.discard(message.number)
+        else:
+            self._again.add(message.number)
         if self._heard - self._noted > self._interval:
             self._note()
-        if not self._pending:
-            self._pump()
 
     def _note(self) -> None:
         """Write to the resume file how many messages have an answer without a gap, and which of them were not delivered."""
         self._noted = time.monotonic()
         if self._resume is None:
             return
-        new = (message.number for message in self._open.values() if message.number >= self._before)
+        new = (message.number for message in self._channel.open.values() if message.number >= self._before)
         done = max(self._before, min(new, default=self._next))
         noted = {"about": self._about, "confirmed": done, "again": _ranges(number for number in self._again if number < done)}
         with DurableDirectory(self._resume.absolute().parent) as directory:
@@ -459,16 +372,3 @@ def _decodes_to(block: bytes, properties: Any) -> bool:
         return bool(pika.BasicProperties().decode(block) == properties)
     except (pika.exceptions.AMQPError, ValueError, struct.error):
         return False
-
-
-def encoded_properties(block: bytes) -> Any:
-    """Return a property block as pika's properties, unchanged."""
-    import pika
-
-    class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]
-        """Properties that are encoded already."""
-
-        def encode(self) -> list[bytes]:
-            return [block]
-
-    return EncodedProperties()

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mqstore.errors import UsageError
+from mqstore.rabbitmq.amqp_sender import without_actions
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_to_bin
 
 FROM, FROM_HEADER = "MQSTORE_FROM", "x-mqstore-from"
@@ -70,7 +71,6 @@ _ACTED_UPON = frozenset(
 
 LONGEST_TOPIC = 127
 _NOT_IN_TOPICS = re.compile(r"[^%|a-zA-Z0-9_-]")
-_COPIES = (b"CC", b"BCC", "CC", "BCC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +146,7 @@ class ReplayMessage:
 
     def for_user(self, user: str) -> ReplayMessage:
         """Return the message without what a broker would act upon: another user's id, and CC and BCC, whose queues have their own copy."""
-        if self.amqp is None:
-            return self
-        properties = {name: value for name, value in self.amqp.items() if name != "user_id" or value in (user, user.encode())}
-        if properties.get("headers"):
-            properties["headers"] = [each for each in properties["headers"] if each[0] not in _COPIES]
-        return replace(self, amqp=properties)
+        return self if self.amqp is None else replace(self, amqp=without_actions(self.amqp, user))
 
     def edited(self, edits: Mapping[str, str]) -> ReplayMessage:
         """Return the message with the values of `parse_edits`."""

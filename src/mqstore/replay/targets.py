@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from mqstore.errors import TargetError, UsageError
 from mqstore.files.location import check_creation, is_url, refuse_address, without_password
-from mqstore.replay.amqp_target import AmqpTarget
-from mqstore.replay.outgoing import FROM, Outcome, ReplayMessage, Target
+from mqstore.rabbitmq.amqp_channel import LAST, PATIENCE, TICK, AmqpChannel, connection_parameters, why
+from mqstore.replay.outgoing import FROM, FROM_HEADER, Outcome, ReplayMessage, Target
 from mqstore.replay.rocketmq_target import RocketMQTarget
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.engine.message_store import MessageStore
@@ -127,3 +129,117 @@ class StoreTarget:
     def close(self) -> None:
         self._store.dispatch_now()
         self._store.close()
+
+
+# ---- a broker that speaks AMQP 0-9-1 as a target
+#
+# A message goes through the default exchange to its queue, or through the exchange that a row of a file names. A broker that has no queue
+# for a message returns it, and one that finds it too large closes the channel; since that does not say which message it was, a large one
+# is published alone.
+
+LARGE = 1 << 20  # bytes of a body that may be more than the broker takes
+TOO_LARGE = 406  # PRECONDITION_FAILED
+
+
+class AmqpTarget:
+    """A channel to an AMQP broker. Raises UsageError, TargetError."""
+
+    can_look = False
+    width = 32
+
+    def __init__(self, address: str) -> None:
+        parameters = connection_parameters(address, PATIENCE)
+        self._shown = without_password(address)
+        self._user = str(parameters.credentials.username)
+        self._done: list[Outcome] = []
+        self._failure: TargetError | None = None
+        self._channel: AmqpChannel[ReplayMessage] = AmqpChannel(self._shown, parameters, self._answered, self._returned)
+
+    def _returned(self, method: Any, properties: Any, _body: bytes) -> None:
+        mark = (getattr(properties, "headers", None) or {}).get(FROM_HEADER)
+        mark = mark.decode("utf-8", "replace") if isinstance(mark, bytes) else mark
+        for tag in [tag for tag, message in self._channel.open.items() if message.mark == mark]:
+            del self._channel.open[tag]
+        key, exchange = method.routing_key, method.exchange
+        queue = f"queue for {key!r} at exchange {exchange!r}" if exchange else f"queue {key!r}"
+        self._fail(f"{self._shown} has no {queue}; declare it there, then run again with --resume")
+
+    def _answered(self, message: ReplayMessage, taken: bool) -> None:
+        if taken:
+            self._done.append(Outcome(message, ""))
+        else:
+            self._fail(f"{self._shown} rejected a message to queue {message.topic!r}, which may be full; see its log")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or TargetError(reason)
+
+    def _check(self) -> None:
+        """Raise TargetError if the run cannot go on."""
+        if self._channel.closed is not None:
+            self._fail(f"{self._shown} did not confirm a message: {self._channel.closed}; run again with --resume")
+        if self._failure is not None:
+            raise self._failure
+
+    def begin(self, message: ReplayMessage) -> str:
+        return ""
+
+    def post(self, message: ReplayMessage, where: str) -> None:
+        alone = len(message.body) >= LARGE
+        if alone and self._channel.open:
+            self._settle(lambda: not self._channel.open)
+        block = message.for_user(self._user).amqp_block()
+        exchange, key = message.amqp_address
+        try:
+            self._channel.publish(message, exchange, key, block, message.body)
+        except TargetError as error:
+            self._check()
+            raise error from None
+        except ValueError as error:
+            self._done.append(Outcome(message, where, f"it cannot be published: {why(error)}"))
+            return
+        if alone:
+            self._settle(lambda: not self._channel.open)
+
+    def finished(self) -> list[Outcome]:
+        if not self._done:
+            self._settle(lambda: bool(self._done))
+        done, self._done = self._done, []
+        return done
+
+    def _settle(self, until: Callable[[], bool]) -> None:
+        """Exchange bytes with the broker until something is so. Raises TargetError."""
+        channel, end = self._channel, time.monotonic() + PATIENCE
+        while channel.refused is None and not until():
+            self._check()
+            if time.monotonic() >= end:
+                raise channel.silent()
+            channel.turn(end - time.monotonic())
+        if channel.refused is not None:
+            self._reopen(*channel.refused)
+
+    def _reopen(self, code: int, words: str) -> None:
+        """Go on after a message that the broker refused with its channel, if it is known which one. Raises TargetError."""
+        if code != TOO_LARGE or len(self._channel.open) != 1:
+            self._fail(f"{self._shown} refused the messages: {words}; run again with --resume")
+            self._check()
+        self._done.append(Outcome(self._channel.open.popitem()[1], "", words))
+        self._channel.reopen()
+
+    def last(self) -> list[Outcome]:
+        end = time.monotonic() + LAST
+        while self._channel.open and self._channel.is_open and time.monotonic() < end:
+            self._channel.turn(TICK)
+        done, self._done = self._done, []
+        return done
+
+    def arrived(self, message: ReplayMessage, where: str) -> str | None:
+        return None
+
+    def wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._channel.turn(end - time.monotonic())
+            self._check()
+
+    def close(self) -> None:
+        self._channel.close()

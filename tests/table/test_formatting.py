@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mqstore.errors import UsageError
-from mqstore.table.formatting import count, moment, parse_time, printable, size
+from mqstore.table.formatting import clock, count, moment, parse_time, printable, size
 
 
 def test_control_characters_and_direction_marks_are_shown_not_obeyed() -> None:
@@ -75,3 +75,9 @@ def test_times_outside_the_calendar_are_shown_as_numbers() -> None:
 def test_sizes_and_counts() -> None:
     assert [size(n) for n in (0, 1023, 1024, 5 << 30, 3 << 40)] == ["0 bytes", "1023 bytes", "1.0 KiB", "5.0 GiB", "3.0 TiB"]
     assert [count(0, "entry"), count(1, "entry"), count(1000, "key")] == ["0 entries", "1 entry", "1,000 keys"]
+
+
+def test_a_duration_has_the_unit_that_shows_it() -> None:
+    assert [clock(seconds) for seconds in (0, 0.9994, 1, 59.94, 60, 61.9, 3600)] == [
+        "0 ms", "999 ms", "1.0 s", "59.9 s", "1 min 0 s", "1 min 1 s", "60 min 0 s",
+    ]  # fmt: skip

@@ -116,7 +116,9 @@ class ConfinedDirectory(ReadOnlyDirectory):
         return super().exists(relative)
 
     def _list(self, relative: str) -> list[DirectoryEntry]:
-        return [entry for entry in self._all_entries(relative) if self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]
+        # what is neither a link nor special is its own; the others are looked up
+        plain = ((entry, not entry.is_link and (entry.is_file or entry.is_directory)) for entry in self._all_entries(relative))
+        return [entry for entry, own in plain if own or self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]
 
     def _all_entries(self, relative: str) -> list[DirectoryEntry]:
         # stat fails for a circular link

@@ -36,7 +36,7 @@ from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
-from mqstore.rabbitmq.quorum.examination import ExaminedQueue
+from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
 from mqstore.rabbitmq.repair.plan import plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep
@@ -124,9 +124,13 @@ class _Work:
         return Advice(None, command("mqstore", "diagnose", self.store.path), sentence)
 
     def _has_all(self) -> bool:
-        """Return whether every queue has its directory, and every directory is one of a queue that the node knows."""
-        return not any(each.sure or each.may_have_been_empty for each in absent_queues(self.store)) and not any(
-            map(self._unknown_queue, queue_rows(self.store))
+        """Return whether every queue has its directory, every directory is one of a queue that the node knows, and no log of a quorum queue
+        leaves a question."""
+        nodes = self.store.examined_quorum
+        return (
+            not any(each.sure or each.may_have_been_empty for each in absent_queues(self.store))
+            and not any(map(self._unknown_queue, queue_rows(self.store)))
+            and not any(node.facts or any(queue.facts or queue.uncertain for queue in node.queues) for node in nodes)
         )
 
     def run(self, progress: Callable[[int, int], None] | None) -> Diagnosis:
@@ -443,14 +447,50 @@ class _Work:
                 self.evidence.append(Evidence("reader-stops", named.stream.place, f"{sentence}: {start.stops_why}"))
 
     def _check_quorum(self) -> None:
-        for node in self._careful.examined_quorum:
+        nodes = self._careful.examined_quorum
+        used = self._used(nodes)
+        if len(nodes) > 1 and used is None:
+            places = " and ".join(node.place for node in nodes)
+            self.unknown.append(f"which of {places} the node uses: the one with its name, which the files do not show")
+        for node in nodes:
+            unused = used is not None and node is not used
             for fact in node.facts:
-                if fact.stops:
+                if fact.stops and not unused:
                     self.obstacles.append(Evidence(fact.name, fact.place, fact.what))
                 else:
                     self.evidence.append(Evidence(fact.name, fact.place, fact.what))
+            if used is not None and unused:
+                self._take_unused(node, used)
+                continue
             for queue in node.queues:
                 self._take_quorum_queue(queue)
+        cluster = {name for node in nodes for queue in node.queues for _, name in queue.members}
+        absent = sorted(cluster - {node.place.rpartition("/")[2] for node in nodes})
+        if absent:
+            why = "quorum queues, and from 4.x on the metadata, need a majority of their members"
+            self.unknown.append(f"whether a node starts and delivers without {', '.join(absent)}: {why}")
+
+    def _used(self, nodes: Sequence[ExaminedNode]) -> ExaminedNode | None:
+        """Return the directory below `quorum` of the node that starts here; None if neither directory nor metadata state its name."""
+        members = cluster_nodes(self.store.directory)
+        names = {node_name(self.store.directory.root), *(members if len(members) == 1 else ())}
+        used = [node for node in nodes if node.place.rpartition("/")[2] in names]
+        return used[0] if len(used) == 1 else None
+
+    def _take_unused(self, node: ExaminedNode, used: ExaminedNode) -> None:
+        """Count the messages below the name of another node as lost, where the one that starts has no such queue."""
+        names = {(queue.vhost, queue.queue) for queue in used.queues}
+        both = [queue for queue in node.queues if (queue.vhost, queue.queue) in names and queue.total]
+        if both:
+            self.harmless = False
+            self.unknown.append(
+                f"what {node.place} has of {both[0]}{f' and {len(both) - 1} more' * (len(both) > 1)} that {used.place} lacks:"
+                " `mqstore members` compares them"
+            )
+        for queue in node.queues:
+            if (queue.vhost, queue.queue) not in names and queue.recovered:
+                sentence = f"{queue} is in {node.place}, and the node looks in {used.place} ({count(queue.recovered, 'message')})"
+                self._lose(queue.recovered, "other-node", queue.place, sentence)
 
     def _facts_of_quorum(self) -> Iterator[str]:
         """Yield what `verify` notes of quorum queues: here each is evidence, or not known."""

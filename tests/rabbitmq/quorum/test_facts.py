@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import quorum
+from support.golden import run_cli
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
@@ -194,6 +195,47 @@ def test_a_queue_that_is_there_twice_is_named_and_the_unknown_one_is_lost_for_th
     assert found["member-unknown"].place.endswith("2F_PLATWICETWICE1")
     assert f"its config is that of member {queue.log.uid}" in found["member-unknown"].seen
     assert "was killed" not in found["member-unknown"].seen
+
+
+def renamed(target: Path, *, queues: frozenset[str]) -> Path:
+    """Return a node's data directory with a copy of its quorum queues below a second name, which has only some of them."""
+    node = target / "rabbit@localhost"
+    shutil.copytree(quorum.node(MIX), node)
+    copy = node / "quorum" / "rabbit@new"
+    shutil.copytree(node / "quorum" / "rabbit@localhost", copy)
+    for queue in (queue_named(quorum.node(MIX), name) for name in {"plain", "prio", "gets"} - queues):
+        shutil.rmtree(copy / queue.log.uid)
+    return node
+
+
+def test_queues_below_the_names_of_two_nodes_are_named_and_those_of_the_other_name_are_lost_for_the_node(tmp_path: Path) -> None:
+    node = renamed(tmp_path, queues=frozenset({"prio"}))
+    first, second = examine(ReadOnlyDirectory(node))
+    assert first.facts == ()
+    (fact,) = second.facts
+    assert (fact.name, fact.place) == ("queue-twice", "quorum/rabbit@new")
+    assert fact.seen.endswith("other queues are also in quorum/rabbit@localhost")
+    found = run_cli("diagnose", node, "-o", "json").document
+    assert found["loses"] == 0  # each is below the node's own name
+    assert any(sentence.startswith("what quorum/rabbit@new has of quorum queue") for sentence in found["unknown"])
+    other = node.rename(tmp_path / "rabbit@new")
+    lost = sum(len(whole(MIX, name)) for name in ("plain", "gets"))
+    assert run_cli("diagnose", other, "-o", "json").document["loses"] == lost > 20
+    found = run_cli("diagnose", other.rename(tmp_path / "backup"), "-o", "json").document
+    assert found["loses"] == 0
+    assert any(sentence.startswith("which of quorum/rabbit@localhost and") for sentence in found["unknown"])
+
+
+def test_after_verify_a_node_is_not_started_on_queues_of_two_names(tmp_path: Path) -> None:
+    node = renamed(tmp_path, queues=frozenset())
+    assert run_cli("verify", node, "-o", "json").document["next"].startswith("mqstore diagnose")
+
+
+def test_members_below_two_names_of_one_directory_are_told_apart(tmp_path: Path) -> None:
+    rows = run_cli("members", renamed(tmp_path, queues=frozenset()), "--queue", "prio", "-o", "jsonl").rows
+    assert [row["node"].rpartition("/")[2] for row in rows] == ["rabbit@localhost"]
+    rows = run_cli("members", tmp_path / "rabbit@localhost", "--queue", "returns", "-o", "jsonl").rows
+    assert [row["node"].rpartition("/")[2] for row in rows] == ["rabbit@localhost", "rabbit@new"]
 
 
 def test_a_member_that_two_queues_have_is_a_finding(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def looks_like_rabbitmq(directory: ReadOnlyDirectory) -> bool:
 
 def is_node(directory: ReadOnlyDirectory) -> bool:
     """Return whether it is the data directory of a node, of which parts may be absent."""
-    return directory.is_directory("msg_stores") or has_other_queues(directory) or has_metadata(directory)
+    return directory.is_directory("msg_stores") or has_metadata(directory) or has_other_queues(directory)
 
 
 def has_metadata(directory: ReadOnlyDirectory) -> bool:

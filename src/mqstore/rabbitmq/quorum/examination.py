@@ -11,8 +11,8 @@ Format: docs/formats/rabbitmq-quorum.md, sections 9 to 11.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
@@ -21,6 +21,7 @@ from mqstore.rabbitmq.quorum.facts import Fact, delivered_indexes, facts_of_dire
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.table.formatting import count
 
 ROOT = "quorum"
 _BLOCK = 4096
@@ -32,7 +33,7 @@ class ExaminedQueue:
 
     ready, unacknowledged, total: as the restarted node lists them. recovered: messages that it would deliver if nothing were damaged;
     redelivered: of these, those with the mark; delivered: those that it does deliver. bytes: of them, as the machine counts them.
-    version: of the machine. members: of the cluster.
+    version: of the machine. members: of the cluster. uncertain: what cannot be known, without a full stop.
     """
 
     vhost: str | None
@@ -70,7 +71,8 @@ class ExaminedNode:
 
 def examine(directory: ReadOnlyDirectory) -> list[ExaminedNode]:
     """Read the quorum queues of a node's data directory."""
-    return [_node(system) for system in raft_systems(directory, ROOT)]
+    nodes = [_node(system) for system in raft_systems(directory, ROOT)]
+    return [replace(node, facts=(*node.facts, *_elsewhere(node, nodes[:number]))) for number, node in enumerate(nodes)]
 
 
 def _node(system: RaftDirectory) -> ExaminedNode:
@@ -116,7 +118,7 @@ def _queue(queue: QuorumQueue, state: QueueState) -> ExaminedQueue:
         entries=len(queue.log),
         version=state.version,
         members=state.members,
-        uncertain=state.uncertain,
+        uncertain=tuple(sentence.removesuffix(".") for sentence in state.uncertain),
         facts=tuple(facts_of_queue(queue, state)),
         damage=state.damage,
     )
@@ -130,3 +132,14 @@ def _repeated(system: RaftDirectory, names: dict[tuple[str | None, str], list[tu
             others = ", ".join(uid for _, uid in members)
             seen = f"queue {name!r} of vhost {vhost!r} has {len(members)} directories: {others}"
             yield Fact("queue-twice", system.place, seen, f"uses {used[0]}" if used else "uses neither")
+
+
+def _elsewhere(node: ExaminedNode, others: Sequence[ExaminedNode]) -> Iterator[Fact]:
+    """Queues that are below another node's name, too: after a node was renamed, or directories of several were put together."""
+    here = {(queue.vhost, queue.queue): queue for queue in node.queues if queue.vhost is not None}
+    for other in others:
+        both = [here[name] for name in dict.fromkeys((queue.vhost, queue.queue) for queue in other.queues) if name in here]
+        if both:
+            more = f" and {count(len(both) - 1, 'other queue')}" if len(both) > 1 else ""
+            seen = f"{both[0]}{more} {'are' if more else 'is'} also in {other.place}"
+            yield Fact("queue-twice", node.place, seen, "uses only the directory with its name")

@@ -178,13 +178,17 @@ def furthest(standings: Sequence[Standing]) -> int:
 
 
 def members_by_queue(nodes: Iterable[tuple[str, ReadOnlyDirectory]]) -> dict[tuple[str | None, str], list[tuple[str, QuorumQueue]]]:
-    """Return the members of every queue in the data directories of some nodes, by vhost and name. nodes: a name for each directory."""
+    """Return the members of every queue in the data directories of some nodes, by vhost and name.
+
+    nodes: a name for each directory. Of one that has the queues of several nodes the names of their members say of which.
+    """
     members: dict[tuple[str | None, str], list[tuple[str, QuorumQueue]]] = {}
     for name, directory in nodes:
-        for system in raft_systems(directory, "quorum"):
+        systems = raft_systems(directory, "quorum")
+        for system in systems:
             for uid in system.uids:
                 queue = QuorumQueue(system.member(uid))
-                members.setdefault(queue.name, []).append((name, queue))
+                members.setdefault(queue.name, []).append((f"{name}/{system.place}" if len(systems) > 1 else name, queue))
     return members
 
 

@@ -222,6 +222,7 @@ class QuorumQueue:
         for message, consumer in machine.in_hand():
             before[id(message)] = CHECKED_OUT
             consumers[id(message)] = consumer.tag.decode("utf-8", "replace") if isinstance(consumer.tag, bytes) else str(consumer.tag)
+        away = tuple(self._in_hand_elsewhere(machine))
         gone: list[tuple[Message, str]] = []
         machine.left = lambda message, why, at: gone.append((message, why))
         pids = {each.pid for each in (*machine.consumers.values(), *machine.waiting) if each.pid is not None}
@@ -276,11 +277,20 @@ class QuorumQueue:
             run.ts,
             machine.version,
             self.cluster,
-            tuple(run.uncertainties(machine, limit)),
+            (*run.uncertainties(machine, limit), *away),
             (*self.log.damage, *self.damage, *run.damage),
             machine.deleted,
             run.entries,
         )
+
+    def _in_hand_elsewhere(self, machine: Machine) -> Iterator[str]:
+        """Yield a sentence for each other node whose clients have messages in hand, where these do not come back as soon as it is away."""
+        own = self.log.system.place.rpartition("/")[2]
+        nodes = Counter(str(consumer.pid.node) for _, consumer in machine.in_hand() if consumer.pid is not None)
+        for node, messages in sorted(nodes.items() if machine.version >= 8 else ()):
+            if node != own:
+                of = f"{count(messages, 'message')} in the hands of clients of {node}"
+                yield f"{of}: {'they come' if messages > 1 else 'it comes'} back once that node runs, or after a timeout."
 
     def _committed(self) -> int | None:
         """Return the index up to which entries are known to be committed; None: all are, since the member is alone."""

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,9 +54,14 @@ def missing(suite: str = "sid") -> str:
 
 
 class OtherNode:
-    """One node; all its files are in base, which it sees as /broker. Its data directory has the node's name, as by default."""
+    """One node; all its files are in base, which it sees as /broker. Its data directory has the node's name, as by default.
 
-    def __init__(self, base: Path, suite: str, name: str, plugins: Sequence[str]) -> None:
+    cluster: names of the nodes that form one with it when all start for the first time. epmd_port: of all nodes of that cluster.
+    """
+
+    def __init__(
+        self, base: Path, suite: str, name: str, plugins: Sequence[str] = (), cluster: Sequence[str] = (), epmd_port: int | None = None
+    ) -> None:
         self.base = base
         self.name = name
         self.data = base / name
@@ -64,6 +70,8 @@ class OtherNode:
         (sbin,) = self._root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin")
         self._sbin = f"/{sbin.relative_to(self._root)}"
         self.port, dist, self._epmd_port, self.management_port = (free_port() for _ in range(4))
+        self._epmd_port = epmd_port or self._epmd_port
+        self.stream_port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
         for folder in ("home", "log", "gen", "schema"):
@@ -71,9 +79,14 @@ class OtherNode:
         (base / "rabbitmq.conf").write_text(
             f"loopback_users = none\nlisteners.tcp.1 = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 50MB\n"
             "vm_memory_high_watermark.absolute = 4GB\n"
-            + (f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n" if plugins else "")
+            + "".join(f"cluster_formation.classic_config.nodes.{number} = {each}\n" for number, each in enumerate(cluster, 1))
+            + f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n" * ("rabbitmq_management" in plugins)
+            + f"stream.listeners.tcp.1 = 127.0.0.1:{self.stream_port}\n" * ("rabbitmq_stream" in plugins)
         )
         (base / "plugins").write_text(f"[{','.join(plugins)}].")
+        if cluster:
+            (base / "home" / ".erlang.cookie").write_text("CLUSTER")
+            (base / "home" / ".erlang.cookie").chmod(0o400)
         local = "-kernel inet_dist_use_interface {127,0,0,1}"
         self._environment = {
             "PATH": "/usr/bin:/usr/sbin", "HOME": "/broker/home", "LC_ALL": "C.UTF-8", "RABBITMQ_NODENAME": self.name,
@@ -217,3 +230,27 @@ def other_node(suite: str = "sid", *, name: str = "rabbit@localhost", plugins: S
     finally:
         node.close()
         shutil.rmtree(base, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def other_cluster(suite: str = "sid", names: Sequence[str] = ("one", "two", "three")) -> Iterator[list[OtherNode]]:
+    """Yield the nodes of a cluster, `NAME@localhost`, which have not been started; `start_all` makes one of them."""
+    base = Path(tempfile.mkdtemp(prefix="mqstore-cluster-"))
+    full = [f"{name}@localhost" for name in names]
+    epmd_port = free_port()
+    nodes = []
+    for name in full:
+        (base / name).mkdir()
+        nodes.append(OtherNode(base / name, suite, name, cluster=full, epmd_port=epmd_port))
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def start_all(nodes: Sequence[OtherNode]) -> None:
+    """Start nodes that wait for each other."""
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(OtherNode.start, nodes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from mqstore.errors import UsageError
 from mqstore.report.html import render
 from mqstore.report.messages import message_table
 from mqstore.report.queues import topics_table
-from mqstore.report.summary import summary_parts
+from mqstore.report.summary import _log_facts, summary_parts
 from mqstore.rocketmq.listing import topic_rows
 from mqstore.stores.fleet import fleet_rows, matches
 from mqstore.stores.listing import LogListing, QueueListing
@@ -60,3 +60,40 @@ def test_the_summary_and_the_queues_of_either_family_can_be_shown_on_a_page() ->
     assert "RocketMQ store" in render(summary_parts(log.summary()))
     assert "vhost /" in render(summary_parts(node.summary()))
     assert "orders" in render([topics_table("rocketmq", topic_rows(log.view()))])
+
+
+def test_what_is_known_of_a_log_is_said_and_what_is_not_is_left_out() -> None:
+    known = mqstore.open(opened(case_named("4.9.3/a-clean-small"))).summary()
+    assert list(_log_facts(known)) == [
+        ("log", "physical offsets 0 to 560962, 547.8 KiB in 9 files"),
+        ("time", "2022-01-01 00:00:00.123 to 2022-01-01 00:01:03.554 (UTC)"),
+        ("queues", "511 messages in 20 queues of 8 topics"),
+        ("index", "1,280 keys in 4 files, up to physical offset 560660"),
+        ("checkpoint", "log 2022-01-01 00:00:10.672, queues 2022-01-01 00:01:03.554, index 2022-01-01 00:00:59.444"),
+        ("groups", "no committed offsets"),
+    ]
+    unknown = replace(
+        known,
+        listed=None,
+        first_store_timestamp=None,
+        index_end=None,
+        checkpoint=None,
+        queues_in="a database",
+        end=replace(known.end, walked=False),
+    )
+    assert list(_log_facts(unknown))[1:] == [
+        ("queues", "messages in 20 queues of 8 topics, in a database"),
+        ("", "further messages in the log were not counted; `mqstore verify` reads all of it"),
+        ("index", "1,280 keys in 4 files"),
+        ("checkpoint", "none"),
+        ("groups", "no committed offsets"),
+    ]
+    empty = replace(known, queues=0, index_files=0, groups=2, committed=3, end=replace(known.end, unqueued=4, torn=True))
+    assert dict(_log_facts(empty)) | {"log": "", "checkpoint": "", "time": ""} == {
+        "log": "", "checkpoint": "", "time": "",
+        "queues": "none; `mqstore rebuild` builds them from the log",
+        "": "4 messages at the end of the log, not yet in a queue",
+        "index": "none; key queries find nothing until `mqstore rebuild` builds it",
+        "groups": "2 consumer groups with 3 committed offsets",
+    }  # fmt: skip
+    assert "; the last record is torn" in dict(_log_facts(empty))["log"]

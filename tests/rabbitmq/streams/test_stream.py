@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,9 @@ from support.streams import CASES
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rabbitmq.streams.examination import Change, Examination
+from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
+from mqstore.rabbitmq.streams.index import record
+from mqstore.rabbitmq.streams.rows import walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream, Tail, find_streams, split_name
 from mqstore.rabbitmq.streams.tracking import Tracking
@@ -249,3 +254,20 @@ def test_a_stream_that_no_definition_names_is_called_by_its_directory(small: Pat
     stream = Stream(ReadOnlyDirectory(small), "")
     assert str(NamedStream(None, "__s_1", stream)) == "the stream in directory '__s_1'"
     assert str(NamedStream("/", "s", stream)) == "stream 's' of vhost '/'"
+
+
+def test_a_stream_of_many_small_segments_is_read_with_few_open_files(tmp_path: Path) -> None:
+    segment = HEADER + chunk(0, [entry(b"one"), entry(b"two")])
+    for number in range(400):
+        first = (2 * number).to_bytes(8, "big")
+        (tmp_path / f"{2 * number:020}.segment").write_bytes(segment[: len(HEADER) + 24] + first + segment[len(HEADER) + 32 :])
+        (tmp_path / f"{2 * number:020}.index").write_bytes(INDEX_HEADER + record(2 * number, timestamp=0, position=len(HEADER)))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, before[1]))
+    try:
+        found = examine(tmp_path)
+        rows = sum(len(rows) for rows, _ in walk_rows(NamedStream("/", "many", Stream(ReadOnlyDirectory(tmp_path), ""))))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (found.damage, found.counts.messages, rows) == ([], 800, 800)
+    assert found.node_start().delivered == 800

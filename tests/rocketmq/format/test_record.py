@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from mqstore.rocketmq.format.record import (
     encode,
     encode_properties,
     format_host,
+    frame_size,
     offset_message_id,
     parse_host,
     parse_message_id,
@@ -178,3 +180,18 @@ def test_keys_are_the_parts_between_blanks() -> None:
 
 def test_an_end_of_file_record_is_its_room_and_its_magic() -> None:
     assert blank(8) == struct.pack(">ii", 8, record.MAGIC_BLANK)
+
+
+@pytest.mark.parametrize("fields", [{}, {"sys_flag": 0x30, "born_host": "[::1]:1", "store_host": "[::1]:2"}])
+def test_the_size_of_a_record_is_taken_if_its_lengths_fit_and_it_is_where_it_says(fields: dict[str, Any]) -> None:
+    raw = encode(Record("orders", b"body", physical_offset=4096, properties=b"TAGS\x01x", **fields))
+
+    def size(image: bytes, physical_offset: int | None = None) -> int:
+        return frame_size(lambda start, stop: image[start:stop], 0, physical_offset)
+
+    assert size(raw + b"more") == size(raw, 4096) == len(raw)
+    assert size(raw, 4095) == 0
+    assert size(raw[:28] + (-1).to_bytes(8, "big", signed=True) + raw[36:]) == 0
+    assert [size(raw[:4] + bytes([byte]) + raw[5:]) for byte in (0, raw[4] ^ 1)] == [0, 0]
+    assert [size(raw[:length]) for length in (0, 87)] == [0, 0]
+    assert size(raw[:3] + bytes([raw[3] + 1]) + raw[4:]) == 0

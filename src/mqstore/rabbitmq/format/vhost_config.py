@@ -47,11 +47,14 @@ def stated_entry_count(content: bytes) -> int | str:
     terms = _terms(content)
     if isinstance(terms, str):
         return terms
-    for count in _stated(terms):
-        if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
-            return count
-        return f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
-    return "it has no segment_entry_count"
+    count = _stated(terms)
+    if isinstance(count, int) and 1 <= count <= MAX_ENTRIES:
+        return count
+    return (
+        "it has no segment_entry_count"
+        if count is None
+        else f"segment_entry_count must be a number from 1 to {MAX_ENTRIES}, not {count!r:.40}"
+    )
 
 
 def lacks_number(content: bytes) -> bool:
@@ -61,8 +64,7 @@ def lacks_number(content: bytes) -> bool:
     (True, True, False, True)
     """
     terms = _terms(content)
-    stated = [] if isinstance(terms, str) else _stated(terms)
-    return not isinstance(terms, str) and (not stated or not isinstance(stated[-1], int))
+    return not isinstance(terms, str) and not isinstance(_stated(terms), int)
 
 
 def _terms(content: bytes) -> list[Term] | str:
@@ -75,8 +77,10 @@ def _terms(content: bytes) -> list[Term] | str:
         return f"it is not a sequence of Erlang terms: {error}"
 
 
-def _stated(terms: list[Term]) -> list[Term]:
-    return [term[1] for term in terms if isinstance(term, tuple) and len(term) == 2 and term[0] == Atom("segment_entry_count")]
+def _stated(terms: list[Term]) -> Term | None:
+    """Return the value that the broker takes, which makes a map of the terms: the last one."""
+    pairs = [term for term in terms if isinstance(term, tuple) and len(term) == 2]
+    return next((value for name, value in reversed(pairs) if name == Atom("segment_entry_count")), None)
 
 
 def segment_entry_count(content: bytes | None) -> int:

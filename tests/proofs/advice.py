@@ -86,6 +86,13 @@ def walk(store: Path, family: str) -> Walk:
             walked.lines += [walked.end, walked.lines[0]]
             walked.before = tree_checksum(store, times=False)
             continue
+        if walked.end.startswith("mkdir "):
+            copied, _, then = walked.end.rpartition(" && ")
+            subprocess.run(copied, shell=True, check=True)
+            walked.lines += [copied, then]
+            store = Path(shlex.split(then)[-1])
+            walked.before = tree_checksum(store, times=False)
+            continue
         if not walked.end.startswith("mqstore "):
             walked.kept.append(delivered(store, family))
             return walked

@@ -19,6 +19,7 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -34,19 +35,20 @@ from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missin
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
-from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, node_name
+from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
-from mqstore.rabbitmq.repair.plan import plan
-from mqstore.rabbitmq.repair.queue_step import QueueStep
+from mqstore.rabbitmq.repair.plan import LOCKING, plan
+from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
+from mqstore.repair.journal import why_refused
 from mqstore.table.columns import QueueSelection
-from mqstore.table.formatting import command, count
+from mqstore.table.formatting import agreeing, command, count, real_copy
 
 START = "rabbitmq-server"
 
@@ -57,7 +59,14 @@ _NOT_EMPTY = {
     "nodes_running_at_shutdown": "corrupt_cluster_status_files",
     "schema_version": "case_clause in rabbit_version",
 }
-_FILES = frozenset({*_NOT_EMPTY, "LATEST.LOG", "rabbit_serial"})
+_SERIAL = "rabbit_serial"
+_SERIAL_ENDS = "cannot_read_serial_file, or badarith in rabbit_guid"
+# the one number in it that `rabbit_guid` of 3.10.8 adds 1 to; blanks are as `erl_scan` has them, and an empty file is 0
+_NUMBER = re.compile(
+    rb"[\x00-\x20\x80-\xa0]*(?:[+-]?[\x00-\x20\x80-\xa0]*(?:\d+(?:_\d+)*(?:#[0-9A-Za-z]+|\.\d+(?:[eE][+-]?\d+)?)?|\$[^\\])"
+    rb"[\x00-\x20\x80-\xa0]*\.(?:[\x00-\x20\x80-\xa0]+|$))?"
+)
+_FILES = frozenset({*_NOT_EMPTY, "LATEST.LOG", _SERIAL})
 _DIRECTORIES = frozenset({"msg_stores", "quorum", "coordination", "stream"})
 _TERMS = {  # how the texts among them begin and end, blanks left out
     "cluster_nodes.config": (b"{[", b"]}."),
@@ -223,25 +232,25 @@ class _Work:
             harmless=self.harmless and not any(item.messages for item in report.damage),
             unknown=tuple(dict.fromkeys(self.unknown)),
             evidence=(*self.obstacles, *sorted(self.evidence, key=lambda item: item.finding in ("redelivered", "note"))),
-            without=_without([each.path for each in absent if each.sure and not each.nodes and each.path is not None]),
+            without=_without([*(each.path for each in absent if each.sure and not each.nodes and each.path is not None), *self._outside]),
             ways=self._ways(Way(next_, why), starts, delivered),
         )
 
     def _ways(self, advised: Way, starts: bool, delivered: int) -> tuple[Way, ...]:
         """Return the possible next commands, the advised one first. delivered: what the node delivers of the store as it is."""
         ways = {advised.next: advised}
-        if self._missing is not None:
-            ways.setdefault(self._missing.next, self._missing)
-        if self._is_repairable:
-            repair = Way(command("mqstore", "repair", self.store.path), "list what can be repaired; nothing is changed")
-            ways.setdefault(repair.next, repair)
+        for first in (self._copy, self._missing):
+            if first is not None:
+                ways.setdefault(first.next, first)
+        if self._repair is not None:
+            ways.setdefault(self._repair.next, self._repair)
         ways.setdefault(self._salvage.next, self._salvage)
         if starts:
             ways.setdefault(START, Way(START, "start the node on it as it is"))
         readable = sum(self._keeps) if self._steps or self._keeps else None
         keeps: dict[str, int | None] = {START: delivered}
-        if self._missing is not None:
-            keeps[self._missing.next] = None  # what is in the missing files cannot be told
+        # what is in files that are not here cannot be told
+        keeps |= {first.next: None for first in (self._copy, self._missing) if first is not None}
         return tuple(Way(way.next, way.why, keeps.get(way.next, readable)) for way in ways.values())
 
     @cached_property
@@ -361,6 +370,12 @@ class _Work:
                 self.obstacles.append(Evidence("empty-file", name, f"{name} {state}: the node ends with {ends}"))
             else:
                 self.unknown.append(f"whether a {self.version.name} node starts: {name} {state}, on which 3.10 ends with {ends}")
+        if not self._is_number(_SERIAL):
+            sentence = f"{_SERIAL} has no number, and without the file a node begins with 0"
+            if self.version.starts_on_empty_files is False:
+                self.obstacles.append(Evidence("empty-file", _SERIAL, f"{sentence}: the node ends with {_SERIAL_ENDS}"))
+            else:
+                self.unknown.append(f"whether a {self.version.name} node starts: {sentence}; 3.10 ends with {_SERIAL_ENDS}")
         for item in self.store.definitions.damage:
             if item.file == SCHEMA and item.kind is not Kind.MISSING_PART:
                 damaged = Evidence("damaged-schema", SCHEMA, f"{SCHEMA}, the list of all tables, is damaged: {item.detail}")
@@ -369,6 +384,13 @@ class _Work:
                 else:  # a node repairs it, and ends if it misses a table then
                     self.evidence.append(damaged)
                     self.unknown.append(f"whether a node starts, and with which tables: {SCHEMA} is damaged")
+
+    def _is_number(self, name: str) -> bool:
+        """Return whether a file has a number, is empty, or is not there or not readable."""
+        with contextlib.suppress(CannotOpenError):
+            text = self.store.directory.read(name) or b""
+            return _NUMBER.fullmatch(re.sub(rb"%[^\n]*", b"", text)) is not None
+        return True
 
     def _is_whole(self, entry: DirectoryEntry) -> bool:
         """Return whether a small file has what a node writes: something, and if it is a text, its term."""
@@ -551,8 +573,8 @@ class _Work:
 
     @cached_property
     def _steps(self) -> list[QueueStep]:
-        """The plan of a repair, with the steps that cannot be made."""
-        return plan(self._careful, intact=self.intact, keeps=self._keeps)
+        """The plan of a repair, with the steps that cannot be made, even in a real copy of the store."""
+        return plan(self._careful, intact=self.intact, keeps=self._keeps, in_copy=True)
 
     @cached_property
     def _refused_files(self) -> frozenset[str]:
@@ -596,11 +618,13 @@ class _Work:
         old = any(queue.version == 1 for queue in self.store.queues) and self._unread(1)
         new = any(queue.version == 2 for queue in self.store.queues) and self._unread(2)
         other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
+        if self._copy is not None:
+            return self._copy.next, self._copy.why
         if (missing := self._missing) is not None:
             if self.store.definitions.emptied:
                 return self._rescue.next, f"{missing.why}; if it is gone, {self._rescue.why}"
-            if self._is_repairable:
-                return command("mqstore", "repair", store), f"{missing.why}; if it is gone, list what can be repaired without it"
+            if self._repair is not None:
+                return self._repair.next, f"{missing.why}; if it is gone, {self._repair.why}"
             if not sum(self._keeps):  # nothing that could be saved
                 return missing.next, missing.why
             if starts and self._is_saved:
@@ -616,10 +640,10 @@ class _Work:
         faulty = any(item.finding in _MENDED for item in self.evidence)
         if starts and not loses and not self.unknown and not faulty:
             return START, "start the node: it keeps every persistent message"
-        if self._is_repairable:
+        if self._repair is not None:
             if (costs := sum(step.costs for step in self._steps if step.possible)) and not self._is_saved:
                 return self._salvage.next, f"{self._salvage.why}: a repair is possible, and costs {count(costs, 'message')}"
-            return command("mqstore", "repair", store), "list what can be repaired before a node starts; nothing is changed"
+            return self._repair.next, self._repair.why
         if starts and self._is_saved:
             replay = command("mqstore", "replay", f"{store}.jsonl", "--queue")
             return START, f"start the node: what can be read is saved; `{replay} Q --to amqp://…` sends what a queue Q then lacks"
@@ -632,10 +656,44 @@ class _Work:
             return command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why
         return self._salvage.next, self._salvage.why
 
-    @property
-    def _is_repairable(self) -> bool:
-        """Whether `repair` would change anything; it does not work on archives."""
-        return self.store.directory.root == Path(self.store.path) and any(step.possible for step in self._steps)
+    @cached_property
+    def _repair(self) -> Way | None:
+        """A repair, in a copy if links prevent it here; None if it would change nothing. It does not work on archives."""
+        root, possible = self.store.directory.root, [step for step in self._steps if step.possible]
+        if root != Path(self.store.path) or not possible:
+            return None
+        changes = [change for step in completed(self.store.directory, possible) for change in step.changes]
+        if not why_refused(root, changes, LOCKING):
+            return Way(command("mqstore", "repair", root), "list what can be repaired before a node starts; nothing is changed")
+        if not self._is_copied:
+            return None
+        copied, copy = real_copy(root)
+        why = "list what can be repaired in a real copy of the store: some of its files are links, which a repair does not change"
+        return Way(f"{copied} && {command('mqstore', 'repair', copy)}", why)
+
+    @cached_property
+    def _outside(self) -> list[str]:
+        """Links that lead out of the store, to something that is there and is not read; none of an archive."""
+        directory = self.store.directory
+        if directory.root != Path(self.store.path):
+            return []
+        return [item.file for item in self._careful.unread if leads_elsewhere(directory, item)]
+
+    @cached_property
+    def _is_copied(self) -> bool:
+        """Whether `cp -rL` copies all of it: no link leads nowhere, or to a directory that the link is in."""
+        links = [path for path in self.store.directory.root.rglob("*") if path.is_symlink()]
+        return all(path.exists() and not path.parent.resolve().is_relative_to(path.resolve()) for path in links)
+
+    @cached_property
+    def _copy(self) -> Way | None:
+        """How to get what links lead to into the store; None if they lead nowhere."""
+        if not self._outside or not self._is_copied:
+            return None
+        copied, copy = real_copy(self.store.path)
+        links = agreeing(len(self._outside), "link", "leads out of it, and is", "lead out of it, and are")
+        why = f"copy the store with what its links lead to, and ask again: {links} not read"
+        return Way(f"{copied} && {command('mqstore', 'diagnose', copy)}", why)
 
     @cached_property
     def _missing(self) -> Way | None:

@@ -42,7 +42,8 @@ class Step:
 
     changes: made together, in this order; empty if there is no remedy, which `why` explains. assumes: a setting that is not known.
     after: how many steps of the plan this one builds on, the first ones; it is of what they leave. costs: messages that can be read before
-    the change, and that a broker does not have after it.
+    the change, and that a broker does not have after it. in_copy: only links prevent the changes, which can be made in a real copy of the
+    store.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Step:
     assumes: str = field(default="", kw_only=True)
     after: int = field(default=0, kw_only=True)
     costs: int = field(default=0, kw_only=True)
+    in_copy: bool = field(default=False, kw_only=True)
 
     @property
     def possible(self) -> bool:

@@ -149,23 +149,26 @@ def _check_trust(root: Path, journal: Journal) -> None:
         raise TargetError(f"{journal.path} can be written to by other users, and is not followed; check it, then `chmod go-w` it")
 
 
-def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool = False) -> None:
-    """Raise TargetError unless each (operation, path) is in the store with links resolved, and is a file that may be changed."""
+def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool = False, in_copy: bool = False) -> None:
+    """Raise TargetError unless each (operation, path) is in the store with links resolved, and is a file that may be changed.
+
+    shared: also one with a second hard link. in_copy: as `check_changes` says.
+    """
     real = root.resolve()
     for op, name in dict.fromkeys(files):
         path = root / name
         try:
             above = path.parent.resolve()
-            found = path.lstat() if os.path.lexists(path) else None
+            found = None if not os.path.lexists(path) else path.stat() if in_copy and path.exists() else path.lstat()
         except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links
             raise TargetError(f"{path} cannot be reached ({error}); nothing was changed") from None
-        if not above.is_relative_to(real):
+        if not above.is_relative_to(real) and not in_copy:
             raise TargetError(f"{path} lies outside of the store, in {above}, to which a symbolic link leads; repair changes nothing there")
         if found is None:
             continue
         if stat.S_ISLNK(found.st_mode):
             raise TargetError(f"{path} is a symbolic link, which repair does not change; put the file itself in its place")
-        if op in ("write", "resize") and (not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and not shared)):
+        if op in ("write", "resize") and (not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and not shared and not in_copy)):
             reason = "has a second hard link, whose bytes must not change" if stat.S_ISREG(found.st_mode) else "is not a regular file"
             raise TargetError(f"{path} {reason}; repair a real copy of the store")
 
@@ -173,9 +176,12 @@ def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool =
 # apply
 
 
-def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking) -> None:
-    """Raise TargetError if changes cannot be made: a file is a link, a pipe, or has a second name. Nothing is changed."""
-    _check_files(root, [(change.op, name) for change in changes for name in (change.file, change.to) if name])
+def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking, *, in_copy: bool = False) -> None:
+    """Raise TargetError if changes cannot be made: a file is a link, a pipe, or has a second name. Nothing is changed.
+
+    in_copy: the changes are for a real copy of the store, in which each link is a separate file.
+    """
+    _check_files(root, [(change.op, name) for change in changes for name in (change.file, change.to) if name], in_copy=in_copy)
     removed: set[str] = set()
     for change in changes:
         path = root / change.file
@@ -191,6 +197,15 @@ def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking) 
     lock = root / locking.file
     if locking.file and os.path.lexists(lock) and not lock.is_file():
         raise TargetError(f"{lock} is not a regular file, and no broker can lock the store by it; move it away first")
+
+
+def why_refused(root: Path, changes: Sequence[Change], locking: StoreLocking, *, in_copy: bool = False) -> str:
+    """Return why changes cannot be made; empty if they can. Arguments as for `check_changes`."""
+    try:
+        check_changes(root, changes, locking, in_copy=in_copy)
+    except TargetError as error:
+        return str(error)
+    return ""
 
 
 def apply(

@@ -20,7 +20,7 @@ from typing import Any
 
 from mqstore.errors import TargetError, UnsupportedError, UsageError
 from mqstore.repair import journal as journals
-from mqstore.repair.change import Step, chosen
+from mqstore.repair.change import Change, Step, chosen
 from mqstore.repair.journal import StoreLocking
 
 
@@ -113,11 +113,18 @@ class Repair:
     @property
     def refusal(self) -> str:
         """Why the changes of the plan cannot be made; empty if they can."""
-        try:
-            journals.check_changes(self.root, [change for step in self.steps for change in step.changes], self._locking)
-        except TargetError as error:
-            return str(error)
-        return ""
+        return journals.why_refused(self.root, self._changes, self._locking)
+
+    @property
+    def _changes(self) -> list[Change]:
+        return [change for step in self.steps for change in step.changes]
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether changes of the plan can be made in a real copy of the store only, because files are links."""
+        if self.refusal:
+            return not journals.why_refused(self.root, self._changes, self._locking, in_copy=True)
+        return any(step.in_copy for step in self.steps)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan; `repair -o json` prints its `steps`."""

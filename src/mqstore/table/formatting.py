@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import time
@@ -167,6 +168,19 @@ def command(*words: object) -> str:
     "mqstore query store -k 'two words'"
     """
     return " ".join(shlex.quote(printable(str(word))) for word in words)
+
+
+def real_copy(path: object) -> tuple[str, str]:
+    """Return the command line that copies a directory so that each link becomes a separate file, and the path of the copy.
+
+    It keeps the name, which is that of a node, in a new directory beside it.
+
+    >>> real_copy("/data/store")
+    ('mkdir /data/store.copy && cp -rLp /data/store /data/store.copy', '/data/store.copy/store')
+    """
+    source = os.path.abspath(str(path))
+    beside = f"{source}.copy"
+    return f"{command('mkdir', beside)} && {command('cp', '-rLp', source, beside)}", os.path.join(beside, os.path.basename(source))
 
 
 def parse_time(text: str, option: str, *, now: int | None = None) -> int:

@@ -62,6 +62,21 @@ def test_a_missing_part_of_a_queue_or_a_damaged_config_does_to_a_node_what_diagn
         assert found.loses or found.unknown
 
 
+@pytest.mark.parametrize("serial", [b"5/\n", b"a.\n"])
+def test_a_serial_number_that_is_none_keeps_a_node_from_starting(serial: bytes, tmp_path: Path) -> None:
+    with new_node() as node:
+        node.start()
+        node.stop()
+        (node.data / "rabbit_serial").write_bytes(serial)
+        found = diagnose(RabbitMQStore(node.data), "3.10.8")
+        assert [item.file for item in found.evidence if item.finding == "empty-file"] == ["rabbit_serial"]
+        with pytest.raises(BootError):
+            node.start()
+        (node.data / "rabbit_serial").unlink()
+        assert diagnose(RabbitMQStore(node.data), "3.10.8").starts
+        node.start()
+
+
 def test_a_node_of_another_name_does_not_start_as_diagnose_says(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     place = unpack_node_site("plain", tmp_path / "site")

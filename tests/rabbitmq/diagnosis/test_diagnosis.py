@@ -18,6 +18,7 @@ from support.golden import (
     unchanged,
     unpack,
     unpack_node,
+    unpack_node_site,
 )
 from support.rabbitmq_states import unpacked, writable
 
@@ -203,3 +204,21 @@ def test_after_a_clean_stop_an_empty_journal_that_is_gone_is_no_finding_and_a_fu
     segment.write_bytes(segment.read_bytes() + 2 * mark(59))  # delivered and acknowledged
     found = diagnose(RabbitMQStore(tmp_path))
     assert any("have 32 persistent messages, and a clean stop counted 33" in each for each in found.unknown)
+
+
+# each was given to the `rabbit_guid` of 3.10.8, which reads the file at the start of a node
+SERIALS = {
+    **dict.fromkeys((b"5.\n", b"", b"\n", b"05.\n", b"-5.", b"\x005\x00.\x00", b"5.\x8a", b"%x\n5.\n", b"$5.\n", b"16#F.\n"), True),
+    **dict.fromkeys((b"5", b"5/\n", b"a.\n", b"5. 6.\n", b"5.\n6", b"\xb5.\n", b"#5.\n", b"5..\n", b".\n", b"[1].\n", b"1e3.\n"), False),
+}
+
+
+@pytest.mark.parametrize(("serial", "starts"), SERIALS.items(), ids=map(repr, SERIALS))
+def test_a_serial_number_that_a_node_cannot_read_keeps_it_from_starting(serial: bytes, starts: bool, tmp_path: Path) -> None:
+    store = unpack_node_site("plain", tmp_path)
+    (store / "rabbit_serial").write_bytes(serial)
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert found.starts is starts
+    assert [item.file for item in found.evidence if item.finding == "empty-file"] == ([] if starts else ["rabbit_serial"])
+    newer = diagnose(RabbitMQStore(store), "4.0.5")
+    assert any("rabbit_serial" in sentence for sentence in newer.unknown) is not starts

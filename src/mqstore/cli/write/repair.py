@@ -12,7 +12,7 @@ from mqstore.cli.common.arguments import AssumeDefaults, Config, QueueNames, Rea
 from mqstore.cli.common.command import FamilyOptions, family_options, open_either, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import MqstoreError, UsageError
-from mqstore.table.formatting import command, count
+from mqstore.table.formatting import command, count, real_copy
 
 if TYPE_CHECKING:
     from mqstore.repair.repair import Repair, RepairReport
@@ -89,7 +89,7 @@ def _show_plan(out: Output, plan: Repair, store: object) -> None:
     for number, step in enumerate(plan.steps, 1):
         where = step.file if not step.length else f"{step.file} at {step.offset}, {count(step.length, 'byte')}"
         out.line()
-        out.line(f"{number:>3}  {step.kind}, {where}" + ("" if step.possible else ": cannot be repaired"))
+        out.line(f"{number:>3}  {step.kind}, {where}" + ("" if step.possible else f": cannot be repaired{' here' if step.in_copy else ''}"))
         out.line(f"     {step.why}.")
         out.line(f"     {_otherwise(plan.broker, step.otherwise)}.")
         if step.possible:
@@ -99,6 +99,11 @@ def _show_plan(out: Output, plan: Repair, store: object) -> None:
     apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)))
     if refusal := plan.refusal:
         out.line(f"The changes cannot be made: {refusal}.", style="red")
+    if plan.needs_copy:
+        copied, copy = real_copy(plan.root)
+        out.next_step("make a real copy of the store, and repair that.", copied, command("mqstore", "repair", copy))
+    elif refusal:
+        return
     elif any(step.possible and step.assumes for step in plan.steps):
         out.next_step(
             "make the changes, with the default that is assumed or with the broker's own configuration; `--undo` takes them back.",

@@ -342,6 +342,12 @@ def unread_entries(directory: ReadOnlyDirectory) -> Iterator[Damage]:
                 yield Damage(path, 0, 0, Kind.UNREADABLE, NOT_A_FILE)
 
 
+def leads_elsewhere(directory: ReadOnlyDirectory, item: Damage) -> bool:
+    """Return whether an entry is not read because it is a link out of the store, to something that is there."""
+    path = directory.root / item.file
+    return item.detail == NOT_FOLLOWED and path.is_symlink() and path.exists()
+
+
 def _unlisted(directory: ReadOnlyDirectory) -> Iterator[Damage]:
     """Yield a finding for each directory that cannot be listed."""
     for _ in directory.walk():

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import LockedDirectory, LockHeldError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
-from mqstore.rabbitmq.format.layout import find_vhosts
+from mqstore.rabbitmq.format.layout import find_vhosts, leads_elsewhere
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, completed
@@ -49,7 +50,7 @@ from mqstore.rabbitmq.repair.vhost_steps import (
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
-from mqstore.repair.journal import StoreLocking, check_changes
+from mqstore.repair.journal import StoreLocking, why_refused
 
 PROCESSES = Path("/proc")
 _DIRECTORY = re.compile(rb'\x00dir\x00"([^"\x00]+)"\x00')
@@ -62,24 +63,26 @@ def plan(
     intact: bool = False,
     progress: Callable[[int, int], None] | None = None,
     keeps: list[int] | None = None,
+    in_copy: bool = False,
 ) -> list[QueueStep]:
     """Return the steps, in the order in which they are applied. Reads only. progress: called with (queues done, 0).
 
     intact: `verify` has found no damage, so that the index of a queue without terms of a clean stop is not read again. keeps: takes the
-    number of messages that each queue has after the repair.
+    number of messages that each queue has after the repair. in_copy: of a real copy of the store, in which each link is a separate file.
     """
     careful = store.carefully()
     numbers = [] if keeps is None else keeps
     of_mac = mac_step(careful.directory)
     removed = frozenset() if of_mac is None else frozenset(change.file for change in of_mac.changes)
     of_queues = quorum_plan(careful.directory)
-    steps = _each(careful.directory, [*([] if of_mac is None else [of_mac]), *of_queues.steps])
+    together = partial(_together, careful.directory, in_copy=in_copy)
+    steps = _each(together, [*([] if of_mac is None else [of_mac]), *of_queues.steps])
     if keeps is not None:
         every = (queue for node in careful.examined_quorum for queue in node.queues)
         kept = of_queues.kept if all(step.possible for step in steps) else {}
         numbers += (kept.get(queue.place, queue.recovered - queue.unread) for queue in every)
-    steps += [step for vhost in careful.vhosts for step in _vhost_steps(vhost, removed, intact, progress, numbers)]
-    steps += _each(careful.directory, stream_steps(careful))
+    steps += [step for vhost in careful.vhosts for step in _vhost_steps(vhost, together, removed, intact, progress, numbers)]
+    steps += _each(together, stream_steps(careful))
     for _, examined in careful.examined_streams if keeps is not None else ():
         start = examined.node_start()
         numbers.append(start.kept + start.lost)
@@ -87,15 +90,21 @@ def plan(
     for item in careful.unread:
         if item.file not in taken:
             otherwise = "it may use what is there, which this plan does not know"
-            steps.append(QueueStep("unread", item.file, 0, 0, item.detail, otherwise, "", ()))
+            in_copy = leads_elsewhere(careful.directory, item)
+            steps.append(QueueStep("unread", item.file, 0, 0, item.detail, otherwise, "", (), in_copy=in_copy))
     return steps
 
 
 def _vhost_steps(
-    vhost: Vhost, removed: Collection[str], intact: bool, progress: Callable[[int, int], None] | None, keeps: list[int]
+    vhost: Vhost,
+    together: partial[list[QueueStep]],
+    removed: Collection[str],
+    intact: bool,
+    progress: Callable[[int, int], None] | None,
+    keeps: list[int],
 ) -> Iterator[QueueStep]:
     names = [*config_steps(vhost), *stray_steps(vhost.root, vhost.place, removed), *left_over_steps(vhost)]
-    names = _each(vhost.root, names)
+    names = _each(together, names)
     steps = [*names]
     wrong: dict[str, tuple[QueueTerms, str]] = {}
     none = np.empty(0, np.int64)
@@ -106,12 +115,12 @@ def _vhost_steps(
         queue = Queue(vhost.root, listed.place, vhost.entry_count, stores, vhost.start(listed.directory))
         content = QueueContent()
         if intact and not vhost.clean and queue.directory not in vhost.terms:
-            mine = _together(vhost.root, names, [*lost_index_steps(queue, vhost, content)])
+            mine = together(names, [*lost_index_steps(queue, vhost, content)])
             keeps.append(listed.counts.ready + (content.messages if all(step.possible for step in mine) else 0))
             steps += mine
             continue
         first = index_v1_step(queue, vhost, content)
-        mine = _together(vhost.root, names, [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)])
+        mine = together(names, [*([first] if first is not None else ()), *index_v2_steps(queue, vhost, content)])
         if not all(step.possible for step in mine):
             keeps.append(listed.counts.ready)
             steps += mine
@@ -129,31 +138,31 @@ def _vhost_steps(
         steps += mine
         if progress is not None:
             progress(number, 0)
-    steps += _together(vhost.root, names, [*store_steps(vhost, np.concatenate(unseen))])
+    steps += together(names, [*store_steps(vhost, np.concatenate(unseen))])
     steps += terms_steps(vhost, wrong)
     if not any(step.possible for step in steps):
         steps += marker_steps(vhost, *map(np.concatenate, zip(*needed, strict=True)))
-    yield from _together(vhost.root, (), steps, complete=True)
+    yield from together((), steps, complete=True)
 
 
-def _each(directory: ReadOnlyDirectory, steps: Iterable[QueueStep]) -> list[QueueStep]:
+def _each(together: partial[list[QueueStep]], steps: Iterable[QueueStep]) -> list[QueueStep]:
     """Return steps; those whose changes cannot be made, whatever the others do, say so."""
-    return [each for step in steps for each in _together(directory, (), [step])]
+    return [each for step in steps for each in together((), [step])]
 
 
 def _together(
-    directory: ReadOnlyDirectory, before: Sequence[QueueStep], steps: list[QueueStep], *, complete: bool = False
+    directory: ReadOnlyDirectory, before: Sequence[QueueStep], steps: list[QueueStep], *, complete: bool = False, in_copy: bool = False
 ) -> list[QueueStep]:
     """Return the steps of one queue or vhost; if not all of their changes can be made after those before them, none is.
 
-    complete: with the changes of the files of a clean stop.
+    complete: with the changes of the files of a clean stop. in_copy: as for `plan`.
     """
     made = completed(directory, steps) if complete else [*before, *steps]
-    try:
-        check_changes(directory.root, [change for step in made for change in step.changes], LOCKING)
-    except TargetError as error:
-        why = str(error).replace(f"{directory.root}/", "")
-        return [step.refused(why) if step.possible else step for step in steps]
+    changes = [change for step in made for change in step.changes]
+    if why := why_refused(directory.root, changes, LOCKING, in_copy=in_copy):
+        mended = not in_copy and not why_refused(directory.root, changes, LOCKING, in_copy=True)
+        why = why.replace(f"{directory.root}/", "")
+        return [step.refused(why, in_copy=mended) if step.possible else step for step in steps]
     return steps
 
 

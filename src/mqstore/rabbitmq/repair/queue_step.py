@@ -51,10 +51,10 @@ class QueueStep(Step):
     def possible(self) -> bool:
         return bool(self.changes or self.terms or self.rewrites)
 
-    def refused(self, why: str) -> QueueStep:
-        """Return the step of which nothing can be done. why: a sentence, with paths below the store."""
-        because = why.replace(self.file, "it") if self.file else why
-        return replace(self, why=f"{self.why}; that cannot be done: {because}", loss="", changes=(), terms={}, rewrites=False)
+    def refused(self, why: str, *, in_copy: bool) -> QueueStep:
+        """Return the step of which nothing can be done. why: a sentence, with paths below the store; in_copy: it can in a real copy."""
+        because = f"{self.why}; that cannot be done: {why.replace(self.file, 'it') if self.file else why}"
+        return replace(self, why=because, loss="", changes=(), terms={}, rewrites=False, in_copy=in_copy)
 
 
 def clean_dot(vhost: str) -> str:

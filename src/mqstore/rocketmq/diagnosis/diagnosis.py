@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mqstore.diagnosis import Diagnosis, Evidence, Way
-from mqstore.errors import MqstoreError, RefusedError, TargetError, UnsupportedError
+from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
@@ -733,14 +733,10 @@ class _Work:
 
     def _refuses(self, changes: Sequence[Change]) -> bool:
         """Return whether a repair would not make changes: a file has a second name, or something else is in its place."""
-        from mqstore.repair.journal import check_changes
+        from mqstore.repair.journal import why_refused
         from mqstore.rocketmq.repair.plan import LOCKING
 
-        try:
-            check_changes(Path(self.store.directory.root), changes, LOCKING)
-        except TargetError:
-            return True
-        return False
+        return bool(why_refused(Path(self.store.directory.root), changes, LOCKING))
 
     def _rebuild_helps(self) -> bool:
         """Return whether new queues, a new index and a clean end would give more than the files as they are.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqstore.findings import Kind, Reaction, Remedy, Subject
+from mqstore.findings import LOST_VERDICTS, Damage, Kind, Reaction, Remedy, SalvageReport, Subject, Verdict, merge_adjacent
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "guide" / "findings.md").read_text(encoding="utf-8")
@@ -53,3 +53,27 @@ def test_no_other_module_keeps_a_list_of_kinds(path: Path) -> None:
         named = re.findall(rf'"(?:{"|".join(Kind)})",?\s+"(?:{"|".join(Kind)})"', text)
         assert not listed
         assert not named
+
+
+def test_adjacent_damage_of_one_file_kind_and_detail_is_one_finding() -> None:
+    def of(offset: int, length: int, file: str = "a", kind: Kind = Kind.BAD_CHUNK, detail: str = "d", messages: int = 1) -> Damage:
+        return Damage(file, offset, length, kind, detail, messages)
+
+    assert merge_adjacent([of(20, 5, messages=2), of(0, 10), of(10, 10, messages=0)]) == [of(0, 25, messages=3)]
+    for apart in (of(11, 5), of(9, 5), of(10, 5, file="b"), of(10, 5, kind=Kind.TORN_RECORD), of(10, 5, detail="e")):
+        assert merge_adjacent([apart, of(0, 10)]) == sorted([of(0, 10), apart], key=lambda item: (item.file, item.offset))
+    assert merge_adjacent([]) == []
+
+
+def test_a_salvage_is_whole_without_findings_and_lost_messages() -> None:
+    damage = (Damage("a", 0, 1, Kind.BAD_CHUNK, "d"),)
+    lost = min(LOST_VERDICTS)
+    for findings, verdicts, ok in ((None, {}, True), ((), {"ok": 3, lost: 0}, True), (damage, {}, False), (None, {lost: 1}, False)):
+        report = SalvageReport("s", "t", "jsonl", 3, 70, verdicts, findings, 1.23456)
+        assert report.ok == ok
+        counts = {str(verdict): verdicts.get(verdict, 0) for verdict in Verdict}
+        listed = {} if findings is None else {"damage": [item.as_dict() for item in findings]}
+        assert report.as_dict() == {
+            "to": "t", "format": "jsonl", "ok": ok, "messages": 3, "bytes": 70, "verdicts": counts,
+            "seconds": 1.235, "store": "s", **listed,
+        }  # fmt: skip

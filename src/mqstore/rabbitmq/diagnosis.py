@@ -38,7 +38,8 @@ from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
-from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
+from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, damaged_logs
+from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.rabbitmq.repair.plan import LOCKING, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
@@ -174,6 +175,8 @@ class _Work:
             self._check_containers()
             self._check_streams()
             self._check_quorum()
+        for system in raft_systems(self.store.directory, "coordination"):
+            self.obstacles += [Evidence(fact.name, fact.place, fact.what) for fact in damaged_logs(system)]
         unread = [item for item in self.store.definitions.damage if item.kind is not Kind.MISSING_PART and item.file != SCHEMA]
         if unread and not self._without_metadata():
             damage = unread[0]
@@ -654,6 +657,8 @@ class _Work:
             words = ("--for", self.name) if self.asked else ()
             why = "write every message that can be read into a new store; this one cannot be repaired"
             return command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why
+        if not starts and delivered is not None and self._is_saved:
+            return self._rescue.next, f"{self._rescue.why}; this directory cannot be repaired, and what can be read is saved"
         return self._salvage.next, self._salvage.why
 
     @cached_property

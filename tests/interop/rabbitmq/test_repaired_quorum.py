@@ -41,6 +41,18 @@ def empty_log(node: Path) -> None:
     (shared(node) / f"{99:0{digits}}.wal").touch()
 
 
+def short_log(node: Path) -> None:
+    digits = len(next(shared(node).glob("*.wal")).stem)
+    (shared(node) / f"{99:0{digits}}.wal").write_bytes(b"RAW")
+
+
+def other_beginning(node: Path) -> None:
+    path = max(shared(node).glob("*.wal"), key=lambda each: each.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[2] ^= 1
+    path.write_bytes(bytes(data))
+
+
 def no_names(node: Path) -> None:
     (shared(node) / "names.dets").unlink()
 
@@ -58,7 +70,7 @@ def delivered(node: OtherNode, store: Path) -> int:
     return sum(map(len, rows.values()))
 
 
-@pytest.mark.parametrize("damage", [flip_settle, empty_log, no_names])
+@pytest.mark.parametrize("damage", [flip_settle, empty_log, short_log, other_beginning, no_names])
 @pytest.mark.parametrize(("suite", "case"), NODES)
 def test_a_node_starts_after_the_repair_and_delivers_what_is_read(
     damage: Callable[[Path], None], suite: str, case: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,29 @@ def test_members_refuses_what_is_no_node_and_names_members_that_are_not_given(tm
     (row,) = run_cli("members", node, "--queue", "plain", "-o", "jsonl").rows
     assert (row["absent"], row["held"]) == (["rabbit@b", "rabbit@c"], None)
     assert row["uncertain"] or row["last_applied"] == row["last_index"]
+
+
+def test_a_damaged_log_of_the_metadata_stops_the_node_and_what_was_saved_goes_to_a_new_one(tmp_path: Path) -> None:
+    node = quorum.unpack(MIX, tmp_path)
+    [path] = (node / "coordination").glob("*/*.wal")
+    raw = bytearray(path.read_bytes())
+    raw[len(raw.rstrip(b"\0")) // 2] ^= 0x40
+    path.write_bytes(bytes(raw))
+    found = run_cli("diagnose", node, "-o", "json")
+    assert (found.status, found.document["starts"], found.document["redelivers"]) == (2, False, 0)
+    assert found.document["evidence"][0]["finding"] == "wal-damaged"
+    words = shlex.split(found.document["next"])
+    assert words[1] == "salvage"
+    run_cli(*words[1:])
+    words = shlex.split(run_cli("diagnose", node, "-o", "json").document["next"])
+    assert words[1] == "rescue"
+    assert run_cli(*words[1:]).status == 1  # and lists the damage
+    assert (tmp_path / "node.new" / "STEPS.md").exists()
+
+
+def test_a_log_that_ends_in_its_header_stops_the_node_and_is_taken_out(tmp_path: Path) -> None:
+    node = quorum.unpack(MIX, tmp_path)
+    (shared(node) / f"{99:016}.wal").write_bytes(b"RAW")
+    assert not run_cli("diagnose", node, "-o", "json").document["starts"]
+    assert run_cli("repair", node, "--apply").status == 0
+    assert run_cli("diagnose", node, "-o", "json").document["starts"]

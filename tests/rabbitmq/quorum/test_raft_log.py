@@ -402,14 +402,11 @@ def test_segments_and_snapshots_with_changed_bytes_are_read_without_an_error(cas
 
 
 @pytest.mark.parametrize("length", range(9))
-def test_a_file_that_ends_within_its_header_is_torn_if_it_begins_as_one(length: int) -> None:
-    damage = [
-        read_wal(np.frombuffer(HEAD[:length], np.uint8), "1.wal").damage,
-        read_segment(np.frombuffer(segment()[:length], np.uint8), "1.segment").damage,
-    ]
-    sizes = [item.length for each in damage for item in each]
-    assert sizes == [length] * ((0 < length < len(HEAD)) + (0 < length < 8))
-    assert all(item.kind is Kind.TORN_RECORD and item.offset == 0 for each in damage for item in each)
+def test_a_segment_that_ends_within_its_header_is_torn_if_it_begins_as_one_and_a_log_stops_the_node(length: int) -> None:
+    log = read_wal(np.frombuffer(HEAD[:length], np.uint8), "1.wal").damage
+    torn = read_segment(np.frombuffer(segment()[:length], np.uint8), "1.segment").damage
+    assert [(item.kind, item.offset, item.length) for item in log] == [(Kind.BAD_WAL, 0, length)] * (0 < length < len(HEAD))
+    assert [(item.kind, item.offset, item.length) for item in torn] == [(Kind.TORN_RECORD, 0, length)] * (0 < length < 8)
     other = b"x" * length
     kinds = [each.kind for each in read_segment(np.frombuffer(other, np.uint8), "s").damage]
     assert kinds == [Kind.BAD_RAFT_SEGMENT] * (length > 0)

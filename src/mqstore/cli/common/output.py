@@ -216,7 +216,7 @@ class Output:
             listed, others = part.of_group(group)
             for item in listed:
                 self.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", "bold")
-                self.line(f"    {item.detail}.")
+                self.line(f"    {item.detail.removesuffix('.')}.")
             if others:
                 self.line(f"    {others}", "dim")
         self.more_rows(len(groups) - len(shown))

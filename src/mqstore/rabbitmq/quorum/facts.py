@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import WAL_NAME, RaftDirectory
+from mqstore.rabbitmq.quorum.wal import HEADER
 from mqstore.table.formatting import count
 
 FAILING = frozenset({"entries-missing", "entries-damaged"})  # the queue does not start
@@ -63,16 +64,18 @@ def uses_long_names(system: RaftDirectory) -> bool:
 
 
 def damaged_logs(system: RaftDirectory) -> Iterator[Fact]:
-    """Write-ahead logs with which no quorum queue of the node starts: damaged in the middle, or empty."""
+    """Write-ahead logs with which no quorum queue of the node starts: damaged in the middle, or shorter than a header."""
     for path, wal in system.write_ahead_logs:
-        if wal.stops_at >= 0:
-            rest = system.directory.mapped(path).size - wal.stops_at
+        size = system.directory.mapped(path).size
+        if size < HEADER:
+            seen = f"the file has {count(size, 'byte')}" + (", less than its header" if size else "")
+            yield Fact("wal-empty", path, seen, "does not start; removing the file loses nothing")
+        elif wal.stops_at >= 0:
+            rest = size - wal.stops_at
             seen = f"a record at byte {wal.stops_at:,} is damaged, {rest:,} bytes from there on are in doubt"
             if not wal.stops_at:
                 seen = "it does not begin as a write-ahead log"
             yield Fact("wal-damaged", path, seen, "does not start")
-        if not system.directory.mapped(path).size:
-            yield Fact("wal-empty", path, "the file has 0 bytes", "does not start; removing the file loses nothing")
 
 
 def torn_logs(system: RaftDirectory) -> Iterator[Fact]:

@@ -97,8 +97,9 @@ def read_wal(data: Bytes, file: str, known: Iterable[bytes] = ()) -> WalRecords:
         return WalRecords((), empty)
     if data[:HEADER].tobytes() == BEGINNING:
         return _Walk(data, file, known).run()
-    if len(data) < HEADER and MAGIC.startswith(data[:4].tobytes()):
-        return WalRecords((), empty, (_damage(file, 0, len(data), Kind.TORN_RECORD, "The file ends within its header."),), 0)
+    if len(data) < HEADER:
+        detail = "The file ends within its header: the node does not start with it."
+        return WalRecords((), empty, (_damage(file, 0, len(data), Kind.BAD_WAL, detail),), -1, 0)
     detail = "The file does not begin as a write-ahead log of Ra, version 1."
     header = _damage(file, 0, min(HEADER, len(data)), Kind.BAD_WAL, detail)
     read = _Walk(data, file, known).run()

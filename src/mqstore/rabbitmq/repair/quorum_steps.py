@@ -2,7 +2,7 @@
 
     a damaged record in the middle of a write-ahead log     the node does not start
     a write-ahead log that does not begin as one            the node does not start; its first 5 bytes are the same in all of them
-    a write-ahead log of 0 bytes                            the node does not start; the file is taken out
+    a write-ahead log of less than 5 bytes                  the node does not start; the file is taken out
     members that names.dets does not have                   4.1 and newer skip their write-ahead log, older ones start them without leader
 
 The damaged bytes become one record of a member that is in no names.dets, which nodes skip. A queue whose log then has a gap ends before
@@ -60,8 +60,8 @@ def quorum_plan(directory: ReadOnlyDirectory) -> QuorumPlan:
         plan.steps += _names_steps(system)
         cuts: dict[str, _Cut] = {}
         for path, wal in system.write_ahead_logs:
-            if not system.directory.mapped(path).size:
-                why = "the write-ahead log has 0 bytes: it is taken out"
+            if (size := system.directory.mapped(path).size) < HEADER:
+                why = f"the write-ahead log has {count(size, 'byte')}: it is taken out"
                 plan.steps.append(QueueStep("wal-empty", path, 0, 0, why, NO_START, "", (Change("remove", path),)))
             elif wal.stops_at >= 0 or cuts:
                 plan.steps += _wal_steps(system, path, wal, cuts, plan)

@@ -44,9 +44,11 @@ from mqstore.rabbitmq.repair.plan import LOCKING, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.listing import queue_rows, quorum_rows, unread_parts
+from mqstore.rabbitmq.store.stated_parts import MissingFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
+from mqstore.repair.change import renames
 from mqstore.repair.journal import why_refused
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import agreeing, command, count, real_copy
@@ -623,6 +625,8 @@ class _Work:
         other = any(item.finding in _OF_OTHER_NODES for item in (*self.obstacles, *self.evidence))
         if self._copy is not None:
             return self._copy.next, self._copy.why
+        if self._swapped is not None:
+            return self._swapped.next, self._swapped.why
         if (missing := self._missing) is not None:
             if self.store.definitions.emptied:
                 return self._rescue.next, f"{missing.why}; if it is gone, {self._rescue.why}"
@@ -701,9 +705,24 @@ class _Work:
         return Way(f"{copied} && {command('mqstore', 'diagnose', copy)}", why)
 
     @cached_property
+    def _swapped(self) -> Way | None:
+        """How to give message files their own names that have each other's; None if there are none."""
+        root = Path(self.store.directory.root)
+        named: dict[str, str] = {}
+        for part in (part for vhost in self.store.vhosts for part in vhost.missing_files):
+            if isinstance(part, MissingFile) and part.swapped is not None and named.keys().isdisjoint({part.path, part.swapped}):
+                named |= {part.path: part.swapped, part.swapped: part.path}
+        if not named or root != Path(self.store.path):
+            return None
+        commands = [command("mv", root / change.file, root / change.to) for change in renames(named)]
+        return Way(" && ".join(commands), f"give each of these files its own name before anything else: {', '.join(named)}")
+
+    @cached_property
     def _missing(self) -> Way | None:
         """How to get the parts that are named, by the lists of a clean stop for example, and not there; None if all are there."""
         missing = [part.path for vhost in self.store.vhosts for part in vhost.missing_parts]
+        if self._swapped is not None:
+            return self._swapped
         missing += [item.file for item in self.store.definitions.damage if item.kind is Kind.MISSING_PART]
         missing += [absent.path for absent in absent_queues(self.store) if absent.sure and not absent.nodes and absent.path is not None]
         if not missing:

@@ -10,7 +10,7 @@ rmdir     a directory is taken out, once it is empty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -77,6 +77,19 @@ class Step:
             "possible": self.possible,
             "assumes": self.assumes or None,
         }
+
+
+def renames(named: Mapping[str, str]) -> list[Change]:
+    """Return the renames that give files their own names that have each other's. named: the file with it, by each name."""
+    left, changes = dict(named), []
+    while left:  # each circle begins with one file that is put aside
+        last = name = max(left)
+        changes.append(Change("rename", last, to=f"{last}.swapped"))
+        while (has := left.pop(name)) != last:
+            changes.append(Change("rename", has, to=name))
+            name = has
+        changes.append(Change("rename", f"{last}.swapped", to=name))
+    return changes
 
 
 AnyStep = TypeVar("AnyStep", bound=Step)

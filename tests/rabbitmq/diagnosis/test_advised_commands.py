@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, run_cli, unpack, unpack_node
-from support.rabbitmq_states import STATES, made
+from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, run_cli, tree_checksum, unpack, unpack_node
+from support.rabbitmq_states import STATES, made, unpacked
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.diagnosis import START, diagnose
@@ -111,3 +112,28 @@ def test_the_advice_for_a_damaged_store_ends_with_the_start_of_a_node_and_no_ste
         assert words[1] != "repair" or (keeps is not None and kept is not None and kept >= keeps)
         found, commands = after, commands + 1
     assert found.starts
+
+
+def test_message_files_that_have_each_others_names_get_their_own(tmp_path: Path) -> None:
+    store = unpacked("d-large-fanout", tmp_path / "a store")
+    whole = tree_checksum(store, times=False)
+    (place,) = store.glob("msg_stores/vhosts/*/msg_store_persistent")
+    (place / "0.rdq").rename(place / "aside")
+    (place / "1.rdq").rename(place / "0.rdq")
+    (place / "aside").rename(place / "1.rdq")
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert found.loses == 225
+    assert "give each of these files its own name before anything else" in found.why
+    assert [item.file[-5:] for item in found.evidence if "each other's names" in item.detail] == ["0.rdq"]
+    subprocess.run(found.next, shell=True, check=True)
+    assert tree_checksum(store, times=False) == whole
+    assert diagnose(RabbitMQStore(store), "3.10.8").next == START
+
+
+def test_a_shorter_file_whose_messages_are_not_in_another_is_not_renamed(tmp_path: Path) -> None:
+    store = unpacked("d-large-fanout", tmp_path / "store")
+    (place,) = store.glob("msg_stores/vhosts/*/msg_store_persistent")
+    first, second = ((place / name).read_bytes() for name in ("0.rdq", "1.rdq"))
+    (place / "0.rdq").write_bytes(first[: len(second)])
+    (place / "1.rdq").write_bytes(second + first[len(second) :])
+    assert "mv " not in diagnose(RabbitMQStore(store), "3.10.8").next

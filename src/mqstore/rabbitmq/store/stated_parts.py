@@ -21,6 +21,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.terms import Term
+from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.format.names import split_priority
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.table.formatting import count
@@ -33,7 +34,8 @@ _MOST_BYTES = 64 << 20
 class MissingFile:
     """A message file that is not there, or is shorter than stated. path: relative to the root; there: its bytes, None without the file.
 
-    beside: the name of another file of just that size in the same directory.
+    beside: the name of another file of just that size in the same directory. swapped: the message file that has its name instead, and that
+    all its messages are in.
     """
 
     path: str
@@ -42,12 +44,16 @@ class MissingFile:
     known_from: str
     exact: bool = True
     beside: str | None = None
+    swapped: str | None = None
 
     @property
     def damage(self) -> Damage:
         stated = f"{'' if self.exact else 'at least '}{self.size:,} bytes"
         name = "/".join(self.path.split("/")[-2:])
-        if self.there is None:
+        if self.swapped is not None:
+            other = self.swapped.rpartition("/")[2]
+            sentence = f"{name} and {other} have each other's names, as their messages and {self.known_from} show: exchange these names"
+        elif self.there is None:
             here = "" if self.beside is None else f"; {self.beside} beside it has that size: is it this file, under another name?"
             sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it{here}"
         else:
@@ -102,8 +108,22 @@ def missing_files(directory: ReadOnlyDirectory, store: str) -> Iterator[MissingF
             name = f"{number}.rdq"
             if sizes.get(name, 0) < size and (name in sizes or not directory.has_entry(f"{store}/{name}")):
                 others = (other for other, length in sorted(sizes.items()) if exact and length == size > 0 and not other.endswith(".rdq"))
-                yield MissingFile(f"{store}/{name}", size, sizes.get(name), source, exact, next(others, None))
+                of_its_size = (each for each, length in stated.items() if (sizes.get(f"{each}.rdq"), length) == (size, sizes.get(name)))
+                exchanged = (f"{store}/{each}.rdq" for each in of_its_size if _are_exchanged(directory, store, number, each))
+                yield MissingFile(f"{store}/{name}", size, sizes.get(name), source, exact, next(others, None), next(exchanged, None))
         return
+
+
+def _are_exchanged(directory: ReadOnlyDirectory, store: str, one: int, other: int) -> bool:
+    """Return whether each of two message files has all messages that the table of a clean stop has in the other, at their places."""
+    table = _objects(directory, f"{store}/msg_store_index.ets") or ()
+    rows = [(row, each[1]) for each in table if isinstance(each, tuple) and (row := _numbers(each, "msg_location", 3, 4)) is not None]
+    for number, holder in ((one, other), (other, one)):
+        named = [(offset + 8, message_id) for (file, offset), message_id in rows if file == number]
+        data = bytes_of(directory, f"{store}/{holder}.rdq")[0]
+        if not named or any(data[at : at + 16].tobytes() != message_id for at, message_id in named):
+            return False
+    return True
 
 
 def missing_queues(

@@ -29,7 +29,7 @@ from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
-from mqstore.repair.change import Change
+from mqstore.repair.change import Change, renames
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
 from mqstore.rocketmq.format.commit_log import Records
@@ -672,16 +672,7 @@ class _Work:
     @cached_property
     def _renames(self) -> list[Change]:
         """The renames that give log files their own names that have each other's."""
-        named = {own: relative for relative, own in swapped_log_files(self.store)}
-        changes = []
-        while named:  # each circle begins with one file that is put aside
-            last = name = max(named)
-            changes.append(Change("rename", last, to=f"{last}.swapped"))
-            while (has := named.pop(name)) != last:
-                changes.append(Change("rename", has, to=name))
-                name = has
-            changes.append(Change("rename", f"{last}.swapped", to=name))
-        return changes
+        return renames({own: relative for relative, own in swapped_log_files(self.store)})
 
     @property
     def _swapped(self) -> Way | None:

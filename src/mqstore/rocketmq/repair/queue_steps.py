@@ -196,7 +196,7 @@ class RepairScan(Verification):
         return len({max(0, int(entry["physical_offset"])) // self.log.file_size for entry in entries}) == 1
 
     def _serves(self, key: tuple[str, int], entry: np.void, *, expired: bool = True) -> bool:
-        """Return whether an entry leads to a message of its queue or is passed over by a broker; with `expired`, also to one that is gone."""
+        """Return whether an entry leads to a message of its queue or a broker passes it over; with `expired`, also to one that is gone."""
         physical, size = int(entry["physical_offset"]), int(entry["size"])
         if size == BLANK_SIZE or (size > 0 and 0 <= physical < self.log.start):
             return expired

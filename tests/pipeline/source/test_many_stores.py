@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +25,9 @@ from mqstore.pipeline.source.planning import MOST_BYTES, OPEN_COST, PartGroup, g
 from mqstore.pipeline.source.rabbitmq import RabbitMQDataSource
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, read, read_plan
 from mqstore.pipeline.source.stores import TableFormat
+from mqstore.pipeline.source.stream import RocketMQStreamReader
 from mqstore.pipeline.source.views import views
+from mqstore.pipeline.spark.source_api import ReadAllAvailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -410,13 +415,13 @@ def test_a_glob_with_a_path_that_is_not_a_store_is_a_table_of_the_others(good: P
         spark.catalog.dropTempView(f"many_{name}")
 
 
-@pytest.mark.parametrize(
-    ("site", "said"),
-    [
-        ("compaction-533", "compaction topics: of topic 'prices', consumers get 59 messages of 2 queues"),
-        ("log-file-renamed-bak", "only what is left of the log of .* is read: .* cannot be told without the log at .*131072.bak"),
-    ],
-)
+OF_ROWS = {
+    "compaction-533": "compaction topics: of topic 'prices', consumers get 59 messages of 2 queues",
+    "log-file-renamed-bak": "only what is left of the log of .* is read: .* cannot be told without the log at .*131072.bak",
+}
+
+
+@pytest.mark.parametrize(("site", "said"), [*OF_ROWS.items()])
 def test_a_read_warns_of_rows_that_are_not_all_or_not_what_a_broker_returns(
     spark: SparkSession, tmp_path: Path, site: str, said: str
 ) -> None:
@@ -424,3 +429,47 @@ def test_a_read_warns_of_rows_that_are_not_all_or_not_what_a_broker_returns(
     with pytest.warns(UserWarning, match=said) as caught:
         views(spark, store)
     assert len([item for item in caught if "compaction topics" in str(item.message) or "left of the log" in str(item.message)]) == 1
+
+
+OPTIONS = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+
+
+@pytest.mark.parametrize(("site", "said"), [*OF_ROWS.items()])
+def test_planning_warns_of_such_rows_where_spark_is_asked_itself(tmp_path: Path, site: str, said: str) -> None:
+    store = unpack_site(site, tmp_path)
+    with pytest.warns(UserWarning, match=said):
+        reader_of(RocketMQDataSource, store).partitions()
+    stream = RocketMQStreamReader({"path": str(store), **OPTIONS}, ("topic",))
+    with pytest.warns(UserWarning, match=said) as caught:
+        first = stream.initialOffset()
+    assert len(caught) == 1
+    if site == "log-file-renamed-bak":
+        strict = RocketMQStreamReader({"path": str(store), "startingOffsets": "earliest"}, ("topic",))
+        with pytest.raises(PipelineError, match=r"offsets 131072 to 196607 .*: files are missing between others, as retention leaves none"):
+            strict.latestOffset(first, ReadAllAvailable())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # by the same stream, and after `read`
+        stream.partitions(first, stream.latestOffset(first, ReadAllAvailable()))
+        reader_of(RocketMQDataSource, store, reported=0).partitions()
+
+
+PLAIN = """
+import sys
+from mqstore.pipeline import register, session
+
+with session("local[1]", quiet=False) as spark:
+    register(spark)
+    frame = spark.read.format("rocketmq").load(sys.argv[1])
+    frame.count(), frame.count()
+    live = spark.readStream.format("rocketmq").options(startingOffsets="earliest", failOnDataLoss="false").load(sys.argv[1])
+    query = live.writeStream.format("noop").trigger(availableNow=True).option("checkpointLocation", sys.argv[2]).start()
+    query.awaitTermination()
+"""
+
+
+def test_a_plain_read_and_a_stream_print_such_a_warning_once(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    command = [sys.executable, "-c", PLAIN, str(store), str(tmp_path / "checkpoint")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 1 <= done.stderr.count(f"UserWarning: only what is left of the log of {store} is read") <= 3, done.stderr

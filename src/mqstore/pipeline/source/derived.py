@@ -210,7 +210,7 @@ class TableReader(StoreReader):
         names: tuple[str, ...] | None = None,
         *,
         fail_fast: bool = False,
-        reported: int = 0,
+        reported: int | None = None,
     ) -> None:
         super().__init__(paths, columns, names, fail_fast=fail_fast, reported=reported)
         self.fs_options = fs_options

@@ -169,7 +169,7 @@ def message_fields(columns: Sequence[str]) -> list[pa.Field]:
 class ReadOptions:
     """The options of a read. pieces: minimum number of its tasks. fs_options: how URLs are reached.
 
-    reported: number of skipped stores that `read` has reported.
+    reported: number of skipped stores that `read` has reported; None if it has not looked.
     """
 
     paths: tuple[str, ...]
@@ -182,7 +182,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     pieces: int = 0
     fs_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    reported: int = 0
+    reported: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str], known: Sequence[str] = BATCH, what: str = "a read of rocketmq") -> ReadOptions:

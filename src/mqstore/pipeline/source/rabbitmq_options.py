@@ -42,7 +42,7 @@ class RabbitMQOptions:
     splits: int | None
     names: tuple[tuple[str, str], ...] = ()
     fail_fast: bool = False
-    reported: int = 0
+    reported: int | None = None
     filters: tuple[Filter, ...] = ()
 
     @classmethod

@@ -72,6 +72,7 @@ from mqstore.pipeline.source.stores import (
     parse_fs_options,
     require_offsets,
     store_paths,
+    warn_of_rows,
     with_store,
 )
 from mqstore.pipeline.spark.connect import is_connect
@@ -192,7 +193,7 @@ def _check_read(source: type[TableFormat], paths: Sequence[str], chosen: dict[st
 
     Spark plans in another process, and puts the sentence into a hundred lines. The output of that process is not shown in every
     session, so warn of stores that the read will skip, and of rows that are not all or not what a broker returns, and note in the
-    options that this was done.
+    options that this was done. Of a read that does not come through here, planning itself warns, in that process.
     """
     options = CaseInsensitiveDict({**chosen, **({"path": paths[0]} if len(paths) == 1 else {"paths": json.dumps(paths)})})
     requested = source(options)
@@ -211,7 +212,7 @@ def _check_read(source: type[TableFormat], paths: Sequence[str], chosen: dict[st
         warnings.warn(sentence, UserWarning, stacklevel=4)
     if len(stores) > 1:
         report_skipped(skipped, len(stores), stacklevel=4)
-        chosen["reported"] = str(len(skipped))
+    chosen["reported"] = str(len(skipped))
 
 
 def _option_text(value: Any) -> str:
@@ -334,6 +335,8 @@ class RocketMQReader(StoreReader):
     def _parts(self, path: str) -> Iterator[LogPart]:
         store = open_for_tasks(path, self.options.config, self.options.fs_options)
         self._check_loss(store)
+        if self.options.reported is None:
+            warn_of_rows(store)
         # a URL without its options: see _completed
         location, token = str(store.path) if isinstance(store.path, Url) else store.place, token_of(store.log)
         splits = overlapping(self._plan(store), self.selection)

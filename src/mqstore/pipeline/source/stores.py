@@ -15,6 +15,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from mqstore.pipeline.source.planning import PartGroup, Planned, combined, plan_
 from mqstore.pipeline.spark.runner import freeze_gc_once, require_version
 from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader, Filter, InputPartition
 from mqstore.places import open_rocketmq
+from mqstore.rocketmq.store.log_site import notes_on_rows
 from mqstore.version import __version__
 
 if TYPE_CHECKING:
@@ -84,11 +86,11 @@ class TableFormat(DataSource):
 class StoreReader(DataSourceReader):
     """Reads the parts of stores. Small and picklable: it is sent to every task. A subclass plans the parts of one store, and reads one.
 
-    columns: that are returned, and names: how the schema spells them. fail_fast, reported: see `plan_stores` and `report_skipped`.
+    columns: that are returned, and names: how the schema spells them. fail_fast: see `plan_stores`; reported: see `reported`.
     """
 
     def __init__(
-        self, paths: tuple[str, ...], columns: tuple[str, ...], names: tuple[str, ...] | None, *, fail_fast: bool, reported: int
+        self, paths: tuple[str, ...], columns: tuple[str, ...], names: tuple[str, ...] | None, *, fail_fast: bool, reported: int | None
     ) -> None:
         self.paths = paths
         self.columns = columns
@@ -112,7 +114,7 @@ class StoreReader(DataSourceReader):
     def planned(self) -> Planned[InputPartition]:
         """Plan all stores, and warn of those that are skipped."""
         planned = plan_stores(self.paths, self.sized_parts, fail_fast=self.fail_fast)
-        report_skipped(planned.skipped, len(self.paths), self.reported, stacklevel=4)
+        report_skipped(planned.skipped, len(self.paths), self.reported or 0, stacklevel=4)
         return planned
 
     def own_columns(self, default: str) -> tuple[str, ...]:
@@ -183,6 +185,12 @@ def open_for_tasks(path: str, config: str | None, fs_options: tuple[tuple[str, s
     return open_rocketmq(path, config=config, fs_options=dict(fs_options))
 
 
+def warn_of_rows(store: RocketMQStore) -> None:
+    """Warn of rows that are not all or not what a broker returns: once in a process, which plans a query each time that it runs."""
+    for sentence in notes_on_rows(store, str(store.path)):
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+
+
 def require_offsets(store: RocketMQStore, bounds: Sequence[QueueBounds]) -> None:
     """Raise PipelineError if a queue no longer has the offset at which it was to begin."""
     begins = {(each.topic, each.queue_id): each.from_offset for each in bounds if each.from_offset is not None}
@@ -224,10 +232,10 @@ def fails_fast(options: Mapping[str, str]) -> bool:
     return mode == "FAILFAST"
 
 
-def reported(options: Mapping[str, str]) -> int:
-    """Return the number of skipped stores that `pipeline.read` has reported before Spark plans the read."""
-    text = options.get("reported", "0")
-    return int(text) if text.isdecimal() else 0
+def reported(options: Mapping[str, str]) -> int | None:
+    """Return the number of skipped stores that `pipeline.read` has reported before Spark plans the read; None if it has not looked."""
+    text = options.get("reported", "")
+    return int(text) if text.isdecimal() else None
 
 
 def ddl_type(kind: pa.DataType) -> str:

@@ -25,6 +25,7 @@ the log, and a range holds the same messages whenever it is read: with a sink th
 Its key `lost` counts the bytes that retention removed unread. A batch that Spark has already written to its checkpoint cannot change
 its end: what is missing when its parts are planned is counted by the next offset, by one without messages if need be; a part whose
 file has vanished since is an error, and is counted when the query plans the batch again.
+Of a log that is not all here, and of topics of which consumers get other messages, a warning says so when the query starts.
 A message is `unindexed` until the store has added it to its queue, which may not have happened yet for the newest ones.
 """
 
@@ -41,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import FileLostError, PipelineError, UsageError
 from mqstore.files.location import as_location, local_store
 from mqstore.pipeline.source.options import STREAM, ReadOptions, checked, count_option
-from mqstore.pipeline.source.stores import STORE, open_for_tasks, require_offsets, with_store
+from mqstore.pipeline.source.stores import STORE, open_for_tasks, require_offsets, warn_of_rows, with_store
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import (
     DataSource,
@@ -208,6 +209,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opened = self._tails.get(path)
         if opened is None:
             store = open_for_tasks(path, self._read.config)
+            warn_of_rows(store)
             config = store.config
             tail = LogTail(
                 store.place if isinstance(store.place, str) else path,

@@ -350,9 +350,10 @@ class LogTail:
 
     def _lose(self, start: int, stop: int) -> None:
         if not self._tolerate_loss:
+            first = self._open().files[0].start
+            why = "retention has removed the files" if start <= first else "files are missing between others, as retention leaves none"
             raise PipelineError(
-                f"the log of {self.path} has lost physical offsets {start} to {stop - 1} before they were read: retention has removed the "
-                f"files; {self._loss_advice}"
+                f"the log of {self.path} has lost physical offsets {start} to {stop - 1} before they were read: {why}; {self._loss_advice}"
             )
 
     # cutting a batch into pieces

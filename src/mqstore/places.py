@@ -106,7 +106,12 @@ def _has_further_stores(root: Location, directory: ReadOnlyDirectory) -> bool:
 
 def _beside_its_log(root: Location, directory: ReadOnlyDirectory) -> Path | None:
     """Return the only directory in root that has all of a store but its log, if root has a log alone."""
-    if not isinstance(root, Path) or not root.is_dir() or not directory.is_directory(LOG) or looks_like_rocketmq(directory, log=False):
+    if (
+        not isinstance(root, Path)
+        or type(directory) is not ReadOnlyDirectory
+        or not directory.is_directory(LOG)
+        or looks_like_rocketmq(directory, log=False)
+    ):
         return None
     places = [ReadOnlyDirectory(root / entry.name) for entry in directory.entries()[:_MOST_DIRECTORIES] if entry.is_directory]
     roots = [place.root for place in places if looks_like_rocketmq(place, log=False) and not place.is_directory(LOG)]

@@ -405,7 +405,9 @@ def store_root(path: Path) -> Path:
     directory = ReadOnlyDirectory(path)
     if looks_like_rocketmq(directory) or {entry.name for entry in directory.entries()} <= {"lock"}:
         return path
-    return open_rocketmq(path).directory.root
+    store = open_rocketmq(path)
+    store.require_directory_for("a broker")
+    return store.directory.root
 
 
 def is_writable(root: Path) -> bool:

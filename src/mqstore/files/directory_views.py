@@ -54,7 +54,7 @@ class AliasDirectory(ReadOnlyDirectory):
         if relative in self.files:
             return self.root / self.files[relative]
         # a name that is not an alias must not open a file that happens to have that name
-        return self.root / os.devnull[1:] / "none" / relative if relative else self.root
+        return self.root if relative in self._below else self.root / os.devnull[1:] / "none" / relative
 
     def _where(self, relative: str) -> str:
         return str(self.path(relative))

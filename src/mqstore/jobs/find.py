@@ -73,7 +73,8 @@ def _run(
 ) -> FindReport:
     started = time.monotonic()
     pieces = every = plan(store.log, tasks=4 * runner.width)
-    what = "what is here of the log" if lacks_of_log(store, expired=False) else f"the whole {'file' if store.log_only else 'log'}"
+    partly = (store.log_only and not store.one_file) or lacks_of_log(store, expired=False)
+    what = "what is here of the log" if partly else f"the whole {'file' if store.one_file else 'log'}"
     how = f"{what} was searched"
     points: tuple[int, ...] = ()
     if whole_key:

@@ -44,9 +44,13 @@ def _site(site: Site, store: str) -> Table:
 # RocketMQ
 
 
+def _many_files(summary: RocketMQSummary) -> str:
+    return "One file" if summary.log_files == 1 else count(summary.log_files, "file")
+
+
 def _log_summary(summary: RocketMQSummary) -> Parts:
     if summary.log_only:
-        yield Headline(f"One file of a RocketMQ commit log, {summary.store}")
+        yield Headline(f"{_many_files(summary)} of a RocketMQ commit log, {summary.store}")
         yield Sentence("Queues, index, checkpoint and configuration of its store are not known, nor how its broker ended.")
     else:
         fits, also = summary.fits

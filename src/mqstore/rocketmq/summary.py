@@ -166,7 +166,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         store=str(store.path),
         version=version,
         suggested=store.evidence.profile.version,
-        version_known_from="one file of a log does not show it" if store.log_only else store.evidence.why,
+        version_known_from="files of a log do not show it" if store.log_only else store.evidence.why,
         fits=store.evidence.fits,
         unclean=store.unclean,
         bare_log=store.bare_log,

@@ -88,13 +88,13 @@ class LogListing:
 
     def nothing(self) -> str:
         """Return why there are no messages."""
-        log_only = self._store.log_only
+        one_file = self._store.one_file
         if self._elsewhere is not None:
             return f"no messages: which there are {self._elsewhere.sentence}"
         if self._selection == Selection():
-            return f"no messages: the {'file' if log_only else 'log'} holds no valid record"
-        if log_only:
-            return "no message matches in this file"
+            return f"no messages: the {'file' if one_file else 'log'} holds no valid record"
+        if self._store.log_only:
+            return f"no message matches in {'this file' if one_file else 'these files'}"
         unknown = self._store.unknown_topic(self._selection.topics)
         return f"no message matches: {unknown}" if unknown else "no message matches"
 

@@ -219,11 +219,12 @@ def _wreck_of_rabbitmq(path: Path, names: Iterable[tuple[str, str]]) -> RabbitMQ
 
 
 def _rocketmq(path: Path) -> RocketMQStore | None:
-    """Return the RocketMQ store at a path; None if there is none, or only one file of its log."""
+    """Return the RocketMQ store at a path; None if there is none, or only files of its log."""
     if not path.is_dir() and not (path.is_file() and is_archive(path)):
         return None
     with contextlib.suppress(NotAStoreError if path.is_file() else CannotOpenError, UnsupportedError):
-        return open_rocketmq(path)
+        store = open_rocketmq(path)
+        return None if store.log_only else store
     return None
 
 

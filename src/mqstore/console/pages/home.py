@@ -18,7 +18,7 @@ from mqstore.rabbitmq.store.queue_states import depths_beside
 from mqstore.rabbitmq.summary import RabbitMQSummary
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.summary import RocketMQSummary
-from mqstore.table.formatting import zone_named, zone_names
+from mqstore.table.formatting import count, zone_named, zone_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ def health_of(opened: OpenStore, summary: RocketMQSummary | RabbitMQSummary) -> 
         )
         return Health(kind, summary.shutdown, messages if messages or not opened.absent else None, size, tuple(warnings), summary)
     if summary.log_only:
-        return Health("One file of a RocketMQ log", "", None, size, (), summary)
+        return Health(
+            f"{'One file' if summary.log_files == 1 else count(summary.log_files, 'file')} of a RocketMQ log", "", None, size, (), summary
+        )
     warnings = [f"not read by mqstore: {name}" for name in summary.unsupported]
     if summary.unclean:
         warnings.append("the file abort exists: the broker was killed or is running; it recovers the log when it starts")

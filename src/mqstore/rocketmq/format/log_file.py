@@ -1,6 +1,6 @@
-"""One file of a commit log, given in place of a store: a store of which only this file is known.
+"""One file of a commit log, or a directory with nothing but such files, in place of a store: one of which only its log is known.
 
-Its physical offsets say where in the log it belongs, whatever its name. A file without a valid record is taken for one of a log if it
+A file's physical offsets say where in the log it belongs, whatever its name. A file without a valid record is taken for one of a log if it
 is in a directory `commitlog`, or has a name of 20 digits and holds nothing but zeros. Queues, index, checkpoint and configuration of
 the store are *unknown*, which is not the same as missing: `StoreFiles.log_only`.
 
@@ -8,6 +8,7 @@ the store are *unknown*, which is not the same as missing: `StoreFiles.log_only`
     copy.bin                            by its records
     COMMIT_LOG/cfcd2084000…             a log segment of tiered storage, by its records
     consumequeue/orders/0/000…          refused: it says where messages are, and holds none
+    backup/{a.bin, b.bin, notes}        one log: each file with records is where they state; one without, or a copy, is a stray file
 
 Tiered storage: messages that a 5.x broker has moved out of its log, queue by queue, into segments in another directory.
 
@@ -34,15 +35,20 @@ Format: docs/formats/rocketmq.md, section 12.4.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from functools import partial
 from pathlib import Path, PurePath
 
-from mqstore.errors import NotAStoreError, UnsupportedError
+from mqstore.errors import CannotOpenError, NotAStoreError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
-from mqstore.files.directory_views import MountedDirectory, MountedPath, SingleFile
+from mqstore.files.archive import added_by_mac, is_packed
+from mqstore.files.directory_views import AliasDirectory, MountedDirectory, MountedPath, SingleFile
 from mqstore.files.location import Location, Url, as_location
-from mqstore.rocketmq.format.commit_log import start_in
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.format.commit_log import start_in, status_at
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT
 
 _LOG = "commitlog"
 _DERIVED = {
@@ -91,7 +97,7 @@ def _digest(text: str) -> str:
 
 
 def open_place(place: str | Location) -> ReadOnlyDirectory:
-    """Open the directory of a store, or one file of its commit log as if it were alone in a store.
+    """Open the directory of a store, or files of its commit log, one or all in a directory, as if they were alone in a store.
 
     Raises CannotOpenError; NotAStoreError or UnsupportedError for a file that is not of a commit log.
     """
@@ -103,9 +109,45 @@ def open_place(place: str | Location) -> ReadOnlyDirectory:
 
         return open_directory(path)
     if not path.is_file():
-        return ReadOnlyDirectory(path)
+        directory = ReadOnlyDirectory(path)
+        return _nameless_log(directory) or directory
     alone = SingleFile(path, "file")
     return SingleFile(path, f"{_LOG}/{_start_of(path, alone.map('file')):0{NAME_DIGITS}d}")
+
+
+def _nameless_log(directory: ReadOnlyDirectory) -> AliasDirectory | None:
+    """Return a directory with several files, of which one at least begins with a record, as a log; None for any other directory."""
+    entries = [entry for entry in directory.entries() if not added_by_mac(entry.name)]
+    names = [entry.name for entry in entries]
+    if len(entries) < 2 or directory.root.name == _LOG or is_tier(set(names)) or not all(entry.is_file for entry in entries):
+        return None
+    if any(name.lower().endswith(_RABBITMQ) or is_packed(directory.path(name)) for name in names):
+        return None
+    if not any(map(partial(_begins_with_record, directory), names)):
+        return None
+    files: dict[str, str] = {}
+    stray = []
+    for name in names:
+        with contextlib.suppress(CannotOpenError):
+            mapped = directory.map(name)
+            start = None if _is_ledger(directory.root / name, mapped) else start_in(mapped)
+            if start is not None and start >= 0 and files.setdefault(f"{_LOG}/{start:0{NAME_DIGITS}d}", name) == name:
+                continue
+        stray.append(name)
+    for name in stray:
+        own = f"{_LOG}/{name}"
+        files[f"{own} (another one)" if own in files else own] = name
+    return AliasDirectory(directory.root, files)
+
+
+def _begins_with_record(directory: ReadOnlyDirectory, name: str) -> bool:
+    """Return whether a file of a directory begins with a record of a log."""
+    with contextlib.suppress(CannotOpenError):
+        mapped = directory.map(name)
+        if mapped.size >= MIN_RECORD_SIZE:
+            start = int.from_bytes(mapped.bytes(PHYSICAL_OFFSET_AT, PHYSICAL_OFFSET_AT + 8), "big", signed=True)
+            return start >= 0 and status_at(mapped, 0, start) == frames.STOP and not _is_ledger(directory.path(name), mapped)
+    return False
 
 
 def named_start(path: Path) -> int | None:

@@ -187,6 +187,8 @@ def query(
     elif not seen and len(answer.offsets) >= limit:
         reason, detail = Reason.CUT_BY_MAX, f"the maximum of {limit} hits was reached; there may be more"
     advice = "" if reason is None else _ADVICE[reason]
+    if reason is Reason.TOPIC_NEVER_SEEN and store.log_only:
+        advice = "`mqstore messages` lists the messages with their topics; the topic may be in other files of the log"
     whole = not (store.log_only or (not matches and lacks_of_log(store, expired=False)))
     lacks = "" if matches or reason is None else lacks_of_log(store)
     if lacks:
@@ -349,7 +351,7 @@ def _why_nothing(
         )
     if hits:
         return Reason.HASH_COLLISIONS_ONLY, f"all {len(hits)} hits have other keys or topics with the same 32-bit hash"
-    searched = "file" if store.log_only else "log"
+    searched = "file" if store.one_file else "files" if store.log_only else "log"
     known = seen.topic_seen or any(queue.topic == topic for queue in view.queues()) or topic in store.topics.names
     if known:
         return Reason.KEY_NEVER_SEEN, f"none of the {seen.records} records of the {searched} has this key in topic {topic!r}"

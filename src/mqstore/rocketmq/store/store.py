@@ -24,14 +24,15 @@ class RocketMQStore(StoreFiles, Shown):
     """One store directory. `view` returns one of the two views; the other members are the files as they are on disk."""
 
     def _title(self) -> str:
-        return f"{'RocketMQ log file' if self.log_only else 'RocketMQ store'} {str(self.path)!r}"
+        of = ("log file" if self.one_file else "log files") if self.log_only else "store"
+        return f"RocketMQ {of} {str(self.path)!r}"
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         from mqstore.table.formatting import count, size
 
         files = self.log.files
         if self.log_only:
-            yield "log", f"{size(files[0].size)} from physical offset {files[0].start:,}"
+            yield "log", f"{size(sum(file.size for file in files))} from physical offset {files[0].start:,}"
             yield "queues, index, shutdown", "not known"
             return
         yield "files of", f"RocketMQ {version_rules(self.version_hint).series}"

@@ -16,14 +16,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import UnpackedArchive
-from mqstore.files.directory_views import MountedDirectory, MountedPath, SingleFile
+from mqstore.files.directory_views import AliasDirectory, MountedDirectory, MountedPath, SingleFile
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.broker_paths import found_beside, log_paths, with_configured_log
-from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, OffsetTable, load_offset_table
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, OffsetTable, load_offset_table
 from mqstore.rocketmq.config.rocksdb_config import GROUPS, OFFSETS, TOPICS, V2, json_version
 from mqstore.rocketmq.config.topic_table import GROUPS_FILE, TOPICS_FILE, TopicsConfig, load_topics_config
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, DispatchRules, TagKeys, parse_delays
@@ -46,8 +46,10 @@ from mqstore.rocketmq.store.compacted import COMPACTED_LOG
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
+from mqstore.table.formatting import count
 
 _ADDED_BY_5 = frozenset({"MSG_REGION", "TRACE_ON"})
+_FURTHER_CONFIG = (DELAY_OFFSETS, "config/consumerFilter.json")  # that each broker loads, besides topics, groups and offsets
 _V5_ONLY = (
     "abort.bak",
     "timerwheel",
@@ -64,7 +66,8 @@ class StoreFiles:
     """The files of one store directory, as they are on disk. unclean: whether the broker that had the store did not exit cleanly.
 
     configured: whether a configuration was given; paths_config: the one that names paths, given or found beside the store.
-    log_only: one file of the log is all that was given, so that queues, index, configuration and shutdown are unknown, not missing.
+    log_only: files of the log are all that was given, so that queues, index, configuration and shutdown are unknown, not missing;
+    one_file: it is one.
     """
 
     family: ClassVar[Literal["rocketmq"]] = "rocketmq"
@@ -75,7 +78,8 @@ class StoreFiles:
         self.config = config if config is not None else BrokerConfig()
         self.configured = config is not None
         directory = open_place(path)  # with the mounts of a MountedPath
-        self.log_only = isinstance(directory, SingleFile)
+        self.one_file = isinstance(directory, SingleFile)
+        self.log_only = self.one_file or isinstance(directory, AliasDirectory)
         beside = found_beside(directory.root) if config is None and type(directory) is ReadOnlyDirectory else None
         self.paths_config = beside or self.config
         self._read_from(with_configured_log(directory, self.paths_config))
@@ -99,7 +103,7 @@ class StoreFiles:
     def seen_in(self, directory: ReadOnlyDirectory) -> Self:
         """Return the same store as another directory shows it."""
         store = object.__new__(type(self))
-        for name in ("path", "config", "configured", "log_only", "paths_config", "config_path", "kept"):
+        for name in ("path", "config", "configured", "log_only", "one_file", "paths_config", "config_path", "kept"):
             setattr(store, name, getattr(self, name))
         store._read_from(directory)
         return store
@@ -248,6 +252,7 @@ class StoreFiles:
             *self.checkpoint.findings,
             *self.offset_table.findings,
             *self.topics.findings,
+            *(item for relative in _FURTHER_CONFIG for item in fastjson.load(self.directory, relative).findings),
             *self.stored_queues.findings,
             *self.databases.findings(),
         )
@@ -255,7 +260,7 @@ class StoreFiles:
     def _wrong_name(self) -> Iterator[Damage]:
         """Yield a finding if the one file of the log that was given has the name of another."""
         root = self.directory.root
-        named = named_start(root) if self.log_only and isinstance(root, Path) else None
+        named = named_start(root) if self.one_file and isinstance(root, Path) else None
         if named is not None and named != self.log.start:
             sentence = f"the file is named {root.name}, but its records are those of {self.log.start:020d}: a broker would not read them"
             yield Damage(self.log.files[0].relative, 0, self.log.files[0].size, Kind.STRAY_FILE, sentence)
@@ -288,7 +293,7 @@ class StoreFiles:
     def unread_sentence(self, what: str, place: str) -> str:
         """Return the sentence for a part of the store that is not read, and why. what: its name. place: the database that holds it."""
         if self.log_only:
-            return f"{self.path} is one file of a log: the {what} of its store {'is' if what == 'index' else 'are'} not known"
+            return f"{self.path} {self._given} of a log: the {what} of its store {'is' if what == 'index' else 'are'} not known"
         return f"the {what} of {self.path} are in a RocksDB database ({place}), which is not read: {self.databases.why_unread(place)}"
 
     @cached_property
@@ -303,14 +308,20 @@ class StoreFiles:
         return self.log.queue.relative if isinstance(self.log, DLedgerLog) else None
 
     def require_directory_for(self, action: str) -> None:
-        """Raise UnsupportedError if one file of the log is all that was given. action: what needs the store; it begins the sentence."""
+        """Raise UnsupportedError if files of the log are all that was given. action: what needs the store; it begins the sentence."""
         if self.log_only:
+            named = "" if self.one_file else ", or one that has them in commitlog/ under the names that `mqstore inspect` gives"
             raise UnsupportedError(
-                f"{action} needs the whole store, and {self.path} is one file of its log; give the directory of the store"
+                f"{action} needs the whole store, and {self.path} {self._given} of its log; give the directory of the store{named}"
             )
 
+    @property
+    def _given(self) -> str:
+        """What there is of a log that was given alone, as the beginning of a predicate."""
+        return "is one file" if self.one_file else f"has {count(len(self.log.files), 'file')}"
+
     def require_commit_log(self, action: str) -> None:
-        """Raise UnsupportedError if DLedger keeps the log, or only one file of it was given. action: what needs a commit log."""
+        """Raise UnsupportedError if DLedger keeps the log, or only files of it were given. action: what needs a commit log."""
         self.require_directory_for(action)
         refuse_dledger(self.directory, action)
 

@@ -188,7 +188,7 @@ class Verification:
             yield SkippedRange(ledger, 0, 0, "a DLedger log beside a commit log is not read")
         if self.store.log_only:
             self.notes.append(f"only {self.store.path} was checked: queues, index and the other files of the log are not known")
-            yield SkippedRange(queues or "", 0, 0, "only one file of the log was given")
+            yield SkippedRange(queues or "", 0, 0, "only files of the log were given")
         elif queues is not None:
             sentence = "whether they list every message is not known"
             self.cautions.append(f"the consume queues are in a RocksDB database, which is not read: {sentence}")

@@ -179,6 +179,67 @@ def test_a_directory_that_holds_one_log_file_is_that_file_whatever_its_name(name
     assert len(run_cli("messages", place / f"{name}.gz", "-o", "jsonl").rows) == 248
 
 
+@pytest.fixture
+def pieces(tmp_path: Path) -> Path:
+    """A directory with the seven files of a log under other names, a copy of one, and a text."""
+    store = unpack_site("log-file-renamed-bak", tmp_path / "site")
+    place = tmp_path / "pieces"
+    place.mkdir()
+    for number, path in enumerate(sorted((store / "commitlog").iterdir())):
+        shutil.copy(path, place / f"{9 - number}.bin")
+    shutil.copy(place / "5.bin", place / "copy")
+    (place / "README").write_text("found on the old disk")
+    return place
+
+
+def test_log_files_without_their_names_are_one_log(pieces: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in pieces.iterdir()}
+    shown = run_cli("inspect", pieces)
+    assert f"7 files of a RocketMQ commit log, {pieces}" in shown.stdout
+    (log,) = _site(pieces)["log"]
+    assert log["path"] == str(pieces)
+    named = "9.bin is 00000000000000000000; 8.bin is 00000000000000065536; 7.bin is 00000000000000131072; 6.bin is 00000000000000196608"
+    assert named in log["known_from"]
+    checked = run_cli("verify", pieces, "-o", "json").document
+    assert checked["checked"]["messages"] == 1500
+    assert [(item["file"], item["kind"]) for item in checked["damage"]] == [
+        ("commitlog/README", "stray-file"),
+        ("commitlog/copy", "stray-file"),
+    ]
+    assert len(run_cli("messages", pieces, "-o", "jsonl").rows) == 1500
+    assert run_cli("get", pieces, "--offset", 131072, "-o", "json").document["keys"] == "o-496"
+    assert "what is here of the log was searched" in run_cli("find", pieces, "o-496").stdout
+    shutil.make_archive(str(tmp_path / "packed"), "tar", tmp_path, "pieces")
+    assert len(run_cli("messages", tmp_path / "packed.tar", "-o", "jsonl").rows) == 1500
+    names = "give the directory of the store, or one that has them in commitlog/ under the names that `mqstore inspect` gives"
+    for command in ("diagnose", "repair", "serve", "rebuild --to out", "put -t orders --body x", "messages --view recovered"):
+        verb, *rest = command.split()
+        done = run_cli(verb, pieces, *rest)
+        assert (done.status, names in done.stderr) == (3 if verb == "diagnose" else 2, True), command
+    assert {path.name: path.read_bytes() for path in pieces.iterdir()} == before
+
+
+def test_a_topic_that_log_files_do_not_have_leads_to_their_messages(pieces: Path) -> None:
+    said = " ".join(run_cli("query", pieces, "-t", "bills", "-k", "1").stdout.split())
+    assert said.endswith("Next: `mqstore messages` lists the messages with their topics; the topic may be in other files of the log.")
+
+
+def test_other_files_together_are_not_a_log(pieces: Path, tmp_path: Path) -> None:
+    for name in ("queue", "texts"):
+        (tmp_path / name).mkdir()
+    queues = sorted((tmp_path / "site/store/consumequeue/orders").iterdir())
+    for number, queue in enumerate(queues):
+        shutil.copy(queue / f"{0:020d}", tmp_path / "queue" / f"{number:020d}")
+        (tmp_path / "texts" / f"{number}.txt").write_text("text")
+    assert (
+        "contains the files of a log or a queue; give the directory that contains commitlog/"
+        in run_cli("inspect", tmp_path / "queue").stderr
+    )
+    assert "is not a message store" in run_cli("inspect", tmp_path / "texts").stderr
+    (pieces / "further").mkdir()
+    assert "is not a message store" in run_cli("inspect", pieces).stderr
+
+
 def test_a_short_file_whose_bytes_read_as_a_far_offset_is_only_stray(tmp_path: Path) -> None:
     store = unpack_site("log-file-renamed-bak", tmp_path)
     (store / "commitlog/00000000000000131072.bak").rename(store / "commitlog/00000000000000131072")
@@ -396,6 +457,74 @@ def test_settings_that_nothing_reads_are_named(tmp_path: Path) -> None:
     assert site["offsets of light queues"][0]["known_from"].startswith("enableLmq in ")
     found = run_cli("inspect", store, "-o", "json", "--config", tmp_path / "broker.conf").document
     assert found["settings_not_used"][3:] == ["storePathIndex"]
+
+
+def test_paths_that_a_semicolon_separates_are_several(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (tmp_path / "broker.conf").write_text("storePathRootDir=D:/mq/store\nstorePathCommitLog=D:/mq/logdisk/commitlog;D:/mq/disk2\n")
+    assert [(part["path"], part["state"]) for part in _site(store)["log"]] == [
+        (str(tmp_path / "logdisk/commitlog"), "here"),
+        ("D:/mq/disk2", "elsewhere"),
+    ]
+    shutil.rmtree(tmp_path / "logdisk")
+    assert "names these paths, and they are not here" in _site(store)["log"][0]["known_from"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("storePathDLedgerCommitLog", "which messages are in the DLedger log at"),
+        ("tieredStoreFilePath", "which messages are in tiered storage at"),
+    ],
+)
+def test_messages_that_a_configuration_has_elsewhere_are_not_known(setting: str, said: str, tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    assert not run_cli("diagnose", store, "-o", "json").document["unknown"]
+    (tmp_path / "broker.conf").write_text(f"storePathRootDir={store}\n{setting}={tmp_path}/elsewhere\n")
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert f"{said} {tmp_path}/elsewhere, which {setting} in {tmp_path}/broker.conf, line 2 names: it is not read" in found["unknown"]
+    assert "as far as is known" in run_cli("diagnose", store).stdout
+
+
+def test_what_was_moved_to_tiered_storage_has_not_expired_unread(tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    behind = [row for row in run_cli("groups", store, "-o", "jsonl").rows if row["state"] == "below-min"]
+    assert [row["expired_unread"] for row in behind] == [150, 250, 59, 69]
+    table = {"commitLogFileSegmentTable": {"broker-a/TopicTest/0": {"0": {"baseOffset": 0, "size": 16011}}}}
+    (store / "config/tieredStoreMetadata.json").write_text(json.dumps(table))
+    behind = [row for row in run_cli("groups", store, "-o", "jsonl").rows if row["state"] == "below-min"]
+    assert [row["expired_unread"] for row in behind] == [None] * 4
+    assert "expired before the group" not in run_cli("verify", store).stdout
+
+
+def test_epochs_of_a_controller_that_lie_elsewhere_are_there_and_not_read(tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    (tmp_path / "epochs").write_text("0\n0\n")
+    (tmp_path / "broker.conf").write_text(f"storePathEpochFile={tmp_path}/epochs\nstorePathBrokerIdentity={tmp_path}/identity\n")
+    site = _site(store)
+    assert [(part["path"], part["state"]) for part in site["epochs of the controller"]] == [(str(tmp_path / "epochs"), "not-read")]
+    assert site["identity of the broker"][0]["state"] == "elsewhere"
+
+
+def test_a_broker_of_a_controllers_group_may_cut_its_log(tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    (store / "brokerIdentity").write_text("DefaultCluster#broker-a#2")
+    cut = "what of the end of the log a broker keeps that becomes a slave in its controller's group: it cuts what the master lacks"
+    assert cut in run_cli("diagnose", store, "-o", "json").document["unknown"]
+    assert "this is broker 2 of broker-a in cluster DefaultCluster" in run_cli("inspect", store).stdout
+    assert "this is broker 2 of broker-a in cluster DefaultCluster" in run_cli("find", store, "nothing").stderr
+
+
+def test_offsets_of_a_static_topic_are_those_of_the_queues_here(tmp_path: Path) -> None:
+    store = unpack_site("expired-unread-533", tmp_path)
+    hosted = {"0": [{"bname": "broker-a", "queueId": 0, "logicOffset": 1000}]}
+    mapping = {"topicQueueMappingInfoMap": {"TopicTest3": {"totalQueues": 8, "hostedQueues": hosted}}}
+    (store / "config/topicQueueMapping.json").write_text(json.dumps(mapping))
+    said = "static topic TopicTest3: queues and offsets are those of the files here, while clients count 8 logic queues over all brokers"
+    for command in ("inspect", "diagnose", "groups", "find 7F"):
+        done = run_cli(*command.split()[:1], store, *command.split()[1:])
+        assert said in " ".join((done.stdout + done.stderr).split()), command
+    assert said not in run_cli("groups", store, "-t", "TopicTest1").stderr
 
 
 def test_every_setting_that_is_parsed_is_read_somewhere() -> None:

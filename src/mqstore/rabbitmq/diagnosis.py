@@ -193,7 +193,7 @@ class _Work:
         absent = absent_queues(self.store)
         doubtful = [each.sentence for each in absent if each.may_have_been_empty]
         notes = [note for note in report.notes if note not in (*doubtful, *self._facts_of_quorum())]
-        self.evidence += [Evidence("note", ".", note) for note in (*notes, *delayed_sentences(self.store))]
+        self.evidence += [Evidence("note", ".", note) for note in (*notes, *delayed_sentences(self.store), *self._without_name())]
         self.unknown += [f"what is in {item.file}: {item.detail}" for item in report.damage if item.kind is Kind.UNREADABLE]
         named = [each.sentence for each in absent if each.sure]
         self.unknown += named
@@ -410,15 +410,23 @@ class _Work:
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""
         name = node_name(self.store.directory.root)
-        if NODE_NAME.fullmatch(name) is None:
+        known = self._nodes_of_metadata()
+        if NODE_NAME.fullmatch(name) is None or not known or name in known:
             return None
+        return f"the directory is that of node {name}, but the metadata in it is of {', '.join(sorted(known))}"
+
+    def _nodes_of_metadata(self) -> set[str]:
         known = set(cluster_nodes(self.store.directory))
         for system in ("quorum", "coordination"):
             if self.store.directory.is_directory(system):
                 known |= {entry.name for entry in self.store.directory.entries(system) if NODE_NAME.fullmatch(entry.name)}
-        if not known or name in known:
-            return None
-        return f"the directory is that of node {name}, but the metadata in it is of {', '.join(sorted(known))}"
+        return known
+
+    def _without_name(self) -> Iterator[str]:
+        """Yield which node is to start, if the name of the directory does not say it."""
+        if NODE_NAME.fullmatch(node_name(self.store.directory.root)) is None and (known := self._nodes_of_metadata()):
+            named = " or ".join(sorted(known))
+            yield f"the metadata is of node {named}: only a node of this name starts on it (RABBITMQ_NODENAME), in whatever directory"
 
     # what it loses
 

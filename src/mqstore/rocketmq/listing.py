@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UnsupportedError
+from mqstore.rocketmq.store.unread_parts import static_topics
 from mqstore.table.formatting import count, did_you_mean
 
 if TYPE_CHECKING:
@@ -237,6 +238,8 @@ def list_groups(store: RocketMQStore, view: View, group: str | None = None, topi
             notes.append(f"group {name!r} has {held} of topic {of!r}, queue {number}, in hand, and no committed offset there")
     table = store.offset_table
     notes += filter(None, (table.doubt,))
+    if rows:
+        notes += (told for told in static_topics(store.directory) if topic is None or told.startswith(f"static topic {topic}: "))
     notes += (f"{finding.file}: {finding.detail}" for finding in table.findings)
     return GroupList(rows, tuple(notes), tuple(table.findings), "" if rows else _no_groups_sentence(group, topic, every, table))
 

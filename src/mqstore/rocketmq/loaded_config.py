@@ -29,11 +29,13 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
 from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.profile import version_rules
+from mqstore.rocketmq.format.profile import RELEASES, version_rules
 from mqstore.rocketmq.format.record import Record, decode_properties
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, RETRY_PREFIX, is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.store.unread_parts import EPOCHS, IDENTITY
 from mqstore.table.formatting import count, moment
 
 if TYPE_CHECKING:
@@ -78,6 +80,42 @@ def loaded_configs(directory: ReadOnlyDirectory, *, further: bool, lmq: bool) ->
             yield LoadedConfig(relative, "bak", size, fault)
         else:
             yield LoadedConfig(relative, "fails" if _raw(directory, f"{relative}.bak") else "empty", size, fault)
+
+
+_OLD_NAMES = ("mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue")
+_ONLY_OLD, _ONLY_NEW = "4.3.2", "4.5.2"  # up to the one, and from the other on (apache/rocketmq #1560)
+
+
+def sizes_not_known(store: RocketMQStore, version: str) -> Iterator[tuple[Evidence, str]]:
+    """Yield what a version makes of a file size that the configuration has under another version's name, and what to do first.
+
+    It takes the default, and does not load files of another size.
+    """
+    at = RELEASES.index(version)
+    is_old = at <= RELEASES.index(_ONLY_OLD)
+    if not is_old and at < RELEASES.index(_ONLY_NEW):
+        return
+    config = store.paths_config
+    given = dict(config.lines)
+    queues = max((queue.file_size for queue in store.consume_queues() if queue.files), default=0)
+    for old, size, default in zip(_OLD_NAMES, (store.log.file_size, queues), (1 << 30, DEFAULT_FILE_SIZE), strict=True):
+        new = old.replace("mapedF", "mappedF")
+        name, known = (new, old) if is_old else (old, new)
+        if name in given and known not in given and size not in (0, default):
+            sentence = f"{config.where(name)} is a name that {version} does not know: it takes {default}, and does not load files of {size}"
+            yield Evidence("refused", ".", sentence), f"write {known} instead of {config.where(name)}"
+
+
+def unread_logs(store: RocketMQStore) -> Iterator[str]:
+    """Yield what is not known of a store because messages are elsewhere: in a DLedger log, in tiered storage, at the master of a group."""
+    config = store.paths_config
+    if config.store_path_epoch_file is not None or any(map(store.directory.exists, (EPOCHS, IDENTITY))):
+        yield "what of the end of the log a broker keeps that becomes a slave in its controller's group: it cuts what the master lacks"
+    ledger, tier = config.store_path_dledger_commit_log, config.tiered_store_file_path
+    if ledger is not None and store.dledger is None:
+        yield f"which messages are in the DLedger log at {ledger}, which {config.where('storePathDLedgerCommitLog')} names: it is not read"
+    if tier is not None:
+        yield f"which messages are in tiered storage at {tier}, which {config.where('tieredStoreFilePath')} names: it is not read"
 
 
 def _raw(directory: ReadOnlyDirectory, relative: str) -> bytes | None:

@@ -24,6 +24,7 @@ from mqstore.site import Part, Site, State
 from mqstore.table.formatting import count
 
 _GIVEN = "given"
+_MOST_NAMED = 20
 _NOTHING = "nothing says that there is one"
 _CONFIG_FILES = (TOPICS_FILE, GROUPS_FILE, CONSUMER_OFFSETS, DELAY_OFFSETS)
 _CONFIG_DATABASES = {TOPICS_FILE: (TOPICS, V2), GROUPS_FILE: (GROUPS, V2), CONSUMER_OFFSETS: (OFFSETS, V2)}
@@ -56,9 +57,18 @@ _OF_SETTINGS = (  # parts that a setting moves: name, setting, where they are wi
 def site_of(store: RocketMQStore) -> Site:
     """Return the parts of a store."""
     if store.log_only:
-        return Site((Part("log", str(store.path), "partly", "one file of a log was given"),))
+        return Site((Part("log", str(store.path), "partly", _known_by_records(store)),))
     parts = (*_log_parts(store), *_derived_parts(store), *_small_parts(store), *_further_parts(store))
     return Site(tuple(part if part.path is None else replace(part, path=store.shown(part.path)) for part in parts))
+
+
+def _known_by_records(store: RocketMQStore) -> str:
+    """Return what was given of a log alone; of several files, which is which."""
+    if store.one_file:
+        return "one file of a log was given"
+    named = [f"{store.directory.path(file.relative).name} is {file.name}" for file in store.log.files]
+    more = f"; and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return f"files of a log were given, known by their records: {'; '.join(named[:_MOST_NAMED])}{more}"
 
 
 def _log_parts(store: RocketMQStore) -> Iterator[Part]:
@@ -100,7 +110,7 @@ def _configured_part(store: RocketMQStore, name: str, setting: str, configured: 
     if isinstance(store.path, Url):
         return Part(name, configured, "elsewhere", store.paths_config.where(setting))
     at = locate(store.paths_config, store.directory.root, setting, configured)
-    return Part(name, str(at.path or at.configured), "elsewhere" if at.path is None else "not-read", at.setting)
+    return Part(name, str(at.path or at.configured), "elsewhere" if at.path is None and not at.is_file else "not-read", at.setting)
 
 
 def _derived_parts(store: RocketMQStore) -> Iterator[Part]:

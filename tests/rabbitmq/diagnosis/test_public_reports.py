@@ -89,3 +89,38 @@ def test_8582_a_container_that_gets_a_new_name_with_every_start(node: Path) -> N
     rows = run_cli("inspect", node.parent, "-o", "json").document
     assert {Path(row["store"]).name for row in rows} == {"rabbit@c0", "rabbit@c1", "rabbit@oldhost"}
     assert "rabbit@oldhost" in run_cli("diagnose", node.parent).stderr
+
+
+def test_6_a_node_name_without_a_host_names_the_directory(node: Path) -> None:
+    """docker-library/rabbitmq #6: RABBITMQ_NODENAME=my-rabbit; the node is my-rabbit@HOST, and HOST was another one."""
+    renamed = node.rename(node.with_name("my-rabbit"))
+    only = "the metadata is of node rabbit@oldhost: only a node of this name starts on it (RABBITMQ_NODENAME), in whatever directory"
+    assert only in _details(_said(renamed), "note")
+    assert only not in _details(_said(renamed.rename(node)), "note")
+
+
+def test_51_what_containers_leave_beside_their_directories_is_not_a_store(node: Path) -> None:
+    """docker-library/rabbitmq #51."""
+    for name in ("rabbit@3545369b0be7", "rabbit@oldhost"):
+        node.with_name(f"{name}.pid").write_text("1")
+        node.with_name(f"{name}-plugins-expand").mkdir()
+    shutil.copytree(node, node.with_name("rabbit@3545369b0be7"))
+    stores = run_cli("inspect", node.parent, "-o", "jsonl").rows
+    assert [(row["store"], row["messages"]) for row in stores] == [(f"{node.parent}/rabbit@3545369b0be7", 94), (str(node), 94)]
+
+
+def test_14071_a_message_file_that_ends_too_early(node: Path) -> None:
+    """rabbitmq-server #14071."""
+    file = node / VHOST / "msg_store_persistent" / "0.rdq"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    said = _said(node)
+    assert (said["starts"], said["loses"]) == (True, 11)
+    assert "0.rdq has 2,088,287 of 4,176,574 bytes" in _details(said, "missing-part")
+    assert f"get what is missing before anything else: {VHOST}/msg_store_persistent/0.rdq" in said["why"]
+
+
+def test_257_and_1568_marks_of_an_update_do_not_matter_to_the_version_that_wrote_them(node: Path) -> None:
+    """rabbitmq-server #257, #1568: a real 3.10.8 starts with both on a directory that it has written."""
+    (node / "schema_upgrade_lock").touch()
+    (node / "nodes_running_at_shutdown").write_text("[rabbit@OLDHOST].")
+    assert (_said(node)["starts"], _said(node)["loses"]) == (True, 0)

@@ -57,12 +57,111 @@ def test_1231_a_log_path_that_names_the_directory_above_the_log(store: Path) -> 
     assert run_cli("verify", store).status == 0
 
 
+def test_1231_a_root_that_names_the_directory_above_the_store(store: Path) -> None:
+    conf = store.parent / "broker.conf"
+    conf.write_text(f"storePathRootDir={store.parent}\n")
+    said = _said(store)
+    assert f"names {store.parent}, where no store is; this one is below it, in {store}" in said["unknown"][0]
+    assert f"let that line name {store}" in said["why"]
+    conf.write_text(f"storePathRootDir={store}\n")
+    assert (_said(store)["loses"], _said(store)["unknown"]) == (0, [])
+
+
 def test_2141_a_log_file_in_the_middle_that_nobody_deleted(store: Path) -> None:
     sorted((store / "commitlog").iterdir())[2].unlink()
     said = _said(store)
     assert said["loses"] == 248
     assert "whatever is done" not in json.dumps(said)
     assert "look for these files in a backup, a replica or on another disk before anything is changed" in _details(said, "gone")
+
+
+def test_2141_what_a_missing_file_had_may_be_found(store: Path) -> None:
+    (store / "commitlog/00000000000000131072").unlink()
+    shown = " ".join(run_cli("repair", store).stdout.split())
+    assert "Cost: what is in the file, if it is found later: look for it in a backup, a replica or on another disk first." in shown
+    assert "lost already" not in shown
+
+
+def test_3900_several_paths_whose_text_became_a_directory_in_the_first(store: Path) -> None:
+    """apache/rocketmq #3900: 4.9.3 takes the directory `,` for a log file. A repair, which refuses, is not advised."""
+    disks = [store.parent / f"ssd{number}/commitlog" for number in (2, 3, 4)]
+    for disk in disks:
+        disk.mkdir(parents=True)
+    for number, file in enumerate(sorted((store / "commitlog").iterdir())):
+        shutil.move(file, disks[number % 3] / file.name)
+    (store / "commitlog").rmdir()
+    paths = ",".join(f"{disk}/" for disk in disks)
+    (store.parent / "broker.conf").write_text(f"storePathRootDir={store}\nstorePathCommitLog={paths}\n")
+    assert (_said(store)["starts"], _said(store)["loses"]) == (True, 0)
+    Path(paths).mkdir(parents=True)
+    said = _said(store)
+    assert said["starts"] is False
+    assert "commitlog/, is a directory, which 4.9.3 treats as a file of the wrong size; move it away" in _details(said, "stray-file")
+    for command in ("diagnose", "verify"):
+        assert f"mqstore rebuild {store} --to {store}.new" in run_cli(command, store).stdout, command
+
+
+def test_5905_a_power_cut_emptied_the_configuration_and_spared_the_bak(store: Path) -> None:
+    """apache/rocketmq #5905."""
+    files = sorted((store / "config").glob("*.json"))
+    for file in files:
+        shutil.copy(file, f"{file}.bak")
+        file.write_bytes(b"")
+    said = _said(store)
+    assert (said["starts"], said["loses"]) == (True, 0)
+    assert _details(said, "bad-config").count("the file is empty: the broker loads the .bak, an older state") == len(files)
+    found = run_cli("verify", store, "-o", "json").document["damage"]
+    assert {item["file"] for item in found} == {f"config/{file.name}" for file in files}
+
+
+@pytest.mark.parametrize("name", ["delayOffset.json", "consumerFilter.json"])
+def test_1498_a_file_that_keeps_the_broker_from_starting_is_damage(name: str, store: Path) -> None:
+    """apache/rocketmq #1498: `verify` said that nothing is damaged, and `diagnose` that no broker starts."""
+    for file in (store / "config" / name, store / "config" / f"{name}.bak"):
+        file.write_bytes(bytes(21))
+    said = _said(store)
+    assert said["starts"] is False
+    assert _details(said, "bad-config").count("the file is full of zeros") == 1
+    found = run_cli("verify", store, "-o", "json").document
+    assert (found["ok"], [item["file"] for item in found["damage"]]) == (False, [f"config/{name}", f"config/{name}.bak"])
+    run_cli("repair", store, "--apply", "--journal", store.parent / "journal")
+    assert run_cli("verify", store, "-o", "json").document["ok"]
+
+
+def test_1560_a_file_size_under_a_name_that_only_older_brokers_know(store: Path) -> None:
+    """apache/rocketmq #1560: after the update to 4.5.2, "length not matched message store config value"."""
+    conf = store.parent / "broker.conf"
+    conf.write_text("mapedFileSizeCommitLog=65536\nmapedFileSizeConsumeQueue=6000\n")
+    said = _said(store, "--for", "4.9.3")
+    assert said["starts"] is False
+    line = f"mapedFileSizeConsumeQueue in {conf}, line 2"
+    assert f"{line} is a name that 4.9.3 does not know: it takes 6000000, and does not load files of 6000" in _details(said, "refused")
+    assert f"write mappedFileSizeConsumeQueue instead of {line}" in said["why"]
+    assert _said(store, "--for", "4.3.2")["starts"]
+    conf.write_text(conf.read_text().replace("mapedF", "mappedF"))
+    assert _said(store, "--for", "4.9.3")["starts"]
+    assert "is a name that 4.3.2 does not know" in _details(_said(store, "--for", "4.3.2"), "refused")
+
+
+def test_2179_a_broker_that_never_stored_a_message(tmp_path: Path) -> None:
+    """apache/rocketmq #2179: no directory `commitlog` is there, and nothing says that there was one."""
+    store = tmp_path / "store"
+    (store / "config").mkdir(parents=True)
+    (store / "checkpoint").write_bytes(bytes(4096))
+    (store / "abort").touch()
+    for name in ("topics", "subscriptionGroup", "consumerOffset"):
+        (store / "config" / f"{name}.json").write_text("{}")
+    said = _said(store)
+    assert (said["starts"], said["loses"], said["unknown"]) == (True, 0, [])
+
+
+def test_2260_settings_of_templates_that_no_broker_reads(store: Path) -> None:
+    """apache/rocketmq #1715, #2260: queues, index and checkpoint are in the root, whatever a configuration says of them."""
+    names = ("storePathConsumeQueue", "storePathIndex", "storeCheckpoint", "abortFile")
+    lines = "".join(f"{name}={store.parent}/elsewhere\n" for name in names)
+    (store.parent / "broker.conf").write_text(f"storePathRootDir={store}\n{lines}")
+    assert f"that are not used: {', '.join(names)}." in " ".join(run_cli("inspect", store).stdout.split())
+    assert (_said(store)["starts"], _said(store)["loses"], _said(store)["unknown"]) == (True, 0, [])
 
 
 def test_9728_and_10108_a_queue_whose_last_file_is_empty(store: Path) -> None:

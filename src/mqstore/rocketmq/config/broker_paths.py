@@ -7,7 +7,9 @@ r"""Where a broker's configuration says that the parts of its store are, and whe
     storePathEpochFile             epochs of a controller's group (5.x); storePathBrokerIdentity: who the broker is in it
     tieredStoreFilePath            tiered storage in files (5.x)
 
-Several directories are separated by `,`, or by `:` as some brokers are set up. Up to 4.9, a configuration without
+Several directories are separated by `,`, or by `:` or `;` as some brokers are set up (`rocketmq.broker.multiPathSplitter`).
+
+Up to 4.9, a configuration without
 `storePathCommitLog` has its log in `store/commitlog` of the broker user's home, whatever its root is.
 
 A store that was copied is not at the configured root. A part keeps its place relative to the root then, if there is something:
@@ -16,7 +18,7 @@ A store that was copied is not at the configured root. A part keeps its place re
     ('../disk2/commitlog', '../log')
     >>> relative_to_root("E:/log", r"D:\mq\store") is None, relative_to_root("log", "/data/store") is None
     (True, True)
-    >>> split_paths("/d1/log,/d2/log:/d3/log"), split_paths(r"D:\log,E:/log,F:log")
+    >>> split_paths("/d1/log,/d2/log:/d3/log"), split_paths(r"D:\log;E:/log,F:log")
     (['/d1/log', '/d2/log', '/d3/log'], ['D:\\log', 'E:/log', 'F:log'])
 
 Format: docs/formats/rocketmq.md, sections 1.1 to 1.4.
@@ -38,7 +40,7 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")
-_SEPARATOR = re.compile(r",|(?<!^[A-Za-z])(?<![,:][A-Za-z]):")
+_SEPARATOR = re.compile(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")
 
 LOG = "commitlog"
 _BESIDE = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.conf")  # relative to the store

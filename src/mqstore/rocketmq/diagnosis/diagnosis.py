@@ -25,6 +25,7 @@ import numpy as np
 from mqstore.diagnosis import Diagnosis, Evidence, Way
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
+from mqstore.files.directory_views import MountedDirectory
 from mqstore.files.location import Url
 from mqstore.files.locking import is_locked
 from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
@@ -37,7 +38,7 @@ from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
-from mqstore.rocketmq.loaded_config import TOPICS, LoadedConfig, loaded_configs, redelivery, without_offsets
+from mqstore.rocketmq.loaded_config import TOPICS, LoadedConfig, loaded_configs, redelivery, sizes_not_known, unread_logs, without_offsets
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.file_steps import directories_in_index
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
@@ -157,6 +158,7 @@ class _Work:
         self.rules = of.rules
         self.obstacles: list[Evidence] = []
         self.evidence: list[Evidence] = []
+        self.renamed_sizes: list[tuple[Evidence, str]] = []
         self.changes: list[str] = []
         self.unknown: list[str] = []
         self.of_clients: list[str] = []  # of what is unknown, what new queues and a new index leave unknown
@@ -251,6 +253,7 @@ class _Work:
                 for topic in sorted({*self.store.topics.compacted} - {queue.topic for queue in compacted_queues(self.store.directory)})
             )
             self.of_clients += compacted_topics(self.store.directory)
+            self.of_clients += unread_logs(self.store)
             self.of_clients += (f"what clients get of {sentence}" for sentence in static_topics(self.store.directory))
             self._add_changes(recovery)
             self._add_missing_index(recovery, check.unindexed)
@@ -265,7 +268,8 @@ class _Work:
             self.evidence += again.evidence
             self.of_clients += again.unknown
         else:
-            self.evidence += [Evidence.of(item) for item in report.damage]
+            configs = self._config_files()  # said by what the broker loads
+            self.evidence += [Evidence.of(item) for item in report.damage if item.file not in configs]
             if self.elsewhere is not None and not self.obstacles:
                 loses = self.elsewhere.messages
                 if self.elsewhere.state == "absent":
@@ -359,6 +363,8 @@ class _Work:
         for item in store.unread_directories:
             self.unknown.append(f"what is in {item.file}: {item.detail}")
         self._check_queue_types()
+        self.renamed_sizes = list(sizes_not_known(store, self.version))
+        self.obstacles += [evidence for evidence, _ in self.renamed_sizes]
         for path in directories_in_index(store) if store.config.message_index_enable is not False else ():
             sentence = f"{path} is a directory, and the broker takes it for an index file"
             if version_rules(self.rules).starts_with_directory_in_index:
@@ -650,6 +656,8 @@ class _Work:
         if self.elsewhere is not None:
             why = f"{self.elsewhere.remedy}: what to do {self.elsewhere.sentence}"
             return command("mqstore", "diagnose", store), why
+        if self.renamed_sizes:
+            return command("mqstore", "diagnose", store), " and ".join(remedy for _, remedy in self.renamed_sizes)
         if self.database is not None and (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
             target = self.store.path.name if isinstance(store, Url) else store
             why = "make an intact store from the log, with queues in RocksDB again"
@@ -663,7 +671,9 @@ class _Work:
         keeps = loaded and self.harmless and not (lost or redelivers or self.missing or self.obstacles or self.unknown)
         if keeps and not any(self._repairable(item) and item.finding not in _MADE_AGAIN for item in self.evidence):
             return START, KEEPS
-        if any(map(self._repairable, (*self.obstacles, *self.evidence))) if self.threads is None else self._repair_is_next():
+        mounted = isinstance(self.store.directory, MountedDirectory)  # which a repair refuses
+        repairable = not mounted and any(map(self._repairable, (*self.obstacles, *self.evidence)))
+        if repairable if self.threads is None else self._repair_is_next():
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
             return self._rebuild.next, self._rebuild.why

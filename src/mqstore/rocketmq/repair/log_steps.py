@@ -110,7 +110,7 @@ def _missing_files(log: CommitLog, item: Damage) -> Iterator[Step]:
             "blank-file",
             damage,
             "the file is missing: a file without messages takes its place, so that offsets lead to the right files",
-            "the messages of the file are lost already",
+            "what is in the file, if it is found later: look for it in a backup, a replica or on another disk first",
             *changes,
             otherwise="it reads other files in place of this one, or stops here",
         )

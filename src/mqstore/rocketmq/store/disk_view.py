@@ -16,6 +16,7 @@ from mqstore.rocketmq.store.log_site import LogElsewhere, log_elsewhere
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.pop import Pops, read_pops
 from mqstore.rocketmq.store.store_files import StoreFiles
+from mqstore.rocketmq.store.unread_parts import has_tier
 from mqstore.rocketmq.store.view import ConsumerOffset, QueueLookup, QueueView, first_entry
 from mqstore.shown import Shown
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
@@ -35,7 +36,7 @@ class BaseView(ABC, Shown):
         self.log = files.log
 
     def _title(self) -> str:
-        of = "log file" if self._files.log_only else "store"
+        of = ("log file" if self._files.one_file else "log files") if self._files.log_only else "store"
         return f"{self.name} view of RocketMQ {of} {str(self._files.path)!r}"
 
     def _facts(self) -> Iterator[tuple[str, object]]:
@@ -117,16 +118,21 @@ class BaseView(ABC, Shown):
                 whole = self.log_elsewhere is None
                 low, high = self.min_offset(queue) if whole else queue.min_offset, queue.max_offset
                 state = "below-min" if offset < low else "above-max" if offset > high else "ok"
-                expired = low - max(offset, 0) if state == "below-min" else 0
+                expired = None if not whole or (offset < low and self._tiered) else max(0, low - max(offset, 0))
                 left = high - (low if state == "below-min" else offset)
                 held = self.pops.counts((group, topic, queue_id), low, now)
-                rows.append(ConsumerOffset(group, topic, queue_id, offset, low, high, left, state, expired if whole else None, *held))
+                rows.append(ConsumerOffset(group, topic, queue_id, offset, low, high, left, state, expired, *held))
         return rows
 
     @cached_property
     def pops(self) -> Pops:
         """What pop consumers have in hand."""
         return read_pops(self._files, self.queues(), self.record, self.log_range()[0])
+
+    @cached_property
+    def _tiered(self) -> bool:
+        """Whether messages before the minimum may be in tiered storage, from where a broker serves them."""
+        return self._files.paths_config.tiered_store_file_path is not None or has_tier(self._files.directory)
 
     @cached_property
     def log_elsewhere(self) -> LogElsewhere | None:

@@ -40,7 +40,7 @@ from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another
 from mqstore.rocketmq.format.commit_log import size_in, start_in, status_at
 from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.log_beside import FileBeside, log_files_beside, queue_leads_to
-from mqstore.rocketmq.store.store_files import StoreFiles
+from mqstore.rocketmq.store.store_files import StoreFiles, looks_like_rocketmq
 from mqstore.table.formatting import count, moment
 
 _NAME = re.compile(r"\d{20}")
@@ -111,6 +111,10 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         config, root = store.paths_config, store.directory.root
         named = log_paths(config, root)
         if is_another_store(config, root):
+            top = Path(str(config.store_path_root_dir))
+            if root.resolve().is_relative_to(top.resolve()) and not looks_like_rocketmq(ReadOnlyDirectory(top)):
+                why = f"{config.where('storePathRootDir')} names {top}, where no store is; this one is below it, in {store.path}"
+                return LogElsewhere(f"{top}/{LOG}", "elsewhere", why, f"let that line name {store.path}")
             why = f"{config.where('storePathRootDir')} says that the store is there, and not in {store.path}"
             paths = ", ".join(each.configured for each in named) or str(config.store_path_root_dir)
             return LogElsewhere(paths, "elsewhere", why, _COPY)
@@ -124,8 +128,9 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
             settings = " and ".join(dict.fromkeys(each.setting for each in away))
             read = _read_paths(store)
             moved = None if read else _moved_log(store)
+            those, are = ("it", "it is") if len(away) == 1 else ("these paths", "they are")
             why = (
-                f"{settings} names {'it' if len(away) == 1 else 'these paths'}, and {f'only {read} was read' if read else 'it is not here'}"
+                f"{settings} names {those}, and {f'only {read} was read' if read else f'{are} not here'}"
                 + ("; a file has that place" if any(each.is_file for each in away) else "")
                 + ("" if moved is None else f"; {moved.why}")
             )

@@ -83,6 +83,11 @@ def _tiered(directory: ReadOnlyDirectory) -> str | None:
     return f"tiered storage: its index ({_TIERED_INDEX})" if holds(directory, _TIERED_INDEX, "") else None
 
 
+def has_tier(directory: ReadOnlyDirectory) -> bool:
+    """Return whether messages were moved to tiered storage, so that one that is no longer in the log may still be read."""
+    return bool((told := _tiered(directory)) and _TIERED_INDEX not in told)
+
+
 def _length(segment: object) -> int:
     size = segment.get("size") if isinstance(segment, dict) else None
     return size if isinstance(size, int) and size > 0 else 0

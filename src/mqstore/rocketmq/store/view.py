@@ -66,7 +66,7 @@ class ConsumerOffset:
     negative if the offset is past the end of the queue, as mqadmin shows it. min_offset: of the first message that the log still has.
 
     expired_unread: the messages before the minimum that the group has not read: they have expired, and the group continues at the minimum.
-    None without a queue, or if not all of the log is there, so that it cannot be told.
+    None without a queue, or if not all of the log is there, or messages were moved to tiered storage, so that it cannot be told.
 
     in_hand, waiting: messages that the group popped and has not acknowledged, for which its time runs, and those that wait for
     redelivery because it is over; None for a group of which no pop shows.

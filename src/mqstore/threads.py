@@ -8,6 +8,7 @@ ends when no task runs, so that unfinished files can be removed afterwards.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +16,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+AT_ONCE = "MQSTORE_TASKS_AT_ONCE"  # of a Spark session on this machine, in the environment of its processes
+_LEAST_TASKS = 16
+
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def least_tasks() -> int:
+    """Return the number of tasks that a read is divided into, unless they get too small: two for each that runs at once.
+
+    To start a task of Spark takes some 40 ms. The planner of a cluster cannot find out the number of its cores.
+    """
+    at_once = os.environ.get(AT_ONCE, "")
+    return 2 * int(at_once) if at_once.isdecimal() else _LEAST_TASKS
 
 
 class StoppedTask(BaseException):

@@ -27,6 +27,7 @@ from mqstore.rocketmq.lookup.pruning import Offsets
 from mqstore.rocketmq.scan.planned_files import files_seen, require_seen, token_of
 from mqstore.rocketmq.scan.splits import MAX_TASKS
 from mqstore.rocketmq.verify.tasks import check_part, parts
+from mqstore.threads import AT_ONCE
 
 MOST = 1500  # bytes of a pickled task
 
@@ -137,6 +138,15 @@ def test_many_large_stores_share_the_tasks(tmp_path: Path) -> None:
     sizes = pickled(reader_of(str(tmp_path / "broker-*")).partitions())
     assert len(sizes) <= MAX_TASKS
     assert max(sizes) <= MOST
+
+
+@pytest.mark.parametrize(("at_once", "tasks"), [(None, 16), ("2", 5), ("40", 16)], ids=["a cluster", "two cores", "the least size"])
+def test_a_session_on_this_machine_has_some_two_tasks_a_core(at_once: str | None, tasks: int, tmp_path: Path, monkeypatch: Any) -> None:
+    path = sparse_store(tmp_path, 16, file_size=64 << 20)
+    monkeypatch.delenv(AT_ONCE, raising=False)
+    if at_once is not None:
+        monkeypatch.setenv(AT_ONCE, at_once)
+    assert len(reader_of(path).partitions()) == tasks
 
 
 DRIVER = """

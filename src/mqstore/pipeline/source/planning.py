@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from mqstore.errors import CannotOpenError, PipelineError, UnsupportedError
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark.source_api import InputPartition
+from mqstore.threads import least_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 THREADS = 8  # opening a store waits for the disk, or for a server, more than it computes
-TASKS = 16  # minimum number of tasks, unless they fall below LEAST_BYTES: the planner cannot find out the number of cores
 LEAST_BYTES = 16 << 20
 MOST_BYTES = 64 << 20  # a part of this size, the least of a large store, is never read together with others
 OPEN_COST = 512 << 10  # what opening a store costs a task, as bytes that it could have read meanwhile
@@ -144,7 +144,7 @@ def grouped(parts: Sequence[P], costs: Sequence[int], pieces: int = 0) -> list[I
     pieces: minimum number of runs, as far as there are parts.
     """
     total = sum(costs)
-    room = min(MOST_BYTES, max(LEAST_BYTES, total // TASKS))
+    room = min(MOST_BYTES, max(LEAST_BYTES, total // least_tasks()))
     count = max(pieces, -(-total // room), 1)
     room = -(-total // count)
     runs: list[list[P]] = []

@@ -92,6 +92,7 @@ from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
 from mqstore.rocketmq.store.log_site import notes_on_rows
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection
+from mqstore.threads import least_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +108,6 @@ P = ParamSpec("P")
 
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-TASKS = 16  # minimum number of splits, unless they fall below 64 MiB: the planner cannot find out the number of cores
 POINTS = 65536  # records that one task reads individually
 OFFSETS = 16384  # of them, those whose offsets travel with the task: 64 KiB
 RECORD = 1024  # what reading one of them costs, as bytes of a scan
@@ -358,7 +358,7 @@ class RocketMQReader(StoreReader):
             why = ""
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
-        splits = plan(store.log, tasks=TASKS, most=MAX_TASKS // len(self.paths))
+        splits = plan(store.log, tasks=least_tasks(), most=MAX_TASKS // len(self.paths))
         count = -(-self.options.pieces // len(self.paths))
         return splits if len(splits) >= count else plan(store.log, count=count)
 

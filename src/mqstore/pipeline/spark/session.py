@@ -46,6 +46,7 @@ from mqstore.errors import MqstoreError, PipelineError, UsageError
 from mqstore.pipeline.spark import java as javas
 from mqstore.pipeline.spark.connect import SCHEME, active_client, connected, disconnect, is_connect, parallel_tasks
 from mqstore.pipeline.spark.failures import error_sentence, innermost_cause, require_pyspark
+from mqstore.threads import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,8 +89,7 @@ def session(
         return connected(master)
     java = javas.find_java()
     settings = _settings(master, app_name, java, throughput, config or {})
-    local = master.startswith("local")
-    with _environment(_launch_environment(java, local)), tempfile.TemporaryFile() as output:
+    with _environment(_launch_environment(java, master)), tempfile.TemporaryFile() as output:
         try:
             started = _start_session(settings, output if quiet else None)
         except MqstoreError:
@@ -303,10 +303,10 @@ def _java_options(throughput: bool) -> list[str]:
     return options
 
 
-def _launch_environment(java: javas.Java, local: bool) -> dict[str, str]:
+def _launch_environment(java: javas.Java, master: str) -> dict[str, str]:
     """Return the environment of the JVM and, through it, of the Python workers."""
     home = str(javas.launcher_home(java))
-    if not local:
+    if not master.startswith("local"):
         return {"JAVA_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
     return {
         "JAVA_HOME": home,
@@ -314,6 +314,7 @@ def _launch_environment(java: javas.Java, local: bool) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        AT_ONCE: str(tasks_at_once(master)),
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     }
 

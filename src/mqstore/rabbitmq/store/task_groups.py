@@ -37,6 +37,7 @@ from mqstore.rabbitmq.store.queue import WHOLE, SequenceRange
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import CLASSIC, QUORUM, STREAM, QueueSelection
 from mqstore.table.rows import first_rows
+from mqstore.threads import least_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 GROUP_BYTES = 64 << 20
 LEAST_BYTES = 16 << 20
-TASKS = 16  # minimum number of groups, unless they fall below LEAST_BYTES: the planner cannot find out the number of cores
 ROWS = 1 << 14
 
 
@@ -82,7 +82,7 @@ class FileGroup:
 
 
 def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
-    """Yield at most `count` runs of indexes of about equal size; without count, TASKS runs of LEAST_BYTES to GROUP_BYTES, or more."""
+    """Yield at most `count` runs of indexes of about equal size; else `least_tasks` of LEAST_BYTES to GROUP_BYTES, or more."""
     target = _target(sum(sizes), count)
     start = held = made = 0
     for k, size in enumerate(sizes):
@@ -98,7 +98,7 @@ def cut(sizes: Sequence[int], count: int | None) -> Iterator[range]:
 
 def _target(total: int, count: int | None) -> int:
     """Return the bytes of a group. count: of the groups."""
-    return min(GROUP_BYTES, max(LEAST_BYTES, total // TASKS)) if count is None else max(1, -(-total // max(1, count)))
+    return min(GROUP_BYTES, max(LEAST_BYTES, total // least_tasks())) if count is None else max(1, -(-total // max(1, count)))
 
 
 class _Unit(NamedTuple):

@@ -2,7 +2,8 @@
 
 A node that finds `clean.dot` reads no message file: it believes both tables. It loads them with `ets:file2tab`, which takes what there is:
 
-    the file ends early, or in zeros    the rows before, without a word, also if the table was never closed
+    the file ends early, or in zeros    the rows before, without a word, also if the table was never closed; the same of eight zeros
+                                        where the head of a row is looked for
     a row that is not a term            all other rows
     no log, or none of its properties   none: it reads the files instead
     a table of files without a row      3.10 takes 0.rdq for its last file, and 4.0 does not start the vhost
@@ -70,14 +71,17 @@ def _terms(data: Bytes) -> Iterator[bytes]:
             first = False
         if first or not any(view[at : at + 8]):
             return
-        following = bytes(view[at + 5 : at + 5 + _AHEAD]).find(ITEM)
-        if following < 0:
+        ahead = bytes(view[at + 1 : at + 5 + _AHEAD])
+        following, zeros = ahead.find(ITEM, 4) - 4, ahead.find(bytes(8))
+        if following < 0 or 0 <= zeros < following:
             return
         at += following + 1
 
 
 def _number(term: bytes) -> int:
-    return int.from_bytes(term[1:], "big", signed=True) if term[0] in b"ab" else int.from_bytes(term[3:], "little")
+    if term[0] in b"ab":
+        return int.from_bytes(term[1:], "big", signed=term[0] in b"b")  # one byte has no sign
+    return int.from_bytes(term[3:], "little")
 
 
 def _location(term: bytes) -> tuple[bytes, int, int, int, int] | None:

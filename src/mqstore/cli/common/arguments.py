@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ def import_help() -> None:
         sys.modules[name] = ModuleType(name)
         setattr(sys.modules[name], attribute, type(attribute, (), {}))
     try:
-        import_module("typer.rich_utils")
+        with contextlib.suppress(ImportError):  # a version that takes more of them: it is imported whole when it renders
+            import_module("typer.rich_utils")
     finally:
         for name in left_out:
             del sys.modules[name]

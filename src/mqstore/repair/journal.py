@@ -182,6 +182,11 @@ def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking, 
     in_copy: the changes are for a real copy of the store, in which each link is a separate file.
     """
     _check_files(root, [(change.op, name) for change in changes for name in (change.file, change.to) if name], in_copy=in_copy)
+    real = root.resolve()
+    for parent in set() if in_copy else {Path(change.file).parent for change in changes}:
+        leads_to = (root / parent).resolve()
+        if leads_to != real / parent and leads_to.is_relative_to(real):
+            raise TargetError(f"{root / parent} leads to {leads_to}, which is in the same store; move it away first")
     removed: set[str] = set()
     for change in changes:
         path = root / change.file
@@ -195,7 +200,7 @@ def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking, 
         if change.op in ("remove", "rmdir", "rename"):
             removed.add(change.file)
     lock = root / locking.file
-    if locking.file and os.path.lexists(lock) and not lock.is_file():
+    if locking.file and os.path.lexists(lock) and (not lock.is_file() or (lock.is_symlink() and not in_copy)):
         raise TargetError(f"{lock} is not a regular file, and no broker can lock the store by it; move it away first")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,18 @@ def test_files_with_a_second_name_are_not_repaired_in_place(name: str, tmp_path:
     assert found.next.startswith(f"mqstore rebuild {store} --to ")
     assert [way.next for way in found.ways if "repair" in way.next] == []
     assert found.loses == before.loses
+
+
+@pytest.mark.parametrize(("name", "target"), [("lock", "checkpoint"), ("consumequeue/s71_orders/1", "3")])
+def test_no_repair_is_advised_that_would_be_refused_because_of_a_link(name: str, target: str, tmp_path: Path) -> None:
+    """Seeds 578 and 267 of `scripts/prove --kind advice-rocketmq`: of such queues, the repair of one undid that of the other."""
+    case = case_named("4.9.3/m-damaged/05-zero-4k")
+    store = unpack(case, tmp_path / "store")
+    shutil.rmtree(store / name) if (store / name).is_dir() else (store / name).unlink(missing_ok=True)
+    (store / name).symlink_to(target)
+    found = diagnose(open_rocketmq(store, config=case.config))
+    assert found.next.startswith(f"mqstore rebuild {store} --to ")
+    assert run_cli("repair", store, "--config", case.config, "--apply").status == 2
 
 
 @pytest.mark.parametrize("verb", ["inspect", "verify"])

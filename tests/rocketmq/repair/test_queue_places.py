@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from support.golden import Row, case_named, run_cli, unpack
 
+from mqstore.jobs.rebuild import rebuild
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import START
+from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 
 CASE = case_named("4.9.3/f-broker-offsets")
 QUEUE_OFFSET_AT = 20
@@ -90,6 +93,23 @@ def test_a_queue_offset_far_from_all_others_makes_no_file_far_away(store: Path) 
     entries = _entries(store, "s62_bills")
     assert max(entries) == len(before) - 1
     assert all(entries[row["queue_offset"]] == row["physical_offset"] for row in before[:-2])
+
+
+def test_a_queue_offset_whose_file_would_not_be_read_ends_the_repair_and_what_a_rebuild_keeps_is_known(store: Path) -> None:
+    """Seed 516 of `scripts/prove --kind advice-rocketmq`: an entry was written far away, again and again, and a rebuild lost six."""
+    before = _messages(store, "s62_bills")
+    _overwrite(store, before[0], QUEUE_OFFSET_AT, (1 << 19).to_bytes(8, "big"))
+    run_cli("repair", store, "--apply")
+    answer = run_cli("diagnose", store, "-v", "-o", "json").document
+    assert answer["next"] == START
+    assert not any(step["possible"] for step in run_cli("repair", store, "-o", "json").document)
+    check = SurvivalCheck(open_rocketmq(store), None)
+    check.run(2, None)
+    rebuild(store, store.with_name("rebuilt"), mend=True)
+    answer = run_cli("diagnose", store.with_name("rebuilt"), "-o", "json").document
+    assert {way["command"]: way["keeps"] for way in answer["ways"]}[START] == check.listed - check.unbuilt
+    assert answer["next"] == START
+    assert check.unbuilt == len(before) - 1
 
 
 def test_a_message_with_the_queue_offset_of_its_neighbour_gets_the_only_free_place_between_them(store: Path) -> None:

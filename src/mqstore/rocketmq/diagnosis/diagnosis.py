@@ -239,8 +239,7 @@ class _Work:
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
             self.lost, self.missing = check.lost, missing
-            before_end = sum(loss.before_end for (topic, _), loss in check.by_queue.items() if usable_topic(topic))
-            self.unlisted = max(0, before_end - check.contested) or (check.lost if self.store.unclean else 0)
+            self.unlisted = max(0, check.lost - check.unbuilt)
             loses = check.lost + missing + self._add_swapped(check, missing)
             self._add_damage([item for item in report.damage if _is_of_log(item)])
             of_files = sum(item.messages for item in report.damage if item.kind is Kind.MISSING_FILE and _in_log(item, self.store))
@@ -316,7 +315,7 @@ class _Work:
             mended = (
                 [] if self._repaired is None else [way.keeps or 0 for way in self._repaired.ways if way.next in (START, self._rebuild.next)]
             )
-            keeps[self._rebuild.next] = max([check.listed - check.contested - check.unusable, *mended])
+            keeps[self._rebuild.next] = max([check.listed - check.unbuilt, *mended])
         if not self.obstacles:
             ways.append(Way(START, "start the broker on it as it is"))
             keeps[START] = check.listed - check.lost

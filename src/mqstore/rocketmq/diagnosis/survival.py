@@ -148,10 +148,10 @@ class SurvivalCheck(Verification):
         self.recovery = recovery
         self.by_queue: dict[tuple[str, int], QueueLoss] = {}
         self.listed = 0  # messages that are of any queue
-        self.unusable = 0  # those of them whose topic can have none
+        self.unbuilt = 0  # those of them that new queues would not list: `dispatch.consume_queue_image`
+        self._ends: dict[tuple[str, int], int] = {}  # of these queues
         self.lost = 0
         self.moved = 0
-        self.contested = 0  # lost ones whose place another message has, with the same queue offset: no queue can list both
         self.shifted: dict[tuple[str, int], list[tuple[Longs, Longs]]] = {}  # moved messages: queue offsets of records, physical offsets
         self._listed: _Listed | None = None  # of the queue that was looked at last
         self._skipped: dict[tuple[str, int], Longs] = {}
@@ -291,7 +291,7 @@ class SurvivalCheck(Verification):
             self.listed += len(distinct(np.concatenate(places)))
         else:
             self.listed += sum(map(len, runs))
-        self.unusable += sum(len(run) for run in runs if not usable_topic(run.topic))
+        self.unbuilt += len(distinct(np.concatenate([self._take_built(run) for run in runs]))) if runs else 0
         if self.recovery is None:
             return
         lost: list[Longs] = []
@@ -326,19 +326,22 @@ class SurvivalCheck(Verification):
         if there.any() and not run.batch:
             self.shifted.setdefault((run.topic, run.queue_id), []).append((run.offsets[rest][there], physical[rest][there]))
         self.by_queue[run.topic, run.queue_id].skipped += int((skipped & whole).sum())
-        self.contested += self._contested(run.offsets[rest][~there], physical[rest][~there], image)
 
-    def _contested(self, offsets: Longs, physical: Longs, image: AnyQueueImage) -> int:
-        """Return how many of these messages, at physical offsets, have a queue offset whose place another one with the same has."""
-        proof = self.queues.get((image.topic, image.queue_id))
-        if image.batch or proof is None:
-            return 0
-        inside = np.flatnonzero((offsets >= image.min_offset) & (offsets < image.max_offset))
-        return sum(
-            int(entry["physical_offset"]) != at and proof.is_place_of(self.log, entry, place)
-            for place, at in zip(offsets[inside].tolist(), physical[inside].tolist(), strict=True)
-            for entry in image.entries(place, place + 1)
-        )
+    def _take_built(self, run: QueueRun) -> Longs:
+        """Append a run to its queue as a rebuild does. Returns the physical offsets of the messages that it does not list."""
+        physical = run.entries.view(UNIT if run.batch else ENTRY)["physical_offset"].astype(np.int64)
+        if not usable_topic(run.topic):
+            return physical
+        end = self._ends.get((run.topic, run.queue_id), run.first)
+        left_out = np.zeros(len(run), np.bool_)
+        if run.batch or (run.first >= end and (run.consecutive or bool((np.diff(run.offsets) > 0).all()))):
+            end += len(run)
+        else:
+            for number, offset in enumerate(run.offsets.tolist()):
+                left_out[number] = 0 != offset < end
+                end += not left_out[number]
+        self._ends[run.topic, run.queue_id] = end
+        return physical[left_out]
 
     def _skipped_in(self, image: AnyQueueImage) -> Longs:
         """Return the physical offsets of the messages that pulls from a queue skip, sorted."""

@@ -26,7 +26,7 @@ from mqstore.files import Bytes
 from mqstore.repair.change import Change, Step
 from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader, usable_topic
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, MAX_GAP, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.verification import Verification
@@ -99,7 +99,9 @@ class RepairScan(Verification):
             proof = self.queues.get(key)
             bounds = [proof.queue.min_offset, max(0, proof.queue.max_offset - 1)] if proof is not None and proof.queue.files else []
             numbers = np.unique(np.concatenate((known, np.array(bounds, np.int64))))
-            groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > FARTHEST) + 1)
+            # a file is not read that is farther from the others
+            farthest = min(FARTHEST, (MAX_GAP - 1) * (proof.queue.file_size // ROW)) if proof is not None and bounds else FARTHEST
+            groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > farthest) + 1)
             kept = max(groups, key=lambda group: (bool(bounds) and group[0] <= bounds[0] <= group[-1], len(group)))
             near = first[(known >= max(0, kept[0])) & (known <= kept[-1])]
             others = np.setdiff1d(np.arange(len(offsets)), near)

@@ -36,7 +36,7 @@ def filled(version: int, count: int = 3, **config: Any) -> Machine:
 
 
 def ready(machine: Machine) -> list[int]:
-    return [message.index for message in machine.messages_ready()]
+    return [message.index for message in machine.ready]
 
 
 def in_hand(machine: Machine) -> list[tuple[int, bytes]]:
@@ -70,7 +70,7 @@ def test_returned_messages_come_first_and_count(version: int) -> None:
     machine.checkout(5, 0, (b"one", ONE), Atom("cancel"), {})
     machine.give_back(6, 0, key, [1, 0])
     assert ready(machine) == ([2, 1, 3] if version >= 4 else [1, 2, 3])
-    counts = {message.index: (message.delivery_count, message.acquired_count) for message in machine.messages_ready()}
+    counts = {message.index: (message.delivery_count, message.acquired_count) for message in machine.ready}
     assert counts[1] == ((None, 1) if version >= 4 else (1, None))
 
 
@@ -147,13 +147,13 @@ def test_dead_letters_at_least_once_are_held_until_their_worker_settles_them() -
     machine.left = lambda message, why, index: left.append((message.index, why))
     key = consume(machine, 4, b"one")
     machine.discard(5, 0, key, [2, 0])
-    assert [(reason, message.index) for reason, message in machine.held()] == [("rejected", 3), ("rejected", 1)]
+    assert [(reason, message.index) for reason, message in machine.held] == [("rejected", 3), ("rejected", 1)]
     machine.dead_letter_command(6, 0, (Atom("checkout"), None, 1))
     machine.dead_letter_command(7, 0, (Atom("settle"), [0]))
-    assert [message.index for _, message in machine.held()] == [1]
+    assert [message.index for _, message in machine.held] == [1]
     assert left == [(3, "dead-lettered")]
     machine.update_config(8, 0, {Atom("dead_letter_handler"): Atom("undefined")})
-    assert not list(machine.held())
+    assert not list(machine.held)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -162,7 +162,7 @@ def test_a_requeued_message_gets_the_index_of_the_command(version: int) -> None:
     key = consume(machine, 3, b"one", number=1)
     machine.requeue(4, 0, key, 0, ImproperList((5,), 900))
     assert in_hand(machine) == [(2, b"one")]
-    (again,) = machine.messages_ready()
+    (again,) = machine.ready
     assert (again.index, again.delivery_count, again.expiry) == (4, 1, 900)
 
 
@@ -256,8 +256,8 @@ def state_of(machine: Machine) -> dict[str, Any]:
     consumers = [machine.consumers[key] for key in sorted(machine.consumers, key=order_of)]
     return {
         "machine_version": machine.version,
-        "ready": [described(message) for message in machine.messages_ready()],
-        "returns": len(machine.returns),
+        "ready": [described(message) for message in machine.ready],
+        "returns": len(machine.ready.returns),
         "checked_out": [
             {"consumer": consumer.tag.decode(), "id": number, **described(consumer.in_hand[number])}
             for consumer in consumers
@@ -267,9 +267,9 @@ def state_of(machine: Machine) -> dict[str, Any]:
             {"tag": each.tag.decode(), "status": status(each), "credit": each.credit, "next_id": each.next_id} for each in consumers
         ],
         "waiting": [consumer.tag.decode() for consumer in machine.waiting],
-        "dead_letters_held": [{"reason": reason, "index": message.index} for reason, message in machine.held()],
+        "dead_letters_held": [{"reason": reason, "index": message.index} for reason, message in machine.held],
         "delayed": [[at, index] for at, index, _ in machine.delayed],
-        "bytes_ready": machine.bytes_ready,
+        "bytes_ready": machine.ready.bytes,
     }
 
 

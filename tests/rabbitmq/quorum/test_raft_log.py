@@ -18,7 +18,7 @@ from mqstore.kernels.rabbitmq import wal_records
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.raft_log import MemberLog, RaftDirectory, combine, raft_systems
 from mqstore.rabbitmq.quorum.segment import read_segment
-from mqstore.rabbitmq.quorum.snapshot import Snapshot, members_of, read_indexes, read_snapshot
+from mqstore.rabbitmq.quorum.snapshot import Snapshot, members_of, read_snapshot
 from mqstore.rabbitmq.quorum.wal import WalRecords, read_wal
 
 PAGE = Path(__file__).parents[3] / "docs" / "formats" / "rabbitmq-quorum.md"
@@ -253,12 +253,6 @@ def test_the_valid_snapshot_with_the_highest_index_counts_whatever_its_kind(tmp_
     assert [(item.kind, f"{40:016X}" in item.file) for item in log.damage] == [(Kind.BAD_SNAPSHOT, True)]
 
 
-def test_a_list_of_live_entries_is_read_in_both_forms() -> None:
-    ranges = encode([9, (4, 6)])
-    assert read_indexes(ranges, "indexes") == ((4, 6), (9, 9))
-    assert read_indexes(b"RASI\x01" + zlib.crc32(ranges).to_bytes(4, "big") + ranges, "indexes") == ((4, 6), (9, 9))
-
-
 def test_a_state_of_ten_million_elements_is_a_finding_and_not_ten_million_objects() -> None:
     huge = b"\x83l" + (10_000_000).to_bytes(4, "big") + b"j" * 10_000_001
     meta = encode({Atom("index"): 1})
@@ -428,23 +422,6 @@ def test_a_snapshot_that_ends_within_its_header_is_a_finding(length: int) -> Non
     damage = read_snapshot(snapshot(7, 1)[:length], "s")
     assert not isinstance(damage, Snapshot)
     assert (damage.offset, damage.length) == (0, length)
-
-
-@pytest.mark.parametrize(
-    ("raw", "offset", "detail"),
-    [
-        (b"RASI\x01" + bytes(4) + encode([3]), 9, "The checksum of the list of live entries is wrong; the node computes it again."),
-        (b"\x83", 0, "The list of live entries is not a term: "),
-        (encode([(1, 2), Atom("x")]), 0, "The list of live entries has something else than indexes and ranges."),
-        (encode([(1, 2, 3)]), 0, "The list of live entries has something else than indexes and ranges."),
-        (encode([(1, Atom("x"))]), 0, "The list of live entries has something else than indexes and ranges."),
-    ],
-)
-def test_a_list_of_live_entries_that_is_not_one_is_a_finding(raw: bytes, offset: int, detail: str) -> None:
-    damage = read_indexes(raw, "indexes")
-    assert not isinstance(damage, tuple)
-    assert (damage.kind, damage.file, damage.offset, damage.length) == (Kind.BAD_SNAPSHOT, "indexes", offset, len(raw) - offset)
-    assert damage.detail.startswith(detail)
 
 
 def test_the_members_of_a_cluster_are_the_keys_of_a_map_or_a_list() -> None:

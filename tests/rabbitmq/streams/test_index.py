@@ -7,7 +7,7 @@ import pytest
 
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.streams import index
-from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold, filter_of, hash_pair
+from mqstore.rabbitmq.streams.bloom_filter import _bits, chunks_that_may_hold, hash_pair
 from mqstore.rabbitmq.streams.segment import HEADER as SEGMENT_HEADER
 from mqstore.rabbitmq.streams.segment import Chunks, chunk, entry, walk_segment
 from mqstore.rabbitmq.streams.tracking import OFFSET, SEQUENCE, TIMESTAMP, Tracking, block
@@ -113,8 +113,18 @@ def test_the_hash_is_that_of_erlang(value: bytes, own: int, listed: int) -> None
     assert [number % (1 << 27) for number in hash_pair(value)] == [own, listed]
 
 
+def filter_of(values: list[bytes | None], size: int) -> bytes:
+    """Return the filter of a chunk whose messages have these values; None: none. Empty if no message has one."""
+    if set(values) <= {None}:
+        return b""
+    bits = np.zeros(8 * size, np.bool_)
+    for value in values:
+        bits[list(_bits(value, size))] = True
+    return np.packbits(bits).tobytes()
+
+
 def test_chunks_are_passed_over_by_their_filters_unless_they_are_damaged() -> None:
-    parts = [[b"red"], [b"blue", None], [None], [b"red", b"green"]]
+    parts: list[list[bytes | None]] = [[b"red"], [b"blue", None], [None], [b"red", b"green"]]
     raw = bytearray(
         SEGMENT_HEADER
         + b"".join(

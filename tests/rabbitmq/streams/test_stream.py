@@ -19,7 +19,7 @@ from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import record
 from mqstore.rabbitmq.streams.rows import walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
-from mqstore.rabbitmq.streams.stream import NamedStream, Stream, Tail, find_streams, split_name
+from mqstore.rabbitmq.streams.stream import NamedStream, Stream, Tail, find_streams
 from mqstore.rabbitmq.streams.tracking import Tracking
 
 CASE, QUEUE = "4.3.6-killed", "s.small"
@@ -144,7 +144,7 @@ def test_the_offsets_give_the_count_that_list_queues_gave(case: str) -> None:
 
 def test_the_streams_of_a_node_are_found_by_their_directories() -> None:
     found = find_streams(ReadOnlyDirectory(streams.node(CASE)))
-    assert [split_name(stream.name)[0] for stream in found] == [
+    assert [stream.name.rpartition("_")[0] for stream in found] == [
         f"__{queue.replace('.', '_')}" for queue in sorted(streams.directories(CASE))
     ]
     assert {stream.place for stream in found} == {f"stream/{stream.name}" for stream in found}

@@ -14,7 +14,8 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.places import open_rocketmq
-from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose, rules_of
+from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.live.store_lock import StoreLock
 from mqstore.rocketmq.loaded_config import readable_offsets
 
@@ -205,10 +206,10 @@ def test_a_held_lock_is_seen_and_not_released(tmp_path: Path) -> None:
 
 
 def test_the_rules_of_the_nearer_version_answer_for_every_version_from_4_3_0_to_5_5_0() -> None:
-    assert [rules_of(version) for version in ("4.3.0", "4.9.8", "5.0.0", "5.5.0")] == ["4.9.3", "4.9.3", "5.3.3", "5.3.3"]
+    assert [profile(version).rules for version in ("4.3.0", "4.9.8", "5.0.0", "5.5.0")] == ["4.9.3", "4.9.3", "5.3.3", "5.3.3"]
     for version in ("4.2.0", "5.5.1", "6.0.0", "latest", ""):
         with pytest.raises(UsageError, match=r"4\.3\.0 to 5\.5\.0"):
-            rules_of(version)
+            profile(version)
     found = of(FOUR, version="4.7.1")
     assert (found.version, found.rules) == ("4.7.1", "4.9.3")
 

@@ -92,6 +92,7 @@ from mqstore.rocketmq.scan.splits import MAX_TASKS, Split, plan
 from mqstore.rocketmq.store.log_site import notes_on_rows
 from mqstore.rocketmq.store.split_reader import ReadTask, opened_view, overlapping, read_split
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, Selection
+from mqstore.table.formatting import count
 from mqstore.threads import least_tasks
 
 if TYPE_CHECKING:
@@ -359,8 +360,8 @@ class RocketMQReader(StoreReader):
 
     def _plan(self, store: RocketMQStore) -> Sequence[Split]:
         splits = plan(store.log, tasks=least_tasks(), most=MAX_TASKS // len(self.paths))
-        count = -(-self.options.pieces // len(self.paths))
-        return splits if len(splits) >= count else plan(store.log, count=count)
+        least = -(-self.options.pieces // len(self.paths))
+        return splits if len(splits) >= least else plan(store.log, count=least)
 
     def _whole_files(self, files: Sequence[QueueFile]) -> list[Split]:
         """Return splits of one log file, or of several that follow each other, so that there are not too many."""
@@ -510,7 +511,7 @@ class StoreRead:
     records: int
 
     def __str__(self) -> str:
-        many = _count(self.partitions, "partition")
+        many = count(self.partitions, "partition")
         return (
             f"{self.store}: {self.how}, {many}: {self.log_bytes} bytes of log scanned, {self.records} records read one by one\n"
             f"    {self.why}"
@@ -541,18 +542,14 @@ class ReadPlan:
 
     def _lines(self) -> Iterator[str]:
         if len(self.stores) > 1:
-            yield f"{len(self.stores)} stores in {_count(self.partitions, 'partition')}"
+            yield f"{len(self.stores)} stores in {count(self.partitions, 'partition')}"
         yield from map(str, self.stores[:SHOWN])
         if len(self.stores) > SHOWN:
-            yield f"… {_count(len(self.stores) - SHOWN, 'more store')}"
+            yield f"… {count(len(self.stores) - SHOWN, 'more store')}"
         for each in self.skipped[:SHOWN]:
             yield f"{each.path}: skipped: {each.why}"
         if len(self.skipped) > SHOWN:
-            yield f"… {_count(len(self.skipped) - SHOWN, 'more skipped path')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+            yield f"… {count(len(self.skipped) - SHOWN, 'more skipped path')}"
 
 
 def explain_read(query: DataFrame | str, spark: SparkSession | None = None) -> ReadPlan:

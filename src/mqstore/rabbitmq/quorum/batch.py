@@ -68,7 +68,7 @@ def apply_batch(
     # what is there: in hands, then ready, as many as can be delivered, then what is published
     held = [(consumer, number, message) for consumer in consumers for number, message in consumer.in_hand.items()]
     credit = sum(consumer.credit for consumer in consumers)
-    ready = min(machine.ready_count, credit + len(named))
+    ready = min(machine.ready.count, credit + len(named))
     new = int(publish.sum())
     table = np.zeros((len(consumers), raft.CONSUMER_COLUMNS), np.int64)
     lowest = np.full(len(consumers), NO_ID)
@@ -110,15 +110,15 @@ def apply_batch(
     published = np.flatnonzero(publish)
     body = columns[published, raft.BODY]
     sizes = body + columns[published, raft.META] if machine.rules.header_size else body
-    machine.bytes_ready += int(sizes[given - of_old :].sum())
-    from_returns = min(of_old, len(machine.returns))
-    old = [machine.returns.popleft() for _ in range(from_returns)]
+    machine.ready.bytes += int(sizes[given - of_old :].sum())
+    from_returns = min(of_old, len(machine.ready.returns))
+    old = [machine.ready.returns.popleft() for _ in range(from_returns)]
     if of_old > from_returns:
-        queue = machine.ready[level]
+        queue = machine.ready.levels[level]
         old += [queue.popleft() for _ in range(of_old - from_returns)]
-    machine.bytes_ready -= sum(message.size for message in old)
-    machine.turn = (machine.turn + given - from_returns) % 3
-    machine.ready_count += new - given
+    machine.ready.bytes -= sum(message.size for message in old)
+    machine.ready.turn = (machine.ready.turn + given - from_returns) % 3
+    machine.ready.count += new - given
     counts = columns[published, raft.COUNT].tolist() if machine.rules.acquired else [raft.NOTHING] * new
     indexes = index[published]
 
@@ -128,9 +128,9 @@ def apply_batch(
 
     waits = [made(number) for number in range(given - of_old, new)]
     if waits:
-        machine.ready.setdefault(level, deque()).extend(waits)
-    elif level in machine.ready and not machine.ready[level]:
-        del machine.ready[level]
+        machine.ready.levels.setdefault(level, deque()).extend(waits)
+    elif level in machine.ready.levels and not machine.ready.levels[level]:
+        del machine.ready.levels[level]
 
     # messages that were settled
     left = messages[:, raft.LEFT]
@@ -162,18 +162,18 @@ def apply_batch(
 
 def message_ids(data: Bytes, columns: Longs) -> Longs:
     """Return the message ids of the settles among rows of the kernel, one after the other."""
-    found = np.empty((int(columns[columns[:, raft.KIND] == raft.SETTLE, raft.IDS_COUNT].sum()), 1), np.int64)
-    raft.message_ids(data, np.ascontiguousarray(columns), found)
-    return found[:, 0]
+    ids = np.empty((int(columns[columns[:, raft.KIND] == raft.SETTLE, raft.IDS_COUNT].sum()), 1), np.int64)
+    raft.message_ids(data, np.ascontiguousarray(columns), ids)
+    return ids[:, 0]
 
 
 def _is_plain(machine: Machine, consumers: Sequence[Consumer], level: int) -> bool:
     """Return whether publishes and settles alone decide what is delivered."""
     config, rules = machine.config, machine.rules
     limited = (config.max_length is not None or config.max_bytes is not None) and not config.reject_publish
-    if machine.timed or config.message_ttl is not None or limited or config.single_active or machine.worker is not None:
+    if machine.timed or config.message_ttl is not None or limited or config.single_active or machine.held.worker is not None:
         return False
-    if not set(machine.ready) <= {level} or len(machine.service) > 1 or (machine.service and machine.ready_count):
+    if not set(machine.ready.levels) <= {level} or len(machine.service) > 1 or (machine.service and machine.ready.count):
         return False
     if len({consumer.priority if rules.own_priority else 0 for consumer in consumers}) > 1:
         return False
@@ -230,9 +230,9 @@ def _publishers_and_consumers(
             continue
         consumer = known.get(key or seq)
         if consumer is None:
-            found = machine.consumer(key_of(key) if key else seq)
-            if found is None:
+            holder = machine.consumer(key_of(key) if key else seq)
+            if holder is None:
                 break
-            consumer = known[key or seq] = number[id(found)]
+            consumer = known[key or seq] = number[id(holder)]
         who.append(consumer)
     return np.array(who, np.int64), following

@@ -1,4 +1,4 @@
-"""What a quorum queue's machine keeps: messages, consumers, publishers, the worker of dead letters, the configuration.
+"""What a quorum queue's machine keeps: messages, consumers, publishers, dead letters, the configuration.
 
     >>> message = message_from(7, ImproperList((5,), 1000))
     >>> message.index, message.size, message.expiry, message.delivery_count
@@ -9,6 +9,8 @@ Format: docs/formats/rabbitmq-quorum.md, sections 7 and 8.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +80,158 @@ class DeadLetterWorker:
     prefetch: int
     in_hand: dict[int, tuple[str, Message]] = field(default_factory=dict)
     next_id: int = 0
+
+
+class HeldDeadLetters:
+    """Dead letters that are held until their targets have confirmed them, with the reason: those in the worker's hand first.
+
+    bytes: of all.
+    """
+
+    __slots__ = ("bytes", "waiting", "worker")
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[str, Message]] = deque()
+        self.worker: DeadLetterWorker | None = None
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[tuple[str, Message]]:
+        if self.worker is not None:
+            yield from (self.worker.in_hand[number] for number in sorted(self.worker.in_hand))
+        yield from self.waiting
+
+    def __len__(self) -> int:
+        return len(self.waiting) + (0 if self.worker is None else len(self.worker.in_hand))
+
+    def add(self, reason: str, messages: Sequence[Message]) -> None:
+        self.waiting.extend((reason, message) for message in messages)
+        self.bytes += sum(message.size for message in messages)
+
+    def serve(self, worker: DeadLetterWorker) -> None:
+        """Another worker comes; what the one before it had waits again."""
+        if self.worker is not None:
+            for number in sorted(self.worker.in_hand, reverse=True):
+                self.waiting.appendleft(self.worker.in_hand[number])
+        self.worker = worker
+
+    def deliver(self) -> None:
+        """Give the worker as many as it takes."""
+        worker = self.worker
+        while worker is not None and self.waiting and len(worker.in_hand) < worker.prefetch:
+            worker.in_hand[worker.next_id] = self.waiting.popleft()
+            worker.next_id += 1
+
+    def confirmed(self, numbers: Iterable[Term]) -> list[Message]:
+        """Return the messages in the worker's hand with these numbers, which are no longer held."""
+        in_hand = {} if self.worker is None else self.worker.in_hand
+        gone = [in_hand.pop(number)[1] for number in numbers if type(number) is int and number in in_hand]
+        self.bytes -= sum(message.size for message in gone)
+        return gone
+
+    def clear(self) -> None:
+        """Drop all; the worker stays."""
+        self.waiting.clear()
+        self.bytes = 0
+        if self.worker is not None:
+            self.worker.in_hand.clear()
+
+
+class ReadyMessages:
+    """Messages that can be delivered, in order: those that came back, then by priority; of two priorities the lower has every third turn.
+
+    returns: those that came back. levels: the others by priority, none empty. count: of all; bytes: of all and of the delayed ones.
+    weighted: two priorities take turns.
+    """
+
+    __slots__ = ("bytes", "count", "levels", "returns", "turn", "weighted")
+
+    def __init__(self, weighted: bool) -> None:
+        self.weighted = weighted
+        self.returns: deque[Message] = deque()
+        self.levels: dict[int, deque[Message]] = {}
+        self.count = self.bytes = self.turn = 0
+
+    def __iter__(self) -> Iterator[Message]:
+        yield from self.returns
+        if not self.weighted:
+            for level in sorted(self.levels, reverse=True):
+                yield from self.levels[level]
+            return
+        high, low = (list(self.levels.get(level, ())) for level in (1, 0))
+        above = below = 0
+        for turn in range(self.turn, self.turn + len(high) + len(low)):
+            if below == len(low) or (above < len(high) and (turn % 3 != 2 or high[above].index < low[below].index)):
+                yield high[above]
+                above += 1
+            else:
+                yield low[below]
+                below += 1
+
+    def all(self) -> Iterator[Message]:
+        """Yield all, in no order."""
+        yield from self.returns
+        for queue in self.levels.values():
+            yield from queue
+
+    def add(self, level: int, message: Message) -> None:
+        queue = self.levels.get(level)
+        if queue is None:
+            queue = self.levels[level] = deque()
+        queue.append(message)
+        self.count += 1
+        self.bytes += message.size
+
+    def take_back(self, message: Message) -> None:
+        """Add a message that came back; its bytes are counted."""
+        self.returns.append(message)
+        self.count += 1
+
+    def first(self) -> Message:
+        """Return the next message without taking it."""
+        return self.returns[0] if self.returns else self.levels[self._level()][0]
+
+    def _level(self) -> int:
+        """Return the level to take the next message from. Of two, the lower one has every third turn, unless the upper one is older."""
+        levels = self.levels
+        if len(levels) == 1:
+            return next(iter(levels))
+        if not self.weighted:
+            return max(levels)
+        return 0 if self.turn == 2 and levels[1][0].index >= levels[0][0].index else 1
+
+    def take(self) -> Message:
+        """Take the next message."""
+        if self.returns:
+            message = self.returns.popleft()
+        else:
+            level = self._level()
+            queue = self.levels[level]
+            message = queue.popleft()
+            if not queue:
+                del self.levels[level]
+            self.turn = (self.turn + 1) % 3
+        self.count -= 1
+        self.bytes -= message.size
+        return message
+
+    def expired(self, ts: int) -> list[Message]:
+        """Take what has expired at the head of the returns and of every priority."""
+        gone = []
+        for queue in (self.returns, *(self.levels[level] for level in sorted(self.levels, reverse=True))):
+            while queue:
+                expiry = queue[0].expiry
+                if expiry is None or expiry > ts:
+                    break
+                gone.append(queue.popleft())
+        self.levels = {level: queue for level, queue in self.levels.items() if queue}
+        self.count -= len(gone)
+        self.bytes -= sum(message.size for message in gone)
+        return gone
+
+    def clear(self) -> None:
+        self.returns.clear()
+        self.levels.clear()
+        self.count = self.bytes = self.turn = 0
 
 
 @dataclass(slots=True)

@@ -4,11 +4,10 @@ Each member applies the same commands in the order of the log, so that all have 
 order in which the machine gave them to it; a settle names these numbers only. Nothing else in the log says which message was
 acknowledged: the machine has to be run. The versions are one implementation; what differs is in `rules`.
 
-    returns    messages that came back; they are served before all others
-    ready      by priority: one FIFO, two, or 32
+    ready      messages that came back, which are served before all others; then by priority: one FIFO, two, or 32
     consumers  what each has in hand; waiting: those of a single-active queue that are not active
     service    consumers that can take a message, by priority, in turns
-    discards   dead letters that are held until their targets confirmed them (at least once)
+    held       dead letters, until their targets confirmed them (at least once)
     delayed    messages that wait for their next delivery (version 8)
 
     >>> machine = Machine(2)
@@ -16,7 +15,7 @@ acknowledged: the machine has to be run. The versions are one implementation; wh
     ...     machine.enqueue(index, 0, None, None, MessageFacts(0, 5, None, None, None))
     >>> machine.checkout(3, 0, (b"tag", None), (Atom("auto"), 1, Atom("simple_prefetch")), {})
     >>> machine.settle(4, 0, (b"tag", None), [0])
-    >>> [(message.index, consumer.tag) for message, consumer in machine.in_hand()], machine.ready_count
+    >>> [(message.index, consumer.tag) for message, consumer in machine.in_hand()], machine.ready.count
     ([(2, b'tag')], 0)
 
 Format: docs/formats/rabbitmq-quorum.md, section 7.
@@ -36,7 +35,9 @@ from mqstore.rabbitmq.quorum.entities import (
     Consumer,
     DeadLetterWorker,
     Enqueuer,
+    HeldDeadLetters,
     Message,
+    ReadyMessages,
     consumer_mode,
     consumer_priority,
     count_delivery,
@@ -79,19 +80,13 @@ class Machine:
         self.rules = RULES[min(version, NEWEST)]
         self.config = Configuration()
         self.left = left
-        self.returns: deque[Message] = deque()
-        self.ready: dict[int, deque[Message]] = {}
-        self.ready_count = 0  # of returns and ready
-        self.bytes_ready = 0
-        self.turn = 0  # of the two weighted priorities
+        self.ready = ReadyMessages(self.rules.levels == 2)
         self.consumers: dict[Term, Consumer] = {}
         self.waiting: list[Consumer] = []
         self.service: dict[int, deque[Term]] = {}
         self.queued: set[Term] = set()
         self.enqueuers: dict[Pid, Enqueuer] = {}
-        self.discards: deque[tuple[str, Message]] = deque()
-        self.bytes_held = 0
-        self.worker: DeadLetterWorker | None = None
+        self.held = HeldDeadLetters()
         self.delayed: list[tuple[int, int, Message]] = []
         self.deferred: dict[bytes, tuple[int, int]] = {}
         self.unknown: set[str] = set()
@@ -103,35 +98,12 @@ class Machine:
 
     # what is there
 
-    def messages_ready(self) -> Iterator[Message]:
-        """Yield the messages that can be delivered, in order."""
-        yield from self.returns
-        if self.rules.levels != 2:
-            for level in sorted(self.ready, reverse=True):
-                yield from self.ready[level]
-            return
-        high, low = (list(self.ready.get(level, ())) for level in (1, 0))
-        above = below = 0
-        for turn in range(self.turn, self.turn + len(high) + len(low)):
-            if below == len(low) or (above < len(high) and (turn % 3 != 2 or high[above].index < low[below].index)):
-                yield high[above]
-                above += 1
-            else:
-                yield low[below]
-                below += 1
-
     def in_hand(self) -> Iterator[tuple[Message, Consumer]]:
         """Yield the messages that consumers have, with the consumer, in the order of keys and numbers."""
         for key in sorted(self.consumers, key=order_of):
             consumer = self.consumers[key]
             for number in sorted(consumer.in_hand):
                 yield consumer.in_hand[number], consumer
-
-    def held(self) -> Iterator[tuple[str, Message]]:
-        """Yield the dead letters that are held, with the reason: those in the worker's hand first."""
-        if self.worker is not None:
-            yield from (self.worker.in_hand[number] for number in sorted(self.worker.in_hand))
-        yield from self.discards
 
     @property
     def placeholders(self) -> int:
@@ -140,12 +112,10 @@ class Machine:
 
     def all_messages(self) -> Iterator[Message]:
         """Yield every message in the state, in no order."""
-        yield from self.returns
-        for queue in self.ready.values():
-            yield from queue
+        yield from self.ready.all()
         for consumer in self.consumers.values():
             yield from consumer.in_hand.values()
-        yield from (message for _, message in self.held())
+        yield from (message for _, message in self.held)
         yield from (message for _, _, message in self.delayed)
 
     # commands
@@ -189,15 +159,7 @@ class Machine:
             level = 1 if facts.priority is not None and facts.priority > DEFAULT_PRIORITY else 0
         elif rules.levels > 2:
             level = DEFAULT_PRIORITY if facts.priority is None else max(0, min(facts.priority, HIGHEST_PRIORITY))
-        self._put(level, message)
-        self.ready_count += 1
-        self.bytes_ready += message.size
-
-    def _put(self, level: int, message: Message) -> None:
-        queue = self.ready.get(level)
-        if queue is None:
-            queue = self.ready[level] = deque()
-        queue.append(message)
+        self.ready.add(level, message)
 
     def register_enqueuer(self, pid: Pid | None) -> None:
         if pid is not None:
@@ -286,11 +248,10 @@ class Machine:
         consumer.deadlines.pop(number, None)
         if self.version >= 3:
             consumer.credit = self._credit(consumer, 1)
-        self.bytes_ready += message.size
+        self.ready.bytes += message.size
         ready_at, token = self._delay(message, failed, annotations) if self.rules.delays else (None, None)
         if ready_at is None:
-            self.returns.append(message)
-            self.ready_count += 1
+            self.ready.take_back(message)
         else:
             insort(self.delayed, (ready_at, message.index, message), key=lambda item: item[:2])
             if token is not None:
@@ -329,9 +290,7 @@ class Machine:
         if self.left is not None:
             self.left(old, REQUEUED, index)
         consumer.credit = self._credit(consumer, 1)
-        self._put(DEFAULT_PRIORITY if self.rules.levels > 2 else 0, message)
-        self.ready_count += 1
-        self.bytes_ready += message.size
+        self.ready.add(DEFAULT_PRIORITY if self.rules.levels > 2 else 0, message)
         self._update(consumer)
         self._activate("requeue")
         self._round()
@@ -424,7 +383,7 @@ class Machine:
         return consumer
 
     def _dequeue(self, identity: Term, settlement: Term, meta: Term) -> None:
-        if self.config.single_active or not self.ready_count or self._key_of(identity) is not None:
+        if self.config.single_active or not self.ready.count or self._key_of(identity) is not None:
             return
         self._take_consumer(identity, identity, True, "simple_prefetch", 1, meta)
         given = self._deliver_one()
@@ -551,19 +510,14 @@ class Machine:
     def purge(self, index: int, ts: int) -> None:
         """All messages that are ready are dropped; version 8 drops delayed ones and dead letters as well."""
         self._now = (index, ts)
-        gone = [*self.returns, *(message for queue in self.ready.values() for message in queue)]
-        self.returns.clear()
+        gone = list(self.ready.all())
         self.ready.clear()
-        self.ready_count = self.bytes_ready = self.turn = 0
         if self.version >= 8:
             gone += [message for _, _, message in self.delayed]
-            gone += [message for _, message in self.held()]
+            gone += [message for _, message in self.held]
             self.delayed.clear()
             self.deferred.clear()
-            self.discards.clear()
-            self.bytes_held = 0
-            if self.worker is not None:
-                self.worker.in_hand.clear()
+            self.held.clear()
         self._note(gone, PURGED)
         self._limit()
 
@@ -581,10 +535,8 @@ class Machine:
         before = self.config.dead_letters
         self.config.update(config, self.version)
         if before != self.config.dead_letters and "at_least_once" in (before, self.config.dead_letters):
-            self._note([message for _, message in self.held()], DROPPED)
-            self.discards.clear()
-            self.bytes_held = 0
-            self.worker = None
+            self._note([message for _, message in self.held], DROPPED)
+            self.held = HeldDeadLetters()
         self._round()
 
     def timeout(self, index: int, ts: int, what: Term) -> None:
@@ -613,8 +565,7 @@ class Machine:
 
     def _promote(self, item: tuple[int, int, Message]) -> None:
         self.deferred = {token: place for token, place in self.deferred.items() if place != item[:2]}
-        self.returns.append(item[2])
-        self.ready_count += 1
+        self.ready.take_back(item[2])
 
     def _time_out(self, ts: int) -> None:
         for key in sorted(self.consumers, key=order_of):
@@ -638,17 +589,10 @@ class Machine:
         """The worker that delivers held dead letters comes, or has delivered some."""
         self._now = (index, ts)
         if self.config.dead_letters == "at_least_once" and type(command) is tuple and command:
-            if command[0] == "settle" and len(command) == 2 and self.worker is not None and type(command[1]) is list:
-                for number in command[1]:
-                    held = self.worker.in_hand.pop(number, None) if type(number) is int else None
-                    if held is not None:
-                        self.bytes_held -= held[1].size
-                        self._note([held[1]], CONFIRMED)
+            if command[0] == "settle" and len(command) == 2 and type(command[1]) is list:
+                self._note(self.held.confirmed(command[1]), CONFIRMED)
             elif command[0] == "checkout" and len(command) == 3 and type(command[2]) is int:
-                if self.worker is not None:
-                    for number in sorted(self.worker.in_hand, reverse=True):
-                        self.discards.appendleft(self.worker.in_hand[number])
-                self.worker = DeadLetterWorker(pid_of(command[1]), command[2])
+                self.held.serve(DeadLetterWorker(pid_of(command[1]), command[2]))
         self._round()
 
     def delayed_command(self, index: int, ts: int, operation: Term) -> None:
@@ -695,10 +639,10 @@ class Machine:
         if self.service:
             while self._deliver_one() is not None:
                 pass
-        elif self.ready_count and self.rules.expiry:
+        elif self.ready.count and self.rules.expiry:
             self._expire(self._now[1])
-        if self.worker is not None:
-            self._deliver_dead_letters()
+        if self.config.dead_letters == "at_least_once":
+            self.held.deliver()
         if self.config.max_length is not None or self.config.max_bytes is not None:
             self._limit()
 
@@ -706,7 +650,7 @@ class Machine:
         """Give the next message to the next consumer. Return the consumer and the number of the message, or None."""
         ts = self._now[1]
         while True:
-            if self.rules.expiry and self.ready_count:
+            if self.rules.expiry and self.ready.count:
                 self._expire(ts)
             if not self.service:
                 return None
@@ -716,15 +660,12 @@ class Machine:
             if consumer is None and self.rules.status_matters:
                 self._unqueue(level)
                 continue
-            if not self.ready_count:
+            if not self.ready.count:
                 return None
             self._unqueue(level)
             if consumer is None or not consumer.credit or not self._is_served(consumer):
                 continue
-            message = self._take()
-            self.ready_count -= 1
-            number = self._give(consumer, message)
-            self.bytes_ready -= message.size
+            number = self._give(consumer, self.ready.take())
             self._update(consumer)
             return consumer, number
 
@@ -777,33 +718,10 @@ class Machine:
             return min(consumer.prefetch, consumer.credit + count)
         return consumer.credit + count
 
-    def _next(self) -> Message:
-        """Return the next message without taking it."""
-        return self.returns[0] if self.returns else self.ready[self._ready_level()][0]
-
-    def _ready_level(self) -> int:
-        """Return the level to take the next message from. Of two, the lower one has every third turn, unless the upper one is older."""
-        if len(self.ready) == 1:
-            return next(iter(self.ready))
-        if self.rules.levels != 2:
-            return max(self.ready)
-        return 0 if self.turn == 2 and self.ready[1][0].index >= self.ready[0][0].index else 1
-
-    def _take(self) -> Message:
-        if self.returns:
-            return self.returns.popleft()
-        level = self._ready_level()
-        queue = self.ready[level]
-        message = queue.popleft()
-        if not queue:
-            del self.ready[level]
-        self.turn = (self.turn + 1) % 3
-        return message
-
     def _expire(self, ts: int) -> None:
         """Drop the messages at the head whose time has passed."""
-        while self.ready_count:
-            expiry = self._next().expiry
+        while self.ready.count:
+            expiry = self.ready.first().expiry
             if expiry is None or expiry > ts:
                 return
             if self.version >= 8:
@@ -813,33 +731,20 @@ class Machine:
 
     def _expire_all(self) -> None:
         """Drop what has expired at the head of the returns and of every priority."""
-        ts, gone = self._now[1], []
-        for queue in (self.returns, *(self.ready[level] for level in sorted(self.ready, reverse=True))):
-            while queue:
-                expiry = queue[0].expiry
-                if expiry is None or expiry > ts:
-                    break
-                gone.append(queue.popleft())
-        self.ready = {level: queue for level, queue in self.ready.items() if queue}
-        self.ready_count -= len(gone)
-        self.bytes_ready -= sum(message.size for message in gone)
-        self._dead_letter(EXPIRED, gone)
+        self._dead_letter(EXPIRED, self.ready.expired(self._now[1]))
 
     def _drop(self, reason: str) -> None:
-        message = self._take()
-        self.ready_count -= 1
-        self.bytes_ready -= message.size
-        self._dead_letter(reason, [message])
+        self._dead_letter(reason, [self.ready.take()])
 
     def _limit(self) -> None:
         """Drop messages from the head until the limits hold."""
         config = self.config
         if config.reject_publish:
             return
-        held = len(self.discards) + (0 if self.worker is None else len(self.worker.in_hand))
-        while self.ready_count and (
-            (config.max_length is not None and self.ready_count + len(self.delayed) + held > config.max_length)
-            or (config.max_bytes is not None and self.bytes_ready + self.bytes_held > config.max_bytes)
+        ready, held = self.ready, self.held
+        while ready.count and (
+            (config.max_length is not None and ready.count + len(self.delayed) + len(held) > config.max_length)
+            or (config.max_bytes is not None and ready.bytes + held.bytes > config.max_bytes)
         ):
             self._drop(MAXLEN)
 
@@ -847,18 +752,9 @@ class Machine:
 
     def _dead_letter(self, reason: str, messages: list[Message]) -> None:
         if self.config.dead_letters == "at_least_once" and reason != MAXLEN:
-            self.discards.extend((reason, message) for message in messages)
-            self.bytes_held += sum(message.size for message in messages)
+            self.held.add(reason, messages)
         else:
             self._note(messages, reason)
-
-    def _deliver_dead_letters(self) -> None:
-        worker = self.worker
-        if worker is None or self.config.dead_letters != "at_least_once":
-            return
-        while self.discards and len(worker.in_hand) < worker.prefetch:
-            worker.in_hand[worker.next_id] = self.discards.popleft()
-            worker.next_id += 1
 
     def _note(self, messages: Iterable[Message], why: str) -> None:
         if self.left is not None:

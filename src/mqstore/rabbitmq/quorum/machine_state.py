@@ -61,7 +61,7 @@ def load(state: Term, version: int, left: Callable[[Message, str, int], None] | 
     except (TypeError, IndexError, ValueError, KeyError, AttributeError) as error:
         raise BadStateError(f"a state of version {version} has another form than expected ({type(error).__name__})") from None
     machine.timed = any(message.expiry is not None for message in machine.all_messages())
-    machine.ready_count = len(machine.returns) + sum(map(len, machine.ready.values()))
+    machine.ready.count = len(machine.ready.returns) + sum(map(len, machine.ready.levels.values()))
     return machine
 
 
@@ -73,16 +73,14 @@ def convert(machine: Machine, version: int, ts: int) -> None:
             conversion(machine, ts)
         machine.version += 1
         machine.rules = RULES[machine.version]
+        machine.ready.weighted = machine.rules.levels == 2
 
 
 def _to_2(machine: Machine, ts: int) -> None:
     machine.config.message_ttl = None
     for enqueuer in machine.enqueuers.values():
         for _, index, _, facts in enqueuer.pending:
-            message = Message(index, facts.body)
-            machine.ready.setdefault(0, deque()).append(message)
-            machine.ready_count += 1
-            machine.bytes_ready += message.size
+            machine.ready.add(0, Message(index, facts.body))
         enqueuer.pending.clear()
 
 
@@ -93,12 +91,12 @@ def _to_3(machine: Machine, ts: int) -> None:
 
 
 def _to_4(machine: Machine, ts: int) -> None:
-    for message in (*machine.returns, *(message for consumer in machine.consumers.values() for message in consumer.in_hand.values())):
+    for message in (*machine.ready.returns, *(message for consumer in machine.consumers.values() for message in consumer.in_hand.values())):
         message.acquired_count = message.delivery_count
 
 
 def _to_8(machine: Machine, ts: int) -> None:
-    machine.ready = {_HIGH_BECOMES if level else DEFAULT_PRIORITY: queue for level, queue in machine.ready.items()}
+    machine.ready.levels = {_HIGH_BECOMES if level else DEFAULT_PRIORITY: queue for level, queue in machine.ready.levels.items()}
     for consumer in (*machine.consumers.values(), *machine.waiting):
         consumer.timeout = DEFAULT_TIMEOUT
         consumer.deadlines = dict.fromkeys(consumer.in_hand, ts + DEFAULT_TIMEOUT)
@@ -198,10 +196,10 @@ def _load_old(machine: Machine, state: tuple[Term, ...]) -> None:
         prefix_returns, prefix_messages = prefix
     else:
         prefix_returns, prefix_messages = prefix[1], prefix[3]
-    machine.returns.extend(map(_placeholder, (*prefix_returns, *returns)))
+    machine.ready.returns.extend(map(_placeholder, (*prefix_returns, *returns)))
     ready = [*map(_placeholder, prefix_messages), *(_placeholder(message) for message in messages)]
     if ready:
-        machine.ready[0] = deque(ready)
+        machine.ready.levels[0] = deque(ready)
     for pid, enqueuer in _map(state[7 + shift]):
         sender = Enqueuer(enqueuer[1])
         for item in enqueuer[2] if type(enqueuer[2]) is list else ():
@@ -214,7 +212,7 @@ def _load_old(machine: Machine, state: tuple[Term, ...]) -> None:
         found_key = key_of(key)
         machine.consumers[found_key] = _old_consumer(found_key, consumer)
     _service(machine, state[11 + shift])
-    machine.bytes_ready = state[13 + shift]
+    machine.ready.bytes = state[13 + shift]
     machine.waiting = [_old_consumer(key_of(key), consumer) for key, consumer in state[15 + shift]]
 
 
@@ -239,7 +237,7 @@ def _prefetch(meta: Term) -> int | None:
 
 def _load_new(machine: Machine, state: tuple[Term, ...]) -> None:
     version = machine.version
-    machine.returns.extend(map(read_message, _items(state[4])))
+    machine.ready.returns.extend(map(read_message, _items(state[4])))
     _load_ready(machine, state[2])
     for pid, enqueuer in _map(state[6]):
         known = pid_of(pid)
@@ -250,7 +248,7 @@ def _load_new(machine: Machine, state: tuple[Term, ...]) -> None:
         machine.consumers[found_key] = _new_consumer(found_key, consumer, version)
     _service(machine, state[10])
     _load_dead_letters(machine, state[11])
-    machine.bytes_ready = state[12]
+    machine.ready.bytes = state[12]
     machine.waiting = [_new_consumer(key_of(key), consumer, version) for key, consumer in state[14]]
     if version >= 8 and type(state[17]) is tuple:
         _load_delayed(machine, state[17])
@@ -262,10 +260,10 @@ def _load_ready(machine: Machine, term: Term) -> None:
         levels = {0: _items(term)}
     elif version < 8:
         levels = {1: _items(term[1]), 0: _items(term[2])}
-        machine.turn = term[4] if len(term) > 4 and type(term[4]) is int else 0
+        machine.ready.turn = term[4] if len(term) > 4 and type(term[4]) is int else 0
     else:
         levels = {HIGHEST_PRIORITY - level: _items(queue) for level, queue in _map(term[1])}
-    machine.ready = {level: deque(map(read_message, items)) for level, items in levels.items() if items}
+    machine.ready.levels = {level: deque(map(read_message, items)) for level, items in levels.items() if items}
 
 
 def _new_consumer(key: Term, term: tuple[Term, ...], version: int) -> Consumer:
@@ -306,10 +304,10 @@ def _with_deadline(item: Term) -> tuple[int | None, Term]:
 def _load_dead_letters(machine: Machine, term: Term) -> None:
     worker = term[1]
     if type(worker) is tuple:
-        machine.worker = DeadLetterWorker(pid_of(worker[1]), worker[2], {}, worker[4])
-        machine.worker.in_hand = {number: _dead_letter(item) for number, item in _map(worker[3])}
-    machine.discards.extend(map(_dead_letter, _items(term[2])))
-    machine.bytes_held = sum(message.size for _, message in machine.held())
+        in_hand = {number: _dead_letter(item) for number, item in _map(worker[3])}
+        machine.held.worker = DeadLetterWorker(pid_of(worker[1]), worker[2], in_hand, worker[4])
+    machine.held.waiting.extend(map(_dead_letter, _items(term[2])))
+    machine.held.bytes = sum(message.size for _, message in machine.held)
 
 
 def _load_delayed(machine: Machine, term: Term) -> None:

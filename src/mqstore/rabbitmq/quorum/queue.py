@@ -217,7 +217,7 @@ class QuorumQueue:
         """
         run = Replay(self, upto)
         machine = run.machine()
-        before = {id(message): RETURNED for message in machine.returns}
+        before = {id(message): RETURNED for message in machine.ready.returns}
         consumers = {}
         for message, consumer in machine.in_hand():
             before[id(message)] = CHECKED_OUT
@@ -253,7 +253,7 @@ class QuorumQueue:
                 )
             )
 
-        for pos, message in enumerate(machine.messages_ready()):
+        for pos, message in enumerate(machine.ready):
             add(message, READY, pos)
         ready = len(messages)
         for message, _ in machine.in_hand():
@@ -261,7 +261,7 @@ class QuorumQueue:
         unacknowledged = len(messages) - ready
         for _, _, message in machine.delayed:
             add(message, DELAYED, None)
-        for reason, message in machine.held():
+        for reason, message in machine.held:
             add(message, HELD, None, reason)
             messages[-1] = replace(messages[-1], state=HELD)
         total = len(messages)

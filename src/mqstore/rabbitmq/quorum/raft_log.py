@@ -125,8 +125,8 @@ class MemberLog:
     def _load(self) -> None:
         parts: list[tuple[Longs, ...]] = []
         for path in self._segment_files():
-            found = self._read_segment(path)
-            parts.append(self._columns(path, SEGMENT, found))
+            entries = self._read_segment(path)
+            parts.append(self._columns(path, SEGMENT, entries))
         for path, wal in self.system.write_ahead_logs if self.wal else ():
             records = wal.of(self.uid)
             if len(records):
@@ -142,42 +142,42 @@ class MemberLog:
         self._gapless = len(rows) > 0 and int(self.index[-1]) - self._lowest + 1 == len(rows)
         self._file, self._start, self._position, self._length = file[rows], start[rows], position[rows], length[rows]
 
-    def _columns(self, path: str, kind: str, found: NDArray[np.void]) -> tuple[Longs, ...]:
+    def _columns(self, path: str, kind: str, entries: NDArray[np.void]) -> tuple[Longs, ...]:
         self.files.append(path)
         self._kinds.append(kind)
-        file = np.full(len(found), len(self.files) - 1, np.int64)
+        file = np.full(len(entries), len(self.files) - 1, np.int64)
         return (
-            found["index"],
-            found["term"],
+            entries["index"],
+            entries["term"],
             file,
-            found["start"],
-            found["position"],
-            found["length"],
-            found["truncates"],
-            found["valid"],
+            entries["start"],
+            entries["position"],
+            entries["length"],
+            entries["truncates"],
+            entries["valid"],
         )
 
     def _segment_files(self) -> list[str]:
         """Return the files to read as segments, in order: links of a compaction lead to a file that is read anyway."""
         entries = {entry.name: entry for entry in self.system.entries(self.place)}
         links = {name for name, entry in entries.items() if entry.is_link}
-        found = {match[1]: name for name in entries if (match := SEGMENT_NAME.fullmatch(name)) and name not in links}
+        names = {match[1]: name for name in entries if (match := SEGMENT_NAME.fullmatch(name)) and name not in links}
         if links and any(name.endswith(".compaction_group") for name in entries):
             for name in entries:
                 match = COMPACTING_NAME.fullmatch(name)
-                if match and match[1] not in found:
-                    found[match[1]] = name
-        return [f"{self.place}/{found[number]}" for number in sorted(found, key=lambda text: int(text, 16))]
+                if match and match[1] not in names:
+                    names[match[1]] = name
+        return [f"{self.place}/{names[number]}" for number in sorted(names, key=lambda text: int(text, 16))]
 
     def _read_segment(self, path: str) -> NDArray[np.void]:
         try:
             mapped = self.system.directory.mapped(path)
-            found = read_segment(mapped.load(0, mapped.size), path)
+            segment = read_segment(mapped.load(0, mapped.size), path)
         except CannotOpenError as error:
             self.damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
             return read_segment(np.zeros(0, np.uint8), path).entries
-        self.damage += found.damage
-        return found.entries
+        self.damage += segment.damage
+        return segment.entries
 
     def __len__(self) -> int:
         return len(self.index)
@@ -201,13 +201,13 @@ class MemberLog:
 
     def bases(self) -> Iterator[Base]:
         """Yield the valid snapshots and checkpoints, that with the highest index first. Others are findings."""
-        found: list[tuple[int, int, str]] = []
+        snapshots: list[tuple[int, int, str]] = []
         for kind in SNAPSHOT_PLACES:
             for entry in self.system.entries(f"{self.place}/{kind}"):
                 match = SNAPSHOT_NAME.fullmatch(entry.name)
                 if match and entry.is_directory:
-                    found.append((int(match[2], 16), int(match[1], 16), f"{self.place}/{kind}/{entry.name}/snapshot.dat"))
-        for _, _, path in sorted(found, reverse=True):
+                    snapshots.append((int(match[2], 16), int(match[1], 16), f"{self.place}/{kind}/{entry.name}/snapshot.dat"))
+        for _, _, path in sorted(snapshots, reverse=True):
             data = self.system.read(path, MAX_SNAPSHOT_BYTES, self.damage)
             if data is None:
                 self.damage.append(Damage(path, 0, 0, Kind.BAD_SNAPSHOT, "The file is not there."))
@@ -235,11 +235,11 @@ class MemberLog:
         above = self.index[np.searchsorted(self.index, first) :]
         if not len(above):
             return ()
-        found = []
+        gaps = []
         if above[0] > max(first, 1):
-            found.append((max(first, 1), int(above[0]) - 1))
+            gaps.append((max(first, 1), int(above[0]) - 1))
         breaks = np.flatnonzero(np.diff(above) > 1).tolist()
-        return (*found, *((int(above[row]) + 1, int(above[row + 1]) - 1) for row in breaks))
+        return (*gaps, *((int(above[row]) + 1, int(above[row + 1]) - 1) for row in breaks))
 
     def row(self, index: int) -> int:
         """Return the row of an entry, or -1."""
@@ -347,33 +347,33 @@ class RaftDirectory:
     def names(self) -> dict[str, str]:
         """The names of the clusters by UID, as names.dets has them: {Name, UID}, and the other way round. A member not in it is unknown to
         the node. Of a UID that several have it is the last one, with a finding."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for item in self._objects("names.dets"):
             if len(item) == 2:
                 name, uid = (item[1], item[0]) if isinstance(item[0], bytes) else item
                 if isinstance(name, Atom) and isinstance(uid, bytes):
-                    before = found.get(uid.decode("latin-1"), str(name))
+                    before = names.get(uid.decode("latin-1"), str(name))
                     if before != name:
                         detail = f"Queues {before} and {name} both have the member {uid.decode('latin-1')}: its log is of one of them."
                         self.damage.append(Damage(f"{self.place}/names.dets", 0, 0, Kind.UNKNOWN_MEMBER, detail))
-                    found[uid.decode("latin-1")] = str(name)
-        return found
+                    names[uid.decode("latin-1")] = str(name)
+        return names
 
     @cached_property
     def meta(self) -> dict[str, Meta]:
         """What meta.dets has, by UID."""
-        found: dict[str, Meta] = {}
+        members: dict[str, Meta] = {}
         for item in self._objects("meta.dets"):
             if len(item) == 4 and isinstance(item[0], bytes):
                 numbers = [value if type(value) is int else 0 for value in (item[1], item[3])]
                 voted = item[2] if type(item[2]) is tuple and len(item[2]) == 2 else None
-                found[item[0].decode("latin-1")] = Meta(numbers[0], (str(voted[0]), str(voted[1])) if voted else None, numbers[1])
-        return found
+                members[item[0].decode("latin-1")] = Meta(numbers[0], (str(voted[0]), str(voted[1])) if voted else None, numbers[1])
+        return members
 
     @cached_property
     def write_ahead_logs(self) -> tuple[tuple[str, WalRecords], ...]:
         """The write-ahead logs with their paths, in the order in which they were written."""
-        found = []
+        logs = []
         names = [entry.name for entry in self.entries(self.place) if not entry.is_directory and WAL_NAME.fullmatch(entry.name)]
         for name in sorted(names, key=lambda name: int(name.partition(".")[0], 16)):
             path = f"{self.place}/{name}" if self.place else name
@@ -386,8 +386,8 @@ class RaftDirectory:
                 self.damage.append(Damage(path, 0, 0, Kind.UNREADABLE, str(error)))
                 continue
             self.damage += read.damage
-            found.append((path, read))
-        return tuple(found)
+            logs.append((path, read))
+        return tuple(logs)
 
     def logged(self) -> set[str]:
         """Return the UIDs of which there are records in the write-ahead logs: also those of deleted queues."""

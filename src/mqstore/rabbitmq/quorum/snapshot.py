@@ -28,7 +28,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import EtfError, Limits, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 
-MAGIC, INDEXES = b"RASN", b"RASI"
+MAGIC = b"RASN"
 # a state has a few elements for each message
 STATE_LIMITS = Limits(terms=8_000_000)
 MAX_SNAPSHOT_BYTES = 1 << 30
@@ -68,26 +68,6 @@ def members_of(cluster: Term) -> tuple[tuple[str, str], ...]:
     items = [key for key, _ in cluster] if isinstance(cluster, Pairs) else list(cluster) if isinstance(cluster, list | dict) else []
     pairs = [item for item in items if type(item) is tuple and len(item) == 2]
     return tuple((str(name), str(node)) for name, node in pairs if isinstance(name, Atom) and isinstance(node, Atom))
-
-
-def read_indexes(data: bytes, file: str) -> tuple[tuple[int, int], ...] | Damage:
-    """Return the ranges (low, high) of entries that must be kept, ascending, or the finding."""
-    start = 0
-    if data[:4] == INDEXES:
-        start = 9
-        if zlib.crc32(data[9:]) != int.from_bytes(data[5:9], "big"):
-            return _damage(file, 9, len(data) - 9, "The checksum of the list of live entries is wrong; the node computes it again.")
-    try:
-        items = decode(data, start, STATE_LIMITS)[0]
-    except EtfError as error:
-        return _damage(file, start, len(data) - start, f"The list of live entries is not a term: {error.what}.")
-    ranges = []
-    for item in items if type(items) is list else ():
-        low, high = item if type(item) is tuple and len(item) == 2 else (item, item)
-        if type(low) is not int or type(high) is not int:
-            return _damage(file, start, len(data) - start, "The list of live entries has something else than indexes and ranges.")
-        ranges.append((low, high))
-    return tuple(sorted(ranges))
 
 
 def _damage(file: str, offset: int, length: int, detail: str) -> Damage:

@@ -255,12 +255,12 @@ class _Walk:
         """Return the positions low..high-1 of records that give this UID."""
         mark = len(uid).to_bytes(2, "big") + uid
         text = self.data[low : high + 3 + len(mark)].tobytes()
-        found: list[int] = []
+        places: list[int] = []
         place = text.find(mark, 3)
         while place >= 0:
-            found.append(low + place - 3)
+            places.append(low + place - 3)
             place = text.find(mark, place + 1)
-        return [place for place in found if place < high]
+        return [place for place in places if place < high]
 
     def _fits(self, at: int) -> bool:
         view, size = self.view, len(self.data)
@@ -288,13 +288,13 @@ def _strangers(records: NDArray[np.void], members: Iterable[NDArray[np.intp]]) -
 
     The records of a member before and after such a one have indexes that follow each other.
     """
-    found: list[int] = []
+    strays: list[int] = []
     for rows in members:
         index = records["index"][rows]
         before, own, after = index[:-2], index[1:-1], index[2:]
         strange = (after == before + 1) & (own != before) & (own != after) & (records["truncates"][rows[1:-1]] == 0)
-        found += rows[1:-1][strange].tolist()
-    return sorted(found)
+        strays += rows[1:-1][strange].tolist()
+    return sorted(strays)
 
 
 def _candidates(data: Bytes, low: int, high: int, highest: int) -> list[int]:

@@ -179,9 +179,9 @@ class NodeLock:
     """Every vhost directory below a root, locked. Raises TargetError if a node or another process has the store."""
 
     def __init__(self, directory: DurableDirectory) -> None:
-        found = holder(directory.root)
-        if found is not None:
-            raise TargetError(f"{directory.root} is in use by process {found}; stop the node, and try again")
+        process = holder(directory.root)
+        if process is not None:
+            raise TargetError(f"{directory.root} is in use by process {process}; stop the node, and try again")
         self._locks: list[LockedDirectory] = []
         try:
             for place in sorted({"", *find_vhosts(ReadOnlyDirectory(directory.root))}):

@@ -75,13 +75,13 @@ def _names_steps(system: RaftDirectory) -> Iterator[QueueStep]:
     """Yield the step that writes names.dets with the members that are not in it, and those that have no remedy."""
     file = f"{system.place}/names.dets"
     known = {name: uid for uid, name in system.names.items()}
-    found: dict[str, list[str]] = {}
+    by_queue: dict[str, list[str]] = {}
     for uid in system.uids:
         if uid not in system.names:
             cluster = QuorumQueue(system.member(uid, wal=False)).config.cluster
-            found.setdefault(cluster, []).append(uid)
-    unnamed = found.pop("", [])
-    added = {name: uids[0] for name, uids in found.items() if name not in known and len(uids) == 1}
+            by_queue.setdefault(cluster, []).append(uid)
+    unnamed = by_queue.pop("", [])
+    added = {name: uids[0] for name, uids in by_queue.items() if name not in known and len(uids) == 1}
     otherwise = "it skips their write-ahead log" if uses_long_names(system) else "it starts their queues without a leader"
     if added:
         data = system.directory.read(file) or b"" if system.directory.exists(file) else b""
@@ -90,7 +90,7 @@ def _names_steps(system: RaftDirectory) -> Iterator[QueueStep]:
         why = f"names.dets lacks {count(len(added), 'member')} whose directories are here, {min(added)} first: they are added"
         content = dets.write_objects(objects)
         yield QueueStep("names", file, 0, 0, why, otherwise, "", (Change("put", file, content=content),))
-    for name, uids in sorted(found.items()):
+    for name, uids in sorted(by_queue.items()):
         if name not in added:
             rival = f"{known[name]} is in names.dets" if name in known else "which of them the node used is not known"
             why = f"{count(len(uids), 'further directory')} of queue {name}: {', '.join(uids)}; {rival}"

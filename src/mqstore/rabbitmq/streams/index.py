@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.streams.segment import MESSAGES, Chunks
+from mqstore.table.formatting import count
 
 HEADER = struct.Struct(">4sI").pack(b"OSII", 1)
 RECORD = np.dtype([("id", ">i8"), ("timestamp", ">i8"), ("epoch", ">i8"), ("position", ">u4"), ("kind", "u1")])
@@ -58,13 +59,13 @@ def read_index(data: Bytes) -> Index:
     valid = data[: len(HEADER)].tobytes() == HEADER
     body = data[len(HEADER) :]
     records = body[: len(body) - len(body) % RECORD.itemsize].view(RECORD)
-    count = len(records)
+    number = len(records)
     # a node looks at the position alone: no chunk is inside the header
-    while count and not records["position"][count - 1]:
-        step = max(1, count >> 4)
-        written = np.flatnonzero(records["position"][count - step : count])
-        count = count - step + (int(written[-1]) + 1 if len(written) else 0)
-    return Index(records[:count], len(body) - count * RECORD.itemsize, valid)
+    while number and not records["position"][number - 1]:
+        step = max(1, number >> 4)
+        written = np.flatnonzero(records["position"][number - step : number])
+        number = number - step + (int(written[-1]) + 1 if len(written) else 0)
+    return Index(records[:number], len(body) - number * RECORD.itemsize, valid)
 
 
 def record(chunk_id: int, *, timestamp: int, position: int, epoch: int = 1, kind: int = 0) -> bytes:
@@ -120,14 +121,14 @@ class IndexComparison:
             first = int(chunks.id[begin])
             where = f"from position {int(chunks.at[begin])} on, offsets {first} to {first + records - 1}"
             messages = int(chunks.records[begin:end][chunks.kind[begin:end] == MESSAGES].sum())
-            damage.append(self._finding(int(row[begin]), 0, f"the index lacks {_count(end - begin, 'chunk')} {where}", messages))
+            damage.append(self._finding(int(row[begin]), 0, f"the index lacks {count(end - begin, 'chunk')} {where}", messages))
         known, rows = row[there], np.flatnonzero(there)
         wrong = np.zeros(len(rows), np.bool_)
         for name in _COMPARED:
             wrong |= self._records[name][known].astype(np.int64) != getattr(chunks, name)[rows]
         for begin, end in _runs(wrong):
             number = int(known[begin])
-            detail = f"{_count(end - begin, 'record')} from number {number} on contradict the headers of their chunks"
+            detail = f"{count(end - begin, 'record')} from number {number} on contradict the headers of their chunks"
             damage.append(self._finding(number, end - begin, detail))
         until = int(np.searchsorted(self._position, int(chunks.at[-1]), "right"))
         return damage + self._strays(until, known)
@@ -151,18 +152,14 @@ class IndexComparison:
         damage = []
         for begin, end in _runs(stray):
             number = self._next + begin
-            detail = f"{_count(end - begin, 'record')} from number {number} on lead to no valid chunk"
+            detail = f"{count(end - begin, 'record')} from number {number} on lead to no valid chunk"
             damage.append(self._finding(number, end - begin, detail))
         self._next = until
         return damage
 
-    def _finding(self, number: int, count: int, detail: str, messages: int = 0) -> Damage:
+    def _finding(self, number: int, records: int, detail: str, messages: int = 0) -> Damage:
         at = len(HEADER) + number * RECORD.itemsize
-        return Damage(self.file, at, count * RECORD.itemsize, Kind.BAD_STREAM_INDEX, detail, messages)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+        return Damage(self.file, at, records * RECORD.itemsize, Kind.BAD_STREAM_INDEX, detail, messages)
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:

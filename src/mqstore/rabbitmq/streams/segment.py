@@ -192,30 +192,32 @@ def walk_segment(
         if why in (stream_chunks.DONE, stream_chunks.FULL):
             continue
         # the size of a trailer has no checksum: the next chunk may be anywhere after the data of the last one
-        found, effort = stream_chunks.resume(data, trailer if count else position + 1, first, NO_END if after is None else after, effort)
-        if found < 0:
+        following, effort = stream_chunks.resume(
+            data, trailer if count else position + 1, first, NO_END if after is None else after, effort
+        )
+        if following < 0:
             _report_end(data, position, why, expected, after, effort, findings)
             break
-        lost = max(0, _id_at(data, found) - expected)
-        if found < position or why == stream_chunks.CUT_TRAILER:
+        lost = max(0, _id_at(data, following) - expected)
+        if following < position or why == stream_chunks.CUT_TRAILER:
             position, detail = trailer, "the size of a chunk's trailer is damaged"
-        elif _leads_to(data, position, found):
+        elif _leads_to(data, position, following):
             detail = "the header of a chunk is damaged"
         else:
             detail = "there is no valid chunk here"
-        findings.add(position, found - position, Kind.BAD_CHUNK, f"{detail}: {_offsets(expected, lost)}", lost)
-        position, expected = found, _id_at(data, found)
+        findings.add(position, following - position, Kind.BAD_CHUNK, f"{detail}: {_offsets(expected, lost)}", lost)
+        position, expected = following, _id_at(data, following)
     left = findings.take(len(data))
     if left:
         yield Chunks(np.empty((stream_chunks.CHUNK_COLUMNS, 0), np.int64)), left
 
 
-def _leads_to(data: Bytes, position: int, found: int) -> bool:
-    """Return whether the sizes in the header at a position lead to the chunk found after it."""
-    if found - position < _CHUNK.size:
+def _leads_to(data: Bytes, position: int, following: int) -> bool:
+    """Return whether the sizes in the header at a position lead to the chunk that follows it."""
+    if following - position < _CHUNK.size:
         return False
     fields = _CHUNK.unpack(data[position : position + _CHUNK.size].tobytes())
-    return bool(position + _CHUNK.size + fields[8] + fields[9] + fields[10] == found)
+    return bool(position + _CHUNK.size + fields[8] + fields[9] + fields[10] == following)
 
 
 def _id_at(data: Bytes, position: int) -> int:

@@ -4,9 +4,6 @@ r"""Streams of a node: one directory is one replica, its segments in the order o
         <first offset, 20 digits>.segment
         <first offset, 20 digits>.index
 
-    >>> split_name("__s_plain_1795603199726029326")
-    ('__s_plain', 1795603199726029326)
-
 The listing is all that is kept of a stream: numbers, as arrays. A segment is opened when it is read, one at a time.
 
 Format: docs/formats/rabbitmq-streams.md, section 1.
@@ -14,7 +11,6 @@ Format: docs/formats/rabbitmq-streams.md, section 1.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -29,15 +25,8 @@ from mqstore.rabbitmq.streams.segment import HEADER, Chunks, Longs, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
 
 ROOT = "stream"
-_STEM = re.compile(r"(.*)_([0-9]{1,20})", re.DOTALL)
 _LAST_OFFSET = (1 << 63) - 1
 MOST_STRAYS = 100  # names that are kept of files that are not a stream's
-
-
-def split_name(directory: str) -> tuple[str, int | None]:
-    """Return the name of a stream's directory without the time of its creation, and that, in nanoseconds since 1970, if it is there."""
-    match = _STEM.fullmatch(directory)
-    return (match[1], int(match[2])) if match else (directory, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,11 +94,6 @@ def _can_be_made(path: str) -> bool:
     return above != QUEUES or not below or usable_topic(below.rpartition("/")[0] or below)
 
 
-def rules_of(version: str) -> str:
-    """Return the version whose rules a broker follows, `4.9.3` or `5.3.3`. Raises UsageError for an unknown version."""
-    return profile(version).rules
-
-
 def diagnose(
     store: RocketMQStore, version: str | None = None, *, threads: int = 2, progress: Callable[[int, int], None] | None = None
 ) -> Diagnosis:

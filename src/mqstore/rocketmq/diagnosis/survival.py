@@ -237,15 +237,15 @@ class SurvivalCheck(Verification):
     def repeated(self, key: tuple[str, int], offset: int) -> Longs:
         """Return the physical offsets of messages of before a queue offset that the queue lists from there on, once more."""
         proof = self.queues.get(key)
-        found: set[int] = set()
+        offsets: set[int] = set()
         for low, high in () if proof is None else proof.unproved():
             for start in range(max(low, offset), high, SLOTS):
                 assert proof is not None
                 for physical in proof.queue.entries(start, min(high, start + SLOTS))["physical_offset"].tolist():
-                    record = None if physical in found else self.log.record(physical)
+                    record = None if physical in offsets else self.log.record(physical)
                     if record is not None and (record.topic, record.queue_id) == key and record.queue_offset < offset:
-                        found.add(physical)
-        return np.array(sorted(found), np.int64)
+                        offsets.add(physical)
+        return np.array(sorted(offsets), np.int64)
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""

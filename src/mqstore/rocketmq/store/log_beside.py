@@ -46,16 +46,16 @@ def log_files_beside(store: StoreFiles, own: Sequence[Path]) -> dict[int, FileBe
     own: the directories of the log; in them, compressed files are looked for, whatever their names.
     """
     root = store.directory.root
-    found: dict[int, FileBeside] = {}
+    files: dict[int, FileBeside] = {}
     if store.log_only or not isinstance(root, Path):
-        return found
+        return files
     for place in own:
         for path in sorted(each for each in _entries(place) if each.is_file() and not each.is_symlink()):
             head = _head_of(path)
             if head is not None and queue_leads_to(store, head[1], head[2]) is not False:
-                found.setdefault(head[2], FileBeside(path, head[0]))
+                files.setdefault(head[2], FileBeside(path, head[0]))
     if type(store.directory) is not ReadOnlyDirectory:
-        return found
+        return files
     for place in _places(root, inside=isinstance(store.kept, UnpackedArchive) and root.absolute() == store.kept.root):
         for path in sorted(each for each in _entries(place) if _NAME.match(each.name) and each.is_file()):
             head = _head_of(path)
@@ -66,8 +66,8 @@ def log_files_beside(store: StoreFiles, own: Sequence[Path]) -> dict[int, FileBe
                     if start is not None and start >= 0 and status_at(mapped, 0, start) == frames.STOP:
                         head = "", mapped.length_prefixed(0), start
             if head is not None and _belongs(store, head[1], head[2]):
-                found.setdefault(head[2], FileBeside(path, head[0]))
-    return found
+                files.setdefault(head[2], FileBeside(path, head[0]))
+    return files
 
 
 def _head_of(path: Path) -> tuple[str, bytes, int] | None:

@@ -162,11 +162,11 @@ def log_elsewhere(store: StoreFiles) -> LogElsewhere | None:
         first = next((each for each in left if not each.wild), left[0])
         return LogElsewhere(paths, "absent", f"there is none, and {first.sentence}", _RESTORE, parts, number, uncounted)
     lacking = _lacking(store)
-    found = {start: file for start, file in log_files_beside(store, directories).items() if start in lacking} if lacking else {}
-    if found:
-        start = min(found)
-        path, method = store.shown(found[start].path), found[start].method
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    elsewhere = {start: file for start, file in log_files_beside(store, directories).items() if start in lacking} if lacking else {}
+    if elsewhere:
+        start = min(elsewhere)
+        path, method = store.shown(elsewhere[start].path), elsewhere[start].method
+        more = f" and {len(elsewhere) - 1} more" if len(elsewhere) > 1 else ""
         name = f"{store.log.queue.relative}/{start:020d}"
         records = f"the records{f', compressed with {method}' if method else ''}"
         why = f"{name}{more} {'are' if more else 'is'} missing, and {'these files have' if more else 'it has'} {records}"
@@ -219,16 +219,16 @@ def require_whole_log(store: StoreFiles, what: str) -> None:
         raise UnsupportedError(f"{what} {elsewhere.sentence}; nothing is changed: {elsewhere.remedy}")
 
 
-def _moved_log(store: StoreFiles, found: dict[int, FileBeside] | None = None) -> LogElsewhere | None:
+def _moved_log(store: StoreFiles, files: dict[int, FileBeside] | None = None) -> LogElsewhere | None:
     """Return the log that is around a store that has none, or in its place in compressed files; None if there is none."""
-    found = log_files_beside(store, log_directories(store)) if found is None else found
-    if not found:
+    files = log_files_beside(store, log_directories(store)) if files is None else files
+    if not files:
         return None
-    first = found[min(found)]
+    first = files[min(files)]
     place, to = store.shown(first.path.parent), store.shown(store.directory.path(LOG))
-    why = f"{place} has {count(len(found), 'file')} with records of it{f', compressed with {first.method}' if first.method else ''}"
+    why = f"{place} has {count(len(files), 'file')} with records of it{f', compressed with {first.method}' if first.method else ''}"
     if first.method:
-        return LogElsewhere(place, "elsewhere", why, f"decompress {'it' if len(found) == 1 else 'them'} to {to} first")
+        return LogElsewhere(place, "elsewhere", why, f"decompress {'it' if len(files) == 1 else 'them'} to {to} first")
     remedy = f"give a configuration with storePathCommitLog={place}, or move it to {to}"
     return LogElsewhere(place, "elsewhere", why, remedy)
 

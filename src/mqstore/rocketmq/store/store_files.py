@@ -407,8 +407,8 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory, *, log: bool = True) -> bo
 
 def _configured_beside(directory: ReadOnlyDirectory) -> bool:
     """Return whether a configuration in a directory or beside it says where the log is."""
-    found = found_beside(directory.root) if type(directory) is ReadOnlyDirectory else None
-    return found is not None and bool(log_paths(found, directory.root))
+    beside = found_beside(directory.root) if type(directory) is ReadOnlyDirectory else None
+    return beside is not None and bool(log_paths(beside, directory.root))
 
 
 # The configuration of a store as its broker would load it: from JSON files, or from RocksDB databases.

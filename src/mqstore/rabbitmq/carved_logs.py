@@ -40,6 +40,7 @@ from mqstore.rabbitmq.streams.delivered_entry import RULES
 from mqstore.rabbitmq.streams.entries import Records, walk_records
 from mqstore.rabbitmq.streams.rows import StreamRows, build_batch
 from mqstore.rabbitmq.streams.segment import Chunks
+from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import QUORUM, rabbitmq_schema
 
 if TYPE_CHECKING:
@@ -92,12 +93,8 @@ def _verdict(proof: int, duplicate: bool, readable: bool) -> str:
 
 def _entries(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of entries of Raft logs."""
-    first, ends = 0, np.cumsum(logs.units[END] - logs.units[AT])
-    while first < len(ends):
-        taken = int(ends[first - 1]) if first else 0
-        last = min(max(first + 1, int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))), first + BATCH_ROWS)
+    for first, last in pieces(logs.units[END] - logs.units[AT], BATCH_BYTES, BATCH_ROWS):
         yield _entry_batch(logs.take(slice(first, last)), columns)
-        first = last
 
 
 def _entry_batch(logs: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:

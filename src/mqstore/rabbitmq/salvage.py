@@ -85,6 +85,7 @@ from mqstore.rabbitmq.store.queue import DAMAGED, DUPLICATE, PERSISTENT_STORE, U
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.rabbitmq.streams.segment import HEADER as STREAM_HEADER
+from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
 from mqstore.table.row_files import format_of, write_rows
 from mqstore.table.text import rabbitmq_columns_for, rename_properties_json
@@ -523,15 +524,9 @@ def duplicates(hi: Longs, lo: Longs, length: Longs) -> Mask:
 
 def batch_ends(length: Longs) -> Longs:
     """Return after which messages, in the order of finding, a batch of rows ends. length: of all their terms in bytes."""
-    result = []
-    for start in range(0, len(length), BLOCK):
-        ends = np.cumsum(length[start : start + BLOCK])
-        first = 0
-        while first < len(ends):
-            taken = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))
-            first = min(max(last, first + 1), first + BATCH_ROWS, len(ends))
-            result.append(start + first)
+    result = [
+        start + stop for start in range(0, len(length), BLOCK) for _, stop in pieces(length[start : start + BLOCK], BATCH_BYTES, BATCH_ROWS)
+    ]
     return np.array(result, np.int64)
 
 

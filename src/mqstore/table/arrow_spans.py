@@ -226,3 +226,19 @@ def whole_runs(values: NDArray[I], least: int) -> Iterator[tuple[int, int]]:
         high = int(np.searchsorted(values, values[last], "right"))
         yield low, high
         low = high
+
+
+def pieces(lengths: NDArray[np.int64], most_bytes: int, most_rows: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield (from, to) of consecutive rows that have at most so many bytes together, or of one row. lengths: of each row.
+
+    >>> list(pieces(np.array([3, 3, 9, 1, 1, 1]), 6, 2))
+    [(0, 2), (2, 3), (3, 5), (5, 6)]
+    """
+    ends = np.cumsum(lengths)
+    start = 0
+    while start < len(ends):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most_bytes, "right")))
+        stop = stop if most_rows is None else min(stop, start + most_rows)
+        yield start, stop
+        start = stop

@@ -34,6 +34,7 @@ from mqstore.kernels.rabbitmq import queue_files
 from mqstore.rabbitmq.format import segment
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER, QUEUE_STORE, ROW, SHARED, header
+from mqstore.table.arrow_spans import pieces
 
 PIECE = 32 << 20  # bytes of messages collected before they are written
 _ENTRY_BYTES = segment.PUBLISH_SIZE + segment.MARK_SIZE  # of a message in a segment, with its delivery
@@ -41,13 +42,8 @@ _ENTRY_BYTES = segment.PUBLISH_SIZE + segment.MARK_SIZE  # of a message in a seg
 
 def _entry_pieces(entries: NDArray[np.void], overhead: int) -> Iterator[NDArray[np.void]]:
     """Yield consecutive entries with PIECE bytes of messages, or one entry."""
-    ends = np.cumsum(np.where(entries["place"] == IN_STORE, 0, entries["length"]) + overhead)
-    start = 0
-    while start < len(entries):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + PIECE, "right")))
+    for start, stop in pieces(np.where(entries["place"] == IN_STORE, 0, entries["length"]) + overhead, PIECE):
         yield entries[start:stop]
-        start = stop
 
 
 def _groups(entries: NDArray[np.void], width: int) -> Iterator[tuple[int, NDArray[np.void]]]:

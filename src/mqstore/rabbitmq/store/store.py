@@ -37,6 +37,7 @@ from mqstore.rabbitmq.streams.rows import StreamRows, walk_rows
 from mqstore.rabbitmq.streams.stream import NamedStream, named_streams
 from mqstore.shown import Shown
 from mqstore.store import StorePlace
+from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
 from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, STREAM, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
 from mqstore.table.formatting import did_you_mean, no_vhost
@@ -400,12 +401,5 @@ def _directory_rows(
 
 def _split_rows(rows: MessageRows) -> Iterator[MessageRows]:
     """Yield the rows in pieces of at most BATCH_ROWS rows and about BATCH_BYTES bytes."""
-    lengths = np.where(rows.table.source < 0, 0, rows.table.length)
-    ends = np.cumsum(lengths)
-    start = 0
-    while start < len(rows):
-        taken = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, taken + BATCH_BYTES, "right"))
-        stop = min(max(stop, start + 1), start + BATCH_ROWS, len(rows))
+    for start, stop in pieces(np.where(rows.table.source < 0, 0, rows.table.length), BATCH_BYTES, BATCH_ROWS):
         yield rows if stop - start == len(rows) else rows.take(np.arange(start, stop))
-        start = stop

@@ -39,6 +39,7 @@ from mqstore.rabbitmq.streams.entries import Records, walk_records
 from mqstore.rabbitmq.streams.examination import KeptEnds
 from mqstore.rabbitmq.streams.segment import HEADER, MESSAGES, Chunks, Longs
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream
+from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection, rabbitmq_schema
 
 if TYPE_CHECKING:
@@ -237,14 +238,8 @@ def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:
     if selection.to_offset is not None:
         wanted &= records.offset < selection.to_offset
     rows = np.flatnonzero(wanted)
-    ends = np.cumsum(records.length[rows])
-    start = 0
-    while start < len(rows):
-        taken = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, taken + BLOCK_BYTES, "right")))
-        stop = min(stop, start + BLOCK)
+    for start, stop in pieces(records.length[rows], BLOCK_BYTES, BLOCK):
         yield records.take(rows[start:stop])
-        start = stop
 
 
 def _no_records() -> Records:

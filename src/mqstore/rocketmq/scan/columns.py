@@ -21,6 +21,7 @@ from mqstore.rocketmq.format import compression
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.record import COMPRESSED, CRC_PROPERTY, CRC_PROPERTY_SIZE, format_host, split_keys
+from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import rocketmq_schema
 
 if TYPE_CHECKING:
@@ -70,17 +71,12 @@ class RecordColumns:
 
     def pieces(self, limit: int) -> Iterator[RecordColumns]:
         """Yield the records in pieces of at most `limit` bytes of log each, or of one record."""
-        ends = np.cumsum(self.row(frames.SIZE))
-        at = 0
-        while at < len(self):
-            before = int(ends[at - 1]) if at else 0
-            stop = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        for at, stop in pieces(self.row(frames.SIZE), limit):
             if stop - at == len(self):
                 yield self
             else:
                 part = Records(self.records.file, self._data, self.records.positions[at:stop])
                 yield RecordColumns(part, np.ascontiguousarray(self.fields[:, at:stop]))
-            at = stop
 
     def row(self, field: int) -> Longs:
         """Return one fixed field as int64."""

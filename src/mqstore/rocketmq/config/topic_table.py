@@ -50,9 +50,9 @@ Format: docs/formats/rocketmq.md, section 1.5.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
@@ -268,7 +268,10 @@ _GROUP_FIELDS = {
 }
 
 
-class _ConfigTable:
+C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
+
+
+class _ConfigTable(Generic[C]):
     """A file of beans by name with a data version. _added: the properties that 5.x adds to a bean, with their defaults."""
 
     _relative: str
@@ -282,7 +285,7 @@ class _ConfigTable:
         self._clock = clock
         self._lock = threading.RLock()
         self._beans: dict[str, dict[str, Any]] = {}
-        self._read: dict[str, Any] = {}  # cache of the configurations that `get` parses from beans
+        self._read: dict[str, C] = {}  # cache of the configurations that `get` parses from beans
         self._data_version = DataVersion(clock())
         self._others: dict[str, Any] = {}
         self._writer = ConfigWriter(self._relative, version)
@@ -320,6 +323,31 @@ class _ConfigTable:
         with self._lock:
             return name in self._beans
 
+    def get(self, name: str) -> C | None:
+        """Return a configuration, or None."""
+        config = self._read.get(name)
+        if config is None:
+            with self._lock:
+                held = self._beans.get(name)
+                if held is not None:
+                    config = self._read[name] = self._parsed(name, held)
+        return config
+
+    def put(self, config: C) -> C | None:
+        """Create or change an item. Returns its previous configuration."""
+        with self._lock:
+            before = self.get(config.name)
+            self._merge(config)
+            self._data_version.next(self._clock())
+            return before
+
+    def _add_missing(self, configs: Iterable[C]) -> None:
+        """Add what a broker creates itself; this does not count as a change."""
+        with self._lock:
+            for config in configs:
+                if config.name not in self._beans:
+                    self._merge(config)
+
     def delete(self, name: str) -> bool:
         """Delete an item. Returns False if it does not exist."""
         with self._lock:
@@ -329,10 +357,16 @@ class _ConfigTable:
             self._data_version.next(self._clock())
             return True
 
-    def _merge(self, name: str, properties: Mapping[str, Any]) -> None:
-        """Merge properties into an item, which is created if missing."""
-        self._beans[name] = {**self._beans.get(name, {}), **properties}
-        self._read.pop(name, None)
+    def _merge(self, config: C) -> None:
+        """Merge a configuration into its item, which is created if missing."""
+        self._beans[config.name] = {**self._beans.get(config.name, {}), **self._bean(config)}
+        self._read.pop(config.name, None)
+
+    def _parsed(self, name: str, held: dict[str, Any]) -> C:
+        raise NotImplementedError
+
+    def _bean(self, config: C) -> dict[str, Any]:
+        raise NotImplementedError
 
     def _as_written(self, held: Mapping[str, Any]) -> dict[str, Any]:
         if self._rules.writes_every_field:
@@ -353,37 +387,22 @@ class _ConfigTable:
         return self._writer.write(directory, self.text)
 
 
-class Topics(_ConfigTable):
+class Topics(_ConfigTable[TopicConfig]):
     """The topics of a store, `config/topics.json`. Thread-safe. findings: invalid parts of the file."""
 
     _relative = TOPICS_FILE
     _name = "topicConfigTable"
     _added = _TOPIC_ADDED
 
-    def get(self, name: str) -> TopicConfig | None:
-        """Return the configuration of a topic, or None."""
-        topic: TopicConfig | None = self._read.get(name)
-        if topic is None:
-            with self._lock:
-                held = self._beans.get(name)
-                if held is not None:
-                    topic = self._read[name] = topic_of(name, held)
-        return topic
+    def _parsed(self, name: str, held: dict[str, Any]) -> TopicConfig:
+        return topic_of(name, held)
 
-    def put(self, config: TopicConfig) -> TopicConfig | None:
-        """Create or change a topic. Returns its previous configuration."""
-        with self._lock:
-            before = self.get(config.name)
-            self._merge(config.name, topic_bean(config))
-            self._data_version.next(self._clock())
-            return before
+    def _bean(self, config: TopicConfig) -> dict[str, Any]:
+        return topic_bean(config)
 
     def add_system_topics(self, *, cluster: str = "DefaultCluster", broker: str = "broker-a", template_queues: int = 8) -> None:
         """Add the missing topics that a broker creates itself; this does not count as a change."""
-        with self._lock:
-            for config in system_topics(self.version, cluster=cluster, broker=broker, template_queues=template_queues):
-                if config.name not in self._beans:
-                    self._merge(config.name, topic_bean(config))
+        self._add_missing(system_topics(self.version, cluster=cluster, broker=broker, template_queues=template_queues))
 
 
 def topic_bean(config: TopicConfig) -> dict[str, Any]:
@@ -400,41 +419,25 @@ def topic_bean(config: TopicConfig) -> dict[str, Any]:
     }
 
 
-class SubscriptionGroups(_ConfigTable):
+class SubscriptionGroups(_ConfigTable[SubscriptionGroupConfig]):
     """The subscription groups of a store, `config/subscriptionGroup.json`. Thread-safe. findings: as in `Topics`."""
 
     _relative = GROUPS_FILE
     _name = "subscriptionGroupTable"
     _added = _GROUP_ADDED
 
-    def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return the configuration of a group, or None; a field of the wrong type counts as missing."""
-        group: SubscriptionGroupConfig | None = self._read.get(name)
-        if group is None:
-            with self._lock:
-                held = self._beans.get(name)
-                if held is not None:
-                    usual = SubscriptionGroupConfig(name)
-                    same = {
-                        own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))
-                    }
-                    group = self._read[name] = SubscriptionGroupConfig(name, **same)
-        return group
+    def _parsed(self, name: str, held: dict[str, Any]) -> SubscriptionGroupConfig:
+        """Return a group; a field of the wrong type counts as missing."""
+        usual = SubscriptionGroupConfig(name)
+        same = {own: held[theirs] for own, theirs in _GROUP_FIELDS.items() if type(held.get(theirs)) is type(getattr(usual, own))}
+        return SubscriptionGroupConfig(name, **same)
 
-    def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig | None:
-        """Create or change a group. Returns its previous configuration."""
-        with self._lock:
-            before = self.get(config.name)
-            self._merge(config.name, _group_bean(config))
-            self._data_version.next(self._clock())
-            return before
+    def _bean(self, config: SubscriptionGroupConfig) -> dict[str, Any]:
+        return {"groupName": config.name, **{theirs: getattr(config, own) for own, theirs in _GROUP_FIELDS.items()}}
 
     def add_built_in(self) -> None:
         """Add the missing groups that a broker creates itself; this does not count as a change."""
-        with self._lock:
-            for name in built_in_groups(self.version):
-                if name not in self._beans:
-                    self._merge(name, _group_bean(SubscriptionGroupConfig(name)))
+        self._add_missing(SubscriptionGroupConfig(name) for name in built_in_groups(self.version))
 
     def _document(self) -> dict[str, Any]:
         document = super()._document()
@@ -443,7 +446,3 @@ class SubscriptionGroups(_ConfigTable):
         elif not document.get("forbiddenTable"):
             document.pop("forbiddenTable", None)
         return document
-
-
-def _group_bean(config: SubscriptionGroupConfig) -> dict[str, Any]:
-    return {"groupName": config.name, **{theirs: getattr(config, own) for own, theirs in _GROUP_FIELDS.items()}}

@@ -134,12 +134,7 @@ class AccessControl(Component):
         self._report(self.rules)
 
     def start(self) -> None:
-        self.context.spawn(self._scan())
-
-    async def _scan(self) -> None:
-        while True:
-            await asyncio.sleep(self.context.settings.acl_scan_interval / 1000)
-            await self.reload()
+        self.context.repeat(self.context.settings.acl_scan_interval / 1000, self.reload)
 
     async def reload(self) -> bool:
         """Read the file again if it has changed; return whether new accounts are in force."""

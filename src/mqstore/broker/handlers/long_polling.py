@@ -68,7 +68,7 @@ class LongPolling(Component):
         store = self.context.store.writable
         if store is not None:
             store.on_dispatch(self.messages_dispatched)
-        self.context.spawn(self._check_all_periodically())
+        self.context.repeat(CHECK_INTERVAL, self._check_all)
 
     async def stop(self) -> None:
         store = self.context.store.writable
@@ -144,14 +144,12 @@ class LongPolling(Component):
             held.looked_at = result.next_begin_offset
         return False
 
-    async def _check_all_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(CHECK_INTERVAL)
-            store = self.context.store
-            for topic, queue_id in list(self._by_queue):
-                end = store.max_offset(topic, queue_id)
-                waiting = self._by_queue.get((topic, queue_id), set())
-                self._answer([held for held in waiting if end > held.offset])
+    def _check_all(self) -> None:
+        store = self.context.store
+        for topic, queue_id in list(self._by_queue):
+            end = store.max_offset(topic, queue_id)
+            waiting = self._by_queue.get((topic, queue_id), set())
+            self._answer([held for held in waiting if end > held.offset])
 
     def _expire(self, held: HeldPull) -> None:
         self._answer([held])

@@ -34,7 +34,6 @@ Protocol: docs/formats/rocketmq-remoting.md, sections 3.7 to 3.10, 3.14 and 3.18
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -64,12 +63,7 @@ class Membership(Component):
         self.clients: Clients[Connection] = Clients(context.settings.client_timeout)
 
     def start(self) -> None:
-        self.context.spawn(self._scan())
-
-    async def _scan(self) -> None:
-        while True:
-            await asyncio.sleep(self.context.settings.client_scan_interval / 1000)
-            self.expire()
+        self.context.repeat(self.context.settings.client_scan_interval / 1000, self.expire)
 
     def expire(self) -> None:
         """Close the connections of members without recent heartbeats."""
@@ -388,12 +382,7 @@ class LockComponent(Component):
         self.table = QueueLocks(context.settings.lock_timeout)
 
     def start(self) -> None:
-        self.context.spawn(self._scan())
-
-    async def _scan(self) -> None:
-        while True:
-            await asyncio.sleep(self.context.settings.lock_timeout / 1000)
-            self.table.expire(self.context.clock())
+        self.context.repeat(self.context.settings.lock_timeout / 1000, lambda: self.table.expire(self.context.clock()))
 
 
 def _parse_lock_request(request: Frame) -> tuple[str, str, list[MessageQueue]]:

@@ -43,7 +43,6 @@ AbstractTransactionalMessageCheckListener.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import random
@@ -490,12 +489,7 @@ class CheckBack(Component):
 
     def start(self) -> None:
         if self.context.writable:
-            self.context.spawn(self._serve())
-
-    async def _serve(self) -> None:
-        while True:
-            await asyncio.sleep(self.context.settings.transaction_check_interval / 1000)
-            await self.check()
+            self.context.repeat(self.context.settings.transaction_check_interval / 1000, self.check)
 
     async def check(self) -> None:
         """Check the half messages once."""

@@ -29,7 +29,6 @@ Source: Apache RocketMQ 4.9.3, StatsItem, BrokerStatsManager, StoreStatsService.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from bisect import bisect_left
 from collections import deque
@@ -231,13 +230,11 @@ class Statistics(Component):
         return datetime.datetime.now().astimezone().date()
 
     def start(self) -> None:
-        self.context.spawn(self._sample())
+        self.context.repeat(1.0, self._sample)
 
-    async def _sample(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            self.counters.sample(self.context.clock())
-            self.turn_day(self._today())
+    def _sample(self) -> None:
+        self.counters.sample(self.context.clock())
+        self.turn_day(self._today())
 
     def turn_day(self, today: datetime.date) -> None:
         """Save the day's counts at midnight."""

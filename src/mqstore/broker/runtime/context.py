@@ -235,6 +235,18 @@ class Context:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def repeat(self, seconds: float, work: Callable[[], Awaitable[object] | None]) -> None:
+        """Do something in the background each time that this time has passed."""
+
+        async def repeated() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                waiting = work()
+                if waiting is not None:
+                    await waiting
+
+        self.spawn(repeated())
+
     async def release(self) -> None:
         """Cancel the background tasks and wait for the worker threads."""
         for task in list(self._tasks):

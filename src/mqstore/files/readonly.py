@@ -204,12 +204,7 @@ class MappedFile:
 
     def will_need(self, start: int, length: int) -> None:
         """Hint that [start, start+length) is read soon. Never fails."""
-        if self._map is not None and hasattr(self._map, "madvise"):
-            page = start - start % mmap.PAGESIZE
-            try:
-                self._map.madvise(mmap.MADV_WILLNEED, page, min(length + start - page, self.size - page))
-            except (OSError, ValueError):
-                return
+        self._advise("MADV_WILLNEED", start, length)
 
     def read_ahead(self, start: int, stop: int) -> ReadAhead:
         """Return what reads start..stop-1 ahead of a walk."""
@@ -217,10 +212,13 @@ class MappedFile:
 
     def drop(self, start: int, length: int) -> None:
         """Release the resident pages of [start, start+length): they stay in the page cache, but not in the memory of this process."""
+        self._advise("MADV_DONTNEED", start, length)
+
+    def _advise(self, advice: str, start: int, length: int) -> None:
         if self._map is not None and hasattr(self._map, "madvise"):
             page = start - start % mmap.PAGESIZE
             try:
-                self._map.madvise(mmap.MADV_DONTNEED, page, min(length + start - page, self.size - page))
+                self._map.madvise(getattr(mmap, advice), page, min(length + start - page, self.size - page))
             except (OSError, ValueError):
                 return
 

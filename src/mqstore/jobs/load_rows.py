@@ -306,21 +306,30 @@ def _parquet_rows(files: Sequence[Path], root: Path, skip: int) -> Iterator[Sour
             selected = [column for column in file.schema_arrow.names if column in (*_TAKEN, *_MARKS)]
             before = number
             try:
-                for group in range(file.metadata.num_row_groups):
-                    known = file.metadata.row_group(group)
-                    if number + known.num_rows <= skip:
-                        number += known.num_rows
-                        continue
-                    at_once = max(1, min(ROWS, BYTES * known.num_rows // max(1, known.total_byte_size)))
-                    for batch in file.iter_batches(at_once, [group], selected):
-                        left_out = min(batch.num_rows, max(0, skip - number))
-                        number += batch.num_rows
-                        if left_out < batch.num_rows:
-                            rows = _with_path(batch.slice(left_out), of_path)
-                            yield from _rows_with_bodies(rows, number, done + size * (number - before) // max(1, total))
+                for read, batch in parquet_batches(file, skip - before, selected):
+                    number = before + read
+                    rows = _with_path(batch, of_path)
+                    yield from _rows_with_bodies(rows, number, done + size * read // max(1, total))
             except (OSError, pa.ArrowException) as error:
                 raise BadLineError(number + 1, f"{path} cannot be read further: {error}") from None
+        number = before + total
         done += size
+
+
+def parquet_batches(file: Any, skip: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of a file after the first `skip`, in batches with the number of rows up to their end. columns: to read."""
+    number = 0
+    for group in range(file.metadata.num_row_groups):
+        known = file.metadata.row_group(group)
+        if number + known.num_rows <= skip:
+            number += known.num_rows
+            continue
+        at_once = max(1, min(ROWS, BYTES * known.num_rows // max(1, known.total_byte_size)))
+        for batch in file.iter_batches(at_once, [group], columns):
+            left_out = min(batch.num_rows, max(0, skip - number))
+            number += batch.num_rows
+            if left_out < batch.num_rows:
+                yield number, batch.slice(left_out)
 
 
 def _with_path(batch: pa.RecordBatch, of_path: dict[str, str | None]) -> pa.RecordBatch:

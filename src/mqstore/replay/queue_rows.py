@@ -19,7 +19,7 @@ from typing import Any
 
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files.regular_file import open_regular_file
-from mqstore.jobs.load_rows import LONGEST_LINE, BadLineError, open_parquet
+from mqstore.jobs.load_rows import LONGEST_LINE, BadLineError, open_parquet, parquet_batches
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_from_json
 from mqstore.replay.outgoing import ReplayMessage, born_of
 from mqstore.table.columns import RABBITMQ_COLUMNS, RABBITMQ_EXTRA_COLUMNS
@@ -159,8 +159,6 @@ def _payload(row: dict[str, Any]) -> bytes:
 # Properties as JSON, in the column `properties_json` or in `properties` itself, are as they were. As columns they are text: bytes that
 # are not UTF-8 are lost in it, and such a row is refused. The value of a header is JSON.
 
-ROWS = 4096
-BYTES = 8 << 20
 LOST = "\ufffd"
 _NEEDED = ("vhost", "queue", "exchange", "routing_keys", "properties", "properties_json", "payload", "payload_b64", "verdict")
 
@@ -185,17 +183,9 @@ def parquet_rows(file: Path, skip: int) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     with open_parquet(file) as opened:
         try:
-            for group in range(opened.metadata.num_row_groups):
-                rows = opened.metadata.row_group(group)
-                if number + rows.num_rows <= skip:
-                    number += rows.num_rows
-                    continue
-                at_once = max(1, min(ROWS, BYTES * rows.num_rows // max(1, rows.total_byte_size)))
-                for batch in opened.iter_batches(at_once, [group], selected):
-                    for row in batch.to_pylist():
-                        number += 1
-                        if number > skip:
-                            yield number, row
+            for last, batch in parquet_batches(opened, skip, selected):
+                for number, row in enumerate(batch.to_pylist(), last - batch.num_rows + 1):
+                    yield number, row
         except (OSError, pa.ArrowException) as error:
             raise CannotOpenError(f"{file} cannot be read after row {number}: {error}") from None
 

@@ -229,7 +229,7 @@ def whole_runs(values: NDArray[I], least: int) -> Iterator[tuple[int, int]]:
 
 
 def pieces(lengths: NDArray[np.int64], most_bytes: int, most_rows: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (from, to) of consecutive rows that have at most so many bytes together, or of one row. lengths: of each row.
+    """Yield (from, to) of consecutive rows with at most this many bytes together, or of one row. lengths: of each row.
 
     >>> list(pieces(np.array([3, 3, 9, 1, 1, 1]), 6, 2))
     [(0, 2), (2, 3), (3, 5), (5, 6)]

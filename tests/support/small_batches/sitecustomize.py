@@ -75,7 +75,6 @@ LOWERED = {
     "rabbitmq.store.task_groups": {"GROUP_BYTES": 2003, "LEAST_BYTES": 1009, "ROWS": 3},
     "repair.journal": {"PIECE": 1009},
     "replay.rocketmq_target": {"CHUNK": 61},
-    "replay.queue_rows": {"ROWS": 3, "BYTES": 1009},
     "replay.running": {"AHEAD_BYTES": 1009},
     "rocketmq.append.batch_appender": {"ROWS_AT_ONCE": 3, "BYTES_AT_ONCE": 1009},
     "rocketmq.append.delay": {"ENTRIES_AT_ONCE": 2},

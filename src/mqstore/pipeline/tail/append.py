@@ -52,7 +52,7 @@ from mqstore.version import __version__
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties
-    from deltalake.transaction import RemoveAction
+    from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql import SparkSession
 
 FILE_BYTES = 256 << 20
@@ -435,6 +435,8 @@ class _DeltaTable:
         import pyarrow as pa
         from deltalake import DeltaTable
 
+        from mqstore.pipeline.tail.delta import sync_commit
+
         self._directory = directory
         self._root = str(directory.root)
         if not DeltaTable.is_deltatable(self._root):
@@ -446,7 +448,7 @@ class _DeltaTable:
             DeltaTable.create(
                 self._root, schema, name=TABLE.rpartition(".")[2], partition_by=names or None, commit_properties=_commit(begin)
             )
-            self._sync(0)
+            sync_commit(directory, 0)
         self._table = DeltaTable(self._root)
         self._names = tuple(self._table.metadata().partition_columns)
         back = {name: column for column, name in PARTITIONS.items()}
@@ -462,12 +464,10 @@ class _DeltaTable:
         return LogPosition(offset, f"{record}:{identity:08x}" if numbers[1] is not None and record >= 0 else "", lost)
 
     def add(self, schema: pa.Schema, files: list[NewFile], before: LogPosition | None, after: LogPosition) -> None:
-        import pyarrow.parquet as pq
         from deltalake import Schema
         from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction
 
-        from mqstore.pipeline.tail.delta import bounds
+        from mqstore.pipeline.tail.delta import added, sync_commit
 
         if self.position() != before:
             raise _changed(self._directory.root)
@@ -486,12 +486,9 @@ class _DeltaTable:
             # a separate commit: repeated after a kill, it finds nothing to add
             self._table.alter.add_columns(new)
             self._table.update_incremental()
-        actions: list[AddAction | RemoveAction] = []
-        for each in files:
-            path = self._directory.path(each.name)
-            changed = path.stat().st_mtime_ns // 1_000_000
-            values = {name: each.values[name] for name in self._names}
-            actions.append(AddAction(each.name, each.bytes, values, changed, True, json.dumps(bounds(pq.read_metadata(path)))))
+        actions: list[AddAction | RemoveAction] = [
+            added(self._directory, each.name, each.bytes, {name: each.values[name] for name in self._names}) for each in files
+        ]
         try:
             self._table.create_write_transaction(
                 actions, "append", self._table.schema(), partition_by=list(self._names) or None, commit_properties=_commit(after)
@@ -501,13 +498,7 @@ class _DeltaTable:
                 raise _changed(self._directory.root) from None
             raise
         self._table.update_incremental()
-        self._sync(self._table.version())
-
-    def _sync(self, version: int) -> None:
-        """Return when a commit has reached the disk; deltalake leaves that to the operating system."""
-        self._directory.sync(f"_delta_log/{version:020d}.json")
-        self._directory.sync_directory("_delta_log")
-        self._directory.sync_directory()
+        sync_commit(self._directory, self._table.version())
 
     def close(self) -> None:
         """Do nothing: no resource is kept open."""

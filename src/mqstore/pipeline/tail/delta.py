@@ -37,7 +37,7 @@ class DeltaBatches:
         if not DeltaTable.is_deltatable(root):
             directory.make_directory("_delta_log")
             DeltaTable.create(root, schema, name=TABLE.rpartition(".")[2])
-            self._sync(0)
+            sync_commit(directory, 0)
         self._table = DeltaTable(root)
 
     def last(self) -> int:
@@ -48,15 +48,11 @@ class DeltaBatches:
     def add(self, batch: AddedBatch) -> None:
         if self.last() >= batch.number:
             return
-        actions: list[AddAction | RemoveAction] = []
-        for name, size in batch.files:
-            path = self._directory.path(name)
-            changed = path.stat().st_mtime_ns // 1_000_000
-            actions.append(AddAction(name, size, {}, changed, True, json.dumps(bounds(pq.read_metadata(path)))))
+        actions: list[AddAction | RemoveAction] = [added(self._directory, name, size, {}) for name, size in batch.files]
         commit = CommitProperties(custom_metadata=dict(batch.properties), app_transactions=[Transaction(APPLICATION, batch.number)])
         self._table.create_write_transaction(actions, "append", self._schema, commit_properties=commit)
         self._table.update_incremental()
-        self._sync(self._table.version())
+        sync_commit(self._directory, self._table.version())
 
     def compact(self) -> int:
         """Rewrite the small files of the table as few large ones, in one commit that changes no row. Return how many were replaced.
@@ -74,20 +70,28 @@ class DeltaBatches:
         for name in sorted(after - before):
             self._directory.sync(name)
         for number in range(version + 1, self._table.version() + 1):
-            self._sync(number)
+            sync_commit(self._directory, number)
         return len(before - after)
 
     def _files(self) -> list[str]:
         return [unquote(name) for name in pa.table(self._table.get_add_actions()).column("path").to_pylist()]
 
-    def _sync(self, version: int) -> None:
-        """Return when a commit has reached the disk; deltalake leaves that to the operating system."""
-        self._directory.sync(f"_delta_log/{version:020d}.json")
-        self._directory.sync_directory("_delta_log")
-        self._directory.sync_directory()
-
     def close(self) -> None:
         """Do nothing: no resource is kept open."""
+
+
+def sync_commit(directory: DurableDirectory, version: int) -> None:
+    """Return when a commit has reached the disk; deltalake leaves that to the operating system."""
+    directory.sync(f"_delta_log/{version:020d}.json")
+    directory.sync_directory("_delta_log")
+    directory.sync_directory()
+
+
+def added(directory: DurableDirectory, name: str, size: int, values: dict[str, Any]) -> AddAction:
+    """Return the action that adds a Parquet file to a table. values: of the columns that it is partitioned by."""
+    path = directory.path(name)
+    changed = path.stat().st_mtime_ns // 1_000_000
+    return AddAction(name, size, values, changed, True, json.dumps(bounds(pq.read_metadata(path))))
 
 
 def bounds(metadata: pq.FileMetaData) -> dict[str, Any]:

@@ -45,7 +45,8 @@ from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.dispatch.dispatcher import parse_delays
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, is_address
-from mqstore.rocketmq.format.java_map import parsed, reencode
+from mqstore.rocketmq.format.half_message import original
+from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutResult, property_text
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.format.system_topics import HALF_TOPIC, SCHEDULE_TOPIC
@@ -173,29 +174,17 @@ def asks_for_timer(message: Message, version: str) -> bool:
 
 def deliverable(waiting: record.Record, version: str) -> DueMessage:
     """Return the message to put when the delay of a record of SCHEDULE_TOPIC_XXXX is over. Raises ValueError if it names no queue."""
-    own = parsed(waiting.properties, version)
-    topic, queue_id = own.get("REAL_TOPIC"), own.get("REAL_QID")
-    if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
+    message = original(DueMessage, waiting, version)
+    if message is None:
         raise ValueError(
             f"the record at {waiting.physical_offset} waits in {SCHEDULE_TOPIC}, but its REAL_TOPIC and REAL_QID do not name a queue; "
             "it cannot be delivered"
         )
-    return DueMessage(
-        topic,
-        waiting.body,
-        queue_id=int(queue_id),
-        properties=own.encoded(version),
-        flag=waiting.flag,
-        sys_flag=waiting.sys_flag,
-        born_timestamp=waiting.born_timestamp,
-        born_host=waiting.born_host,
-        store_host=waiting.store_host,
-        reconsume_times=waiting.reconsume_times,
-    )
+    return message
 
 
-class ScheduleQueue(Protocol):
-    """One queue of SCHEDULE_TOPIC_XXXX, as `dispatch.consume_queue_image.QueueImage` has it."""
+class SystemQueue(Protocol):
+    """One queue of a system topic, as `dispatch.consume_queue_image.QueueImage` has it."""
 
     @property
     def min_offset(self) -> int: ...
@@ -219,7 +208,7 @@ class DelayStore(Protocol):
 
     def record_at(self, physical: int, /) -> record.Record | None: ...
 
-    def queue_or_none(self, topic: str, queue_id: int, /) -> ScheduleQueue | None: ...
+    def queue_or_none(self, topic: str, queue_id: int, /) -> SystemQueue | None: ...
 
 
 class DelayService:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from mqstore.errors import NotFoundError, RefusedError
+from mqstore.rocketmq.append.delay import SystemQueue
 from mqstore.rocketmq.config.store_config import StoreConfig
-from mqstore.rocketmq.dispatch.base_queue_image import Rows
 from mqstore.rocketmq.format import half_message, record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Message, PutResult, property_text
@@ -34,18 +34,6 @@ from mqstore.rocketmq.format.system_topics import CHECK_GROUP, HALF_TOPIC, OP_TO
 ENTRIES_AT_ONCE = 512
 
 Decision = Literal["commit", "rollback"] | None
-
-
-class TransactionQueue(Protocol):
-    """The half or the op queue, as `dispatch.consume_queue_image.QueueImage` has it."""
-
-    @property
-    def min_offset(self) -> int: ...
-
-    @property
-    def max_offset(self) -> int: ...
-
-    def entries(self, start: int, stop: int) -> Rows: ...
 
 
 class GroupOffsets(Protocol):
@@ -75,7 +63,7 @@ class TransactionStore(Protocol):
 
     def record_at(self, physical: int, /) -> record.Record | None: ...
 
-    def queue_or_none(self, topic: str, queue_id: int, /) -> TransactionQueue | None: ...
+    def queue_or_none(self, topic: str, queue_id: int, /) -> SystemQueue | None: ...
 
     def wait_dispatched(self, timeout: float = ..., /) -> bool: ...
 

@@ -21,6 +21,7 @@ Format: docs/formats/rocketmq.md, section 3.8.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.java_map import parsed, reencode
@@ -53,24 +54,36 @@ def half(message: Message, version: str) -> Message:
 
 def committed(half_record: record.Record, version: str) -> Message:
     """Return the message that a commit puts. Raises ValueError if the record is not a half message."""
-    properties = parsed(half_record.properties, version)
-    topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID")
-    if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
+    message = original(Message, half_record, version)
+    if message is None:
         raise ValueError(
             f"the record at {half_record.physical_offset} is not a half message: its REAL_TOPIC and REAL_QID do not name a queue"
         )
-    return Message(
+    message.sys_flag = half_record.sys_flag & ~record.TRANSACTION_MASK | record.TRANSACTION_COMMIT
+    message.prepared_transaction_offset = half_record.physical_offset
+    return message
+
+
+M = TypeVar("M", bound=Message)
+
+
+def original(kind: type[M], stored: record.Record, version: str) -> M | None:
+    """Return the message that a record of a system topic stands for; None if its REAL_TOPIC and REAL_QID do not name a queue."""
+    properties = parsed(stored.properties, version)
+    topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID")
+    if not topic or queue_id is None or not queue_id.removeprefix("-").isdecimal():
+        return None
+    return kind(
         topic,
-        half_record.body,
+        stored.body,
         queue_id=int(queue_id),
         properties=properties.encoded(version),
-        flag=half_record.flag,
-        sys_flag=half_record.sys_flag & ~record.TRANSACTION_MASK | record.TRANSACTION_COMMIT,
-        born_timestamp=half_record.born_timestamp,
-        born_host=half_record.born_host,
-        store_host=half_record.store_host,
-        reconsume_times=half_record.reconsume_times,
-        prepared_transaction_offset=half_record.physical_offset,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        born_timestamp=stored.born_timestamp,
+        born_host=stored.born_host,
+        store_host=stored.store_host,
+        reconsume_times=stored.reconsume_times,
     )
 
 

@@ -86,6 +86,11 @@ def entry(key: bytes, expected: bytes) -> int | None:
     return offset if offset >= 0 else None
 
 
+def _number(family: Family, name: bytes) -> int | None:
+    value = family.get(name)
+    return int(_INT64.unpack(value)[0]) if value is not None and len(value) == _INT64.size else None
+
+
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
@@ -118,19 +123,15 @@ class RocksIndex:
     def __init__(self, family: Family) -> None:
         self._family = family
 
-    def _number(self, name: bytes) -> int | None:
-        value = self._family.get(name)
-        return int(_INT64.unpack(value)[0]) if value is not None and len(value) == 8 else None
-
     @property
     def last_offset(self) -> int | None:
         """Physical offset of the newest record with an entry; None if the index is empty."""
-        return self._number(b"lastOffsetPy")
+        return _number(self._family, b"lastOffsetPy")
 
     @property
     def last_store_timestamp(self) -> int | None:
         """Its store time."""
-        return self._number(b"lastStoreTimeStamp")
+        return _number(self._family, b"lastStoreTimeStamp")
 
     def items(self, on_fault: OnFault | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield all pairs but the two names that follow the entries."""
@@ -140,7 +141,7 @@ class RocksIndex:
 
     def stored(self, key: bytes) -> int | None:
         """Return the store time in the entry with a key; None if there is no such entry, or it cannot be read."""
-        return self._number(key)
+        return _number(self._family, key)
 
     def hits(self, topic: str, key: str, limit: int, begin: int, end: int) -> list[IndexHit]:
         """Return the entries of a key, of KEYS or as the unique key, with a store time in [begin, end]; the oldest hours first."""
@@ -199,8 +200,7 @@ class HalfMessages:
     @property
     def last_offset(self) -> int | None:
         """Physical offset of the newest half record that was dispatched; None if there is none."""
-        value = self._family.get(_LAST)
-        return int(_INT64.unpack(value)[0]) if value is not None and len(value) == _INT64.size else None
+        return _number(self._family, _LAST)
 
     def items(self, on_fault: OnFault | None = None) -> Iterator[tuple[bytes, HalfMessage | None]]:
         """Yield (key, what the pair says) in the order of the log, without the name; None for other bytes."""
@@ -235,10 +235,6 @@ class Timeline:
     def __init__(self, family: Family) -> None:
         self._family = family
 
-    def _number(self, name: bytes) -> int | None:
-        value = self._family.get(name)
-        return int(_INT64.unpack(value)[0]) if value is not None and len(value) == _INT64.size else None
-
     def is_empty(self) -> bool:
         """Return whether the family holds nothing, as on a broker that keeps its timers in the wheel."""
         return self._family.first(b"") is None
@@ -246,12 +242,12 @@ class Timeline:
     @property
     def read_until(self) -> int:
         """Time before which all messages have been delivered, ms; 0 if none is stored."""
-        return self._number(_CHECKPOINT) or 0
+        return _number(self._family, _CHECKPOINT) or 0
 
     @property
     def scanned(self) -> int:
         """Queue offset in rmq_sys_wheel_timer up to which records are in the timeline; 0 if none is stored."""
-        return self._number(_SCANNED) or 0
+        return _number(self._family, _SCANNED) or 0
 
     def pair(self, due_time: int, uniq_key: str) -> TimerPair | None:
         """Return the pair of a message; None if there is none."""

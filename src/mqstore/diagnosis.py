@@ -5,7 +5,12 @@ What cannot be determined is a sentence in `unknown`, and never counted as kept:
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mqstore.findings import Damage
@@ -36,6 +41,17 @@ class Evidence:
             "detail": self.detail,
             "messages": self.messages,
         }
+
+
+def second_name(root: Path, files: Iterable[str], broker: str) -> Iterator[Evidence]:
+    """Yield a note on the first file below root that has a second hard link, if one has: a broker writes into the bytes of both."""
+    for file in files:
+        with suppress(OSError):
+            status = os.lstat(root / file)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                sentence = f"{file} has a second name (a hard link), as a backup may have: a {broker} that starts here changes both"
+                yield Evidence("note", ".", f"{sentence}; start it on a real copy")
+                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mqstore.diagnosis import Diagnosis, Evidence, Way
+from mqstore.diagnosis import Diagnosis, Evidence, Way, second_name
 from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry
 from mqstore.findings import Advice, Kind, Report
@@ -77,6 +78,7 @@ _TERMS = {  # how the texts among them begin and end, blanks left out
     "schema_version": (b"[", b"]."),
 }
 _MENDED = frozenset({"stale-tables", "wrong-terms"})  # a repair mends them, although no message may be lost
+_WRITTEN = frozenset({".rdq", ".jif", ".idx", ".qi", ".wal", ".segment"})  # where a node goes on in files that are there
 _CLIENTS_STOP = frozenset(
     {"bodies-missing", "reader-stops"}
 )  # clients do not get past a damaged message, although the node has those after it
@@ -223,6 +225,10 @@ class _Work:
         if doubtful:
             self.unknown += doubtful
             why = f"if the queues without a directory were always empty: {why}" if next_ == START else why
+        root = self.store.directory.root
+        if next_ == START and root == Path(self.store.path):
+            written = sorted(os.path.relpath(path, root) for path in root.rglob("*.*") if path.suffix in _WRITTEN)
+            self.evidence += second_name(root, written, "node")
         return Diagnosis(
             store=str(self.store.path),
             family="rabbitmq",

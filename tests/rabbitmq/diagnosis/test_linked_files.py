@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support import quorum, streams
-from support.golden import run_cli, tree_checksum
+from support.golden import case_named, run_cli, tree_checksum, unpack
 from support.rabbitmq_states import STATES, made
 
 from mqstore.diagnosis import Diagnosis
@@ -170,3 +170,13 @@ def test_no_copy_is_advised_that_cp_cannot_make(target: str, tmp_path: Path) -> 
     found = diagnose(RabbitMQStore(store), "3.10.8")
     assert found.next == f"mqstore salvage {store} --to {store}.jsonl"
     assert [way.next for way in found.ways if " cp " in way.next] == []
+
+
+def test_a_node_that_would_write_into_a_backup_is_warned_of(tmp_path: Path) -> None:
+    store = unpack(case_named("3.10.8/a-small-clean"), tmp_path / "store")
+    assert not [item for item in diagnose(RabbitMQStore(store)).evidence if "second name" in item.detail]
+    _give_second_names(store, tmp_path / "backup")
+    found = diagnose(RabbitMQStore(store))
+    assert found.next == START
+    (note,) = [item.detail for item in found.evidence if "second name" in item.detail]
+    assert note.endswith("a node that starts here changes both; start it on a real copy")

@@ -95,6 +95,20 @@ def test_no_repair_is_advised_that_would_be_refused_because_of_a_link(name: str,
     assert run_cli("repair", store, "--config", case.config, "--apply").status == 2
 
 
+def test_a_broker_that_would_write_into_a_backup_is_warned_of(tmp_path: Path) -> None:
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path / "store")
+    *older, last = sorted((store / "commitlog").iterdir())
+    for file in older:  # as a rebuild leaves them: no broker writes into these
+        (tmp_path / file.name).hardlink_to(file)
+    assert not [item for item in diagnose(open_rocketmq(store, config=case.config)).evidence if "second name" in item.detail]
+    (tmp_path / last.name).hardlink_to(last)
+    found = diagnose(open_rocketmq(store, config=case.config))
+    assert found.next == START
+    (note,) = [item.detail for item in found.evidence if "second name" in item.detail]
+    assert note.startswith(f"commitlog/{last.name} has a second name")
+
+
 @pytest.mark.parametrize("verb", ["inspect", "verify"])
 def test_the_commands_end_with_the_advice(verb: str, tmp_path: Path) -> None:
     store = made("stray_file", FOUR, tmp_path / "store")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mqstore.diagnosis import Diagnosis, Evidence, Way
+from mqstore.diagnosis import Diagnosis, Evidence, Way, second_name
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files.archive import is_archive
 from mqstore.files.directory_views import MountedDirectory
@@ -273,6 +273,9 @@ class _Work:
         next_, why = self._advice(check.lost, redelivers, loaded=recovery is not None)
         if self.elsewhere is None:
             self.evidence += [Evidence("note", ".", sentence) for sentence in self._assumed()]
+        if next_ == START and self.store.directory.root == Path(self.store.path):
+            written = [*(file.relative for file in self.store.log.files[-1:]), "checkpoint"]
+            self.evidence += second_name(self.store.directory.root, written, "broker")
         return Diagnosis(
             store=str(self.store.path),
             family="rocketmq",

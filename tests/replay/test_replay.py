@@ -307,8 +307,8 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
         (["--create", "--to", "x", "--verdict", "fine"], "is not a verdict"),
     ],
 )
-def test_a_usage_error_is_one_sentence(options: list[str], told: str, tmp_path: Path) -> None:
-    os.chdir(tmp_path)
+def test_a_usage_error_is_one_sentence(options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     done = run_cli("replay", opened(LOG), *options)
     assert done.status in (1, 2)
     assert told in done.stderr

@@ -143,12 +143,13 @@ def test_an_entry_after_the_end_of_a_queue_that_no_record_can_have_had_is_of_no_
     assert of(case, store).loses == 0
 
 
-def test_equal_entries_after_the_end_of_a_queue_are_of_no_message(tmp_path: Path) -> None:
-    """Seed 32301 of `scripts/prove --kind diagnosis-rocketmq`: the first of them counted as lost, and none of the others."""
+@pytest.mark.parametrize("physical", [1 << 40, 0], ids=["nowhere", "another queue's first record"])
+def test_equal_entries_after_the_end_of_a_queue_are_of_no_message(physical: int, tmp_path: Path) -> None:
+    """Seeds 32301 and 33106 of `scripts/prove --kind diagnosis-rocketmq`: the first of them, or each, counted as lost."""
     case = case_named("4.9.3/m-damaged/0-clean")
     path = unpack(case, tmp_path) / "consumequeue/s71_audit-log/10/00000000000000000000"
     raw = path.read_bytes()
-    path.write_bytes(raw[:220] + struct.pack(">qiq", 1 << 40, 300, 0) * 9)
+    path.write_bytes(raw[:220] + struct.pack(">qiq", physical, 300, 0) * 9)
     assert not any(raw[220:])
     assert of(case, tmp_path, "4.9.3").loses == 0
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import STAND_IN, Damage, Kind
-from mqstore.rocketmq.dispatch.dispatcher import QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader
@@ -113,6 +113,11 @@ class QueueProof:
         position = (self.queue.topic, self.queue.queue_id, queue_offset)
         return record is not None and (record.topic, record.queue_id, record.queue_offset) == position
 
+    def _is_foreign(self, record: Record) -> bool:
+        """Return whether a record cannot be one that the queue lists."""
+        own = (self.queue.topic, self.queue.queue_id)
+        return (record.topic, record.queue_id) != own and not self.queue.topic.startswith(LMQ_PREFIX)
+
     def end_of_messages(self, log: CommitLog, log_end: int, misplaced: Sequence[tuple[int, int]] = ()) -> int:
         """Return the queue offset after the last message that the queue ever had, as far as its entries can be trusted.
 
@@ -120,7 +125,7 @@ class QueueProof:
 
         An entry is trusted if it could be that of a record of the log after the record of the entry before it, and does not lead to another
         one, as in a misplaced file. One that is the entry before it once more is what `repair` writes in the place of a message that is
-        gone, if a record is there; else neither is that of a message, since a broker writes none twice.
+        gone, if a record of the queue is there; else neither is that of a message, since a broker writes none twice.
         """
         file_size = log.file_size or LARGEST_LOG
         known = max((high for _, high in self.proved), default=self.queue.min_offset)
@@ -140,8 +145,10 @@ class QueueProof:
                 for begin, stop in misplaced:
                     trusted[max(0, begin - first) : max(0, stop - first)] = False
                 for k in np.flatnonzero(trusted)[::-1].tolist():
-                    again = k > 0 and bool(twice[k - 1])
-                    there = log.record(int(physical[k])) is not None
+                    again, record = k > 0 and bool(twice[k - 1]), log.record(int(physical[k]))
+                    there = record is not None
+                    if record is not None and again and self._is_foreign(record):
+                        continue
                     if again == there and not (twice[k : k + 1].any() and not there):
                         return int(first + k + 1)
         return known

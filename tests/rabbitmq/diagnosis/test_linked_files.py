@@ -45,7 +45,8 @@ def _replace_by_links(store: Path, real: Path) -> None:
 def _said(found: Diagnosis) -> tuple[object, ...]:
     """Return what does not depend on the files being links."""
     kept = {way.keeps for way in found.ways}
-    return found.starts, found.loses, found.redelivers, found.unknown, found.evidence, kept
+    evidence = [item for item in found.evidence if "has a second name" not in item.detail]
+    return found.starts, found.loses, found.redelivers, found.unknown, evidence, kept
 
 
 def _copied(command: str, store: Path, verb: str) -> Path:

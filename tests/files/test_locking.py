@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mqstore.files.durable import DurableDirectory
-from mqstore.files.locking import LockedFile, LockHeldError
+from mqstore.files.locking import LockedDirectory, LockedFile, LockHeldError
 
 
 def test_a_locked_file_begins_with_what_is_written_into_it(tmp_path: Path) -> None:
@@ -31,3 +32,20 @@ def test_this_process_locks_a_file_once_at_a_time(tmp_path: Path) -> None:
         file.close()
         LockedFile(directory, "lock").close()
     assert (tmp_path / "lock").exists()
+
+
+def test_a_released_lock_is_free_although_a_forked_child_has_not_closed_its_descriptor_yet(tmp_path: Path) -> None:
+    with DurableDirectory(tmp_path) as directory:
+        directory.make_directory("vhost")
+        lock = LockedDirectory(directory, "vhost")
+        of_child = os.dup(lock._descriptor)
+        lock.forked()  # in a child: its lock is not released
+        with pytest.raises(LockHeldError):
+            LockedDirectory(directory, "vhost")
+        os.close(of_child)
+        lock = LockedDirectory(directory, "vhost")
+        of_child = os.dup(lock._descriptor)
+        lock.close()
+        LockedDirectory(directory, "vhost").close()
+        os.close(of_child)
+        lock.close()

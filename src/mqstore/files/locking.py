@@ -24,6 +24,7 @@ child shares: they are closed there, so that they end with the parent.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -169,13 +170,19 @@ class _OwnLock:
         bind_to_process(self)
 
     def forked(self) -> None:
-        self.close()
+        self._close()
 
     def close(self) -> None:
-        """Release the lock. No error if it was released before."""
+        """Release the lock, also for a forked child that has not closed its own yet. No error if it was released before."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class LockedDirectory(_OwnLock):

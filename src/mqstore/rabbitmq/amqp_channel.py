@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from mqstore.errors import TargetError, UsageError
@@ -92,7 +93,7 @@ class AmqpChannel(Generic[Published]):
     def publish(self, message: Published, exchange: str, routing_key: str, properties: bytes, body: bytes) -> None:
         """Publish a message with an encoded property block. Raises TargetError; ValueError for one that AMQP has no form for."""
         try:
-            self._channel.basic_publish(exchange, routing_key, body, _encoded(properties), mandatory=True)
+            self._channel.basic_publish(exchange, routing_key, body, _encoded_properties()(properties), mandatory=True)
         except self._errors as error:
             raise TargetError(f"{self._shown} takes no messages: {why(error)}; run again with --resume") from None
         except AssertionError as error:
@@ -165,14 +166,19 @@ def _nothing() -> None:
     """Wake the loop."""
 
 
-def _encoded(block: bytes) -> Any:
-    """Return a property block as pika's properties, unchanged."""
+@cache
+def _encoded_properties() -> Any:
+    """Return a class of pika's properties that are encoded already; it takes their block. pika may not be installed."""
     import pika
 
     class EncodedProperties(pika.BasicProperties):  # type: ignore[misc]
         """Properties that are encoded already."""
 
-        def encode(self) -> list[bytes]:
-            return [block]
+        def __init__(self, block: bytes) -> None:
+            super().__init__()
+            self._block = block
 
-    return EncodedProperties()
+        def encode(self) -> list[bytes]:
+            return [self._block]
+
+    return EncodedProperties

@@ -80,7 +80,7 @@ def _terms(data: Bytes) -> Iterator[bytes]:
 
 def _number(term: bytes) -> int:
     if term[0] in b"ab":
-        return int.from_bytes(term[1:], "big", signed=term[0] in b"b")  # one byte has no sign
+        return int.from_bytes(term[1:], "big", signed=term[:1] == b"b")  # one byte has no sign
     return int.from_bytes(term[3:], "little")
 
 

@@ -681,14 +681,14 @@ class _Work:
         """The renames that give log files their own names that have each other's."""
         return renames({own: relative for relative, own in swapped_log_files(self.store)})
 
-    @property
+    @cached_property
     def _swapped(self) -> Way | None:
         """How to give log files their own names that have each other's; None if there are none."""
         if not self._renames:
             return None
         root = Path(self.store.directory.root)
         commands = [command("mv", root / change.file, root / change.to) for change in self._renames]
-        files = ", ".join(own for _, own in swapped_log_files(self.store))
+        files = ", ".join(change.to for change in self._renames if not change.to.endswith(".swapped"))
         return Way(" && ".join(commands), f"give each of these files the name of its records before anything else: {files}")
 
     @property

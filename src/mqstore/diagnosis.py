@@ -43,14 +43,17 @@ class Evidence:
         }
 
 
-def second_name(root: Path, files: Iterable[str], broker: str) -> Iterator[Evidence]:
-    """Yield a note on the first file below root that has a second hard link, if one has: a broker writes into the bytes of both."""
+def second_name(root: Path, files: Iterable[str], broker: str, copied: str) -> Iterator[Evidence]:
+    """Yield a note on the first file below root that has a second hard link, if one has: a broker writes into the bytes of both.
+
+    copied: the command that makes a real copy.
+    """
     for file in files:
         with suppress(OSError):
             status = os.lstat(root / file)
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 sentence = f"{file} has a second name (a hard link), as a backup may have: a {broker} that starts here changes both"
-                yield Evidence("note", ".", f"{sentence}; start it on a real copy")
+                yield Evidence("note", ".", f"{sentence}; start it on a real copy: {copied}")
                 return
 
 

@@ -228,7 +228,7 @@ class _Work:
         root = self.store.directory.root
         if next_ == START and root == Path(self.store.path):
             written = sorted(os.path.relpath(path, root) for path in root.rglob("*.*") if path.suffix in _WRITTEN)
-            self.evidence += second_name(root, written, "node")
+            self.evidence += second_name(root, written, "node", real_copy(root)[0])
         return Diagnosis(
             store=str(self.store.path),
             family="rabbitmq",

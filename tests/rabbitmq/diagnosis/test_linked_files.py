@@ -20,6 +20,7 @@ from support.rabbitmq_states import STATES, made
 from mqstore.diagnosis import Diagnosis
 from mqstore.rabbitmq.diagnosis import START, diagnose
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.table.formatting import real_copy
 
 QUORUM, STREAM = "4.3.6/a-quorum-mix-kill9", "4.3.6-killed"
 STORED = (".idx", ".jif", ".qi", ".qs", ".rdq")
@@ -180,4 +181,4 @@ def test_a_node_that_would_write_into_a_backup_is_warned_of(tmp_path: Path) -> N
     found = diagnose(RabbitMQStore(store))
     assert found.next == START
     (note,) = [item.detail for item in found.evidence if "second name" in item.detail]
-    assert note.endswith("a node that starts here changes both; start it on a real copy")
+    assert note.endswith(f"a node that starts here changes both; start it on a real copy: {real_copy(store)[0]}")

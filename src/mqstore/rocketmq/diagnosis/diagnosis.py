@@ -45,7 +45,7 @@ from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files, swapped_log_files
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import static_topics
-from mqstore.table.formatting import command, count
+from mqstore.table.formatting import command, count, real_copy
 
 if TYPE_CHECKING:
     from mqstore.repair.change import Step
@@ -275,7 +275,7 @@ class _Work:
             self.evidence += [Evidence("note", ".", sentence) for sentence in self._assumed()]
         if next_ == START and self.store.directory.root == Path(self.store.path):
             written = [*(file.relative for file in self.store.log.files[-1:]), "checkpoint"]
-            self.evidence += second_name(self.store.directory.root, written, "broker")
+            self.evidence += second_name(self.store.directory.root, written, "broker", real_copy(self.store.path)[0])
         return Diagnosis(
             store=str(self.store.path),
             family="rocketmq",

@@ -48,3 +48,24 @@ def test_files_whose_names_have_not_twenty_digits(version: str, name: str, tmp_p
             states.append(State(10 * seed + number, version, case, (f"{digits} digits",), (store / "abort").exists(), place))
     judged = list(check_states(version, states, tmp_path))
     assert not [(state.seed, state.name, state.error) for state in judged if state.error]
+
+
+@pytest.mark.parametrize(("version", "name"), [("4.9.3", "4.9.3/d-rolled"), ("5.3.3", "5.3.3/k-rolled"), ("5.5.0", "5.5.0/a-clean")])
+def test_a_log_of_which_the_first_bytes_are_left_loses_all_that_its_queues_list(version: str, name: str, tmp_path: Path) -> None:
+    """Also in the queues of which no message is left at all."""
+    if reason := why_not(version):
+        pytest.skip(reason)
+    case = case_named(name)
+    states = []
+    for seed, (kept, unclean) in enumerate([(700, False), (700, True), (9000, False), (30_000, True)]):
+        store = unpack(case, tmp_path / str(seed))
+        first, *others = sorted(store.glob("commitlog/*"))
+        for file in others:
+            file.unlink()
+        size = first.stat().st_size
+        first.write_bytes(first.read_bytes()[:kept].ljust(size, b"\0"))
+        (store / "abort").touch() if unclean else (store / "abort").unlink(missing_ok=True)
+        place = Place(f"first{seed}", store, opened(case), case.properties)
+        states.append(State(seed, version, case, (f"{kept} bytes",), unclean, place))
+    judged = list(check_states(version, states, tmp_path))
+    assert not [(state.seed, state.name, state.error) for state in judged if state.error]

@@ -33,7 +33,7 @@ from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
-from mqstore.rocketmq.verify.queue_proof import QueueProof
+from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, QueueProof
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
@@ -209,7 +209,10 @@ class SurvivalCheck(Verification):
             end = max([end, *(written[-1:] + 1).tolist()])
         oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
         known = any(low == oldest for low, _ in proof.proved)
-        limit = int(proof.queue.entries(oldest, oldest + 1)["physical_offset"][0]) if known else self.log_end
+        if known:
+            limit = int(proof.queue.entries(oldest, oldest + 1)["physical_offset"][0])
+        else:  # where no message of the queue is left, its entries alone show what was there, also after the end of the log
+            limit = self.log_end if len(claimed) else self.log_end + LARGEST_LOG
         total = 0
         for low, high in proof.unproved():
             for start in range(low, min(high, end), SLOTS):

@@ -78,7 +78,7 @@ class Kind(StrEnum):
     QUEUE_ORDER = "queue-order"  # entries of a queue whose log positions do not ascend
     MISSING_QUEUE_ENTRY = "missing-queue-entry"  # a record of the log without an entry in its queue
     # index
-    BAD_INDEX_HEADER = "bad-index-header"  # counts or times in the header that contradict the file's own entries
+    BAD_INDEX_HEADER = "bad-index-header"  # counts or times in the header that contradict the file's own entries or its name
     BAD_INDEX_ENTRY = "bad-index-entry"  # an entry without a record that has its key
     BAD_INDEX_CHAIN = "bad-index-chain"  # a slot or link that does not form a chain from newer to older
     MISSING_INDEX_ENTRY = "missing-index-entry"  # a key of a record within the file's range that has no entry

@@ -25,8 +25,8 @@ import re
 import shutil
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, assert_never
@@ -199,9 +199,19 @@ def check_changes(root: Path, changes: Sequence[Change], locking: StoreLocking, 
                 raise TargetError(f"{path} holds something that is not a regular file; move it away first")
         if change.op in ("remove", "rmdir", "rename"):
             removed.add(change.file)
+    _check_links(root, set() if in_copy else {real / name for name in removed})
     lock = root / locking.file
     if locking.file and os.path.lexists(lock) and (not lock.is_file() or (lock.is_symlink() and not in_copy)):
         raise TargetError(f"{lock} is not a regular file, and no broker can lock the store by it; move it away first")
+
+
+def _check_links(root: Path, removed: Collection[Path]) -> None:
+    """Raise TargetError if a link in the store leads to one of these paths, which are taken from their names: its bytes would be gone."""
+    for folder, directories, files in os.walk(root) if removed else ():
+        for link in (Path(folder, name) for name in (*directories, *files) if os.path.islink(Path(folder, name))):
+            with suppress(OSError, RuntimeError):  # RuntimeError: a circle of links
+                if (leads_to := link.resolve()) in removed:
+                    raise TargetError(f"{link} leads to {leads_to}, which a repair would take away; put the file itself in its place")
 
 
 def why_refused(root: Path, changes: Sequence[Change], locking: StoreLocking, *, in_copy: bool = False) -> str:

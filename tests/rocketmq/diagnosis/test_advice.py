@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from proofs.advice import walk
 from support.golden import CASES, FURTHER, GoldenCase, case_id, case_named, opened, run_cli, unpack
 from support.rocketmq_states import STATES, made
 
@@ -93,6 +94,23 @@ def test_no_repair_is_advised_that_would_be_refused_because_of_a_link(name: str,
     found = diagnose(open_rocketmq(store, config=case.config))
     assert found.next.startswith(f"mqstore rebuild {store} --to ")
     assert run_cli("repair", store, "--config", case.config, "--apply").status == 2
+
+
+def test_a_repair_does_not_take_away_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    """Seed 602 of `scripts/prove --kind advice-rocketmq`: the name of the file is that of no log file, and 46 messages are in it."""
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path / "store")
+    messages = len(run_cli("messages", store, "-o", "jsonl").rows)
+    log = sorted((store / "commitlog").iterdir())[1]
+    moved = log.rename(log.with_name(f"{log.name}.real"))
+    log.symlink_to(moved.name)
+    refused = run_cli("repair", store, "--config", case.config, "--apply")
+    assert refused.status == 2
+    assert f"{log} leads to {moved}, which a repair would take away" in refused.stderr.replace("\n", " ")
+    walked = walk(store, "rocketmq")
+    assert not walked.fault, walked
+    assert walked.kept[-1].total() == messages
+    assert moved.exists()
 
 
 def test_a_broker_that_would_write_into_a_backup_is_warned_of(tmp_path: Path) -> None:

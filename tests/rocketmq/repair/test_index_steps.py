@@ -43,7 +43,20 @@ def _zeros(*numbers: int) -> Callable[[Path], None]:
     return overwrite
 
 
+def _given_to_each_other(*numbers: int) -> Callable[[Path], None]:
+    def exchange(store: Path) -> None:
+        files = [sorted((store / "index").iterdir())[number] for number in numbers]
+        contents = [file.read_bytes() for file in files]
+        for file, content in zip(files, [*contents[1:], contents[0]], strict=True):
+            file.write_bytes(content)
+
+    return exchange
+
+
 DAMAGE = {
+    "swapped": _given_to_each_other(0, 1),
+    "swapped-with-the-last": _given_to_each_other(0, -1),
+    "a-circle-of-three": _given_to_each_other(0, 1, 2),
     "header-of-the-first": _patched(0, 0, bytes(40)),
     "header-of-the-last": _patched(-1, 0, b"\xff" * 40),
     "slots": _patched(1, 80, b"\x55" * 200),

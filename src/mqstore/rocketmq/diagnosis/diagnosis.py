@@ -73,7 +73,7 @@ _MADE_NEW = frozenset(
     if kind is not Kind.MISSING_INDEX_ENTRY  # of a few messages, such as those that a repair has brought back
 ) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
-_LEFT_TO_A_REBUILD = frozenset({"length", "torn-end", "filler", "checksum"})  # steps in the log
+_LEFT_TO_A_REBUILD = frozenset({"length", "end-of-file", "torn-end", "filler", "checksum"})  # steps in the log
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 QUEUES = "consumequeue"

@@ -26,6 +26,7 @@ from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE, file_size
 from mqstore.rocketmq.rebuild_steps import settings_of
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.index_proof import out_of_order
 from mqstore.rocketmq.verify.log_proof import check_split, plan
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
@@ -57,19 +58,21 @@ def index_steps(store: RocketMQStore, scan: Verification, damage: list[Damage]) 
             damaged |= {name: [item] for name in empty if name not in damaged}
     if not damaged:
         return
+    moved = out_of_order(store.index_files())
     before: _Begin | None = _Begin(-1, 0, 0) if store.log.start == 0 else None
     for number, (name, file) in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
         if name not in damaged:
             before = None if file is None else _end_of(file)
-        elif following is None and store.unclean:
+        elif following is None and store.unclean and name not in moved:
             return
         elif file is None:
             yield _impossible(name, damaged[name], "the geometry is not known: give the broker's settings with --config")
             before = None
         else:
             intact = following[1] if following is not None and following[0] not in damaged else None
-            step, before = _file_step(scan, file, damaged[name], before, intact, is_last=following is None)
+            own = name not in moved  # whether its entries are those that it must have
+            step, before = _file_step(scan, file, damaged[name], before, intact, own=own, is_last=following is None)
             if step is not None:
                 yield step
 
@@ -101,21 +104,28 @@ def _impossible(name: str, damage: list[Damage], why: str) -> Step:
 
 
 def _file_step(
-    scan: Verification, file: IndexFile, damage: list[Damage], before: _Begin | None, following: IndexFile | None, *, is_last: bool
+    scan: Verification,
+    file: IndexFile,
+    damage: list[Damage],
+    before: _Begin | None,
+    following: IndexFile | None,
+    *,
+    own: bool,
+    is_last: bool,
 ) -> tuple[Step | None, _Begin | None]:
-    """Return the step for one file, and where it ends then."""
+    """Return the step for one file, and where it ends then. own: whether its first entry is what it must begin with."""
     remedy = "`mqstore rebuild` makes the index from the log"
     stop = following.header.begin_physical_offset if following is not None else scan.log_end
     first = file.entry(1)
     low = before.offset if before is not None else first.physical_offset
-    if low < scan.log.start and (before is None or before.offset >= 0):
+    if (low < scan.log.start and (before is None or before.offset >= 0)) or (before is None and not own):
         return _impossible(file.relative, damage, f"the log no longer has its first messages: {remedy}"), None
     keys = _keys(scan, low, stop)
     offsets = keys["physical_offset"].astype(np.int64)
     start = before.held if before is not None and before.offset >= 0 else 0
-    own = np.flatnonzero((offsets == first.physical_offset) & (keys["hash"] == first.key_hash))
-    if len(own) and (before is None or own[0] > start):
-        start = int(own[0])
+    begins = np.flatnonzero((offsets == first.physical_offset) & (keys["hash"] == first.key_hash))
+    if own and len(begins) and (before is None or begins[0] > start):
+        start = int(begins[0])
     end = len(keys)
     if following is not None:
         end -= len(following.numbers_of(stop))
@@ -129,6 +139,9 @@ def _file_step(
     last = int(keys["physical_offset"][-1])
     ended = _Begin(last, int((keys["physical_offset"] == last).sum()), int(keys["store_timestamp"][-1]))
     changes = list(_changes(file, keys, before))
+    if not own:
+        after = np.asarray(file.entry_bytes(len(keys) + 1, file.positions))
+        changes += _writes(file.relative, file.entry_position(len(keys) + 1), after, np.zeros(len(after), np.uint8), ENTRY_SIZE)
     if not changes:
         return None, ended
     size = sum(len(change.made) for change in changes)

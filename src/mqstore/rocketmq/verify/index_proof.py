@@ -204,6 +204,17 @@ def _check_header(file: IndexFile, taken: int, before: IndexFile | None) -> list
     return damage
 
 
+def out_of_order(files: Sequence[IndexFile]) -> dict[str, str]:
+    """Return the files that have each other's names, and the name of each: a broker begins a file where the one before it ends."""
+    named = [file for file in files if file.header.index_count > 1 and file.header.begin_physical_offset == file.entry(1).physical_offset]
+    sound = sorted(named, key=lambda file: file.header.begin_physical_offset)
+    return {
+        file.relative: own.relative
+        for own, file in zip(named, sound, strict=True)
+        if file.header.begin_physical_offset != own.header.begin_physical_offset
+    }
+
+
 def unfinished_put(file: IndexFile) -> frozenset[int]:
     """Return the positions in a file that do not agree because a broker was killed while it added one entry; none if it was not.
 

@@ -27,6 +27,7 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.format.dledger_log import second_log
 from mqstore.rocketmq.format.index_file import IndexFile
+from mqstore.rocketmq.format.index_geometry import HEADER_SIZE
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
 from mqstore.rocketmq.store.compacted import COMPACTED_LOG, check_compacted
@@ -34,7 +35,14 @@ from mqstore.rocketmq.store.databases import INDEX_PLACE
 from mqstore.rocketmq.store.log_site import log_elsewhere, misnamed_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import below
-from mqstore.rocketmq.verify.index_proof import DatabaseIndexProof, IndexProof, check_chains, keys_without_entry, unfinished_put
+from mqstore.rocketmq.verify.index_proof import (
+    DatabaseIndexProof,
+    IndexProof,
+    check_chains,
+    keys_without_entry,
+    out_of_order,
+    unfinished_put,
+)
 from mqstore.rocketmq.verify.log_proof import LogSplit, SplitCheck, SplitsAhead, check_split, plan
 from mqstore.rocketmq.verify.queue_proof import BatchQueueProof, QueueProof, SecondQueues
 from mqstore.rocketmq.verify.timer_proof import TimelineProof, TimerProof
@@ -545,6 +553,10 @@ def settle_index(work: Verification, number: int) -> list[Damage]:
     """Return what is wrong with an index file: its chains, and the entries that no range of log has proved."""
     proof = work.indexes[number]
     damage = check_chains(proof.file, work.indexes[number - 1].file if number else None)
+    own = out_of_order([index.file for index in work.indexes]).get(proof.file.relative)
+    if own is not None:
+        sentence = f"its entries are those of {own}, in whose place are others: key queries for a time may stop before they find a message"
+        damage.append(Damage(proof.file.relative, 0, HEADER_SIZE, Kind.BAD_INDEX_HEADER, sentence))
     headless = any(item.kind == Kind.BAD_INDEX_HEADER and item.offset == 36 for item in damage)
     if not headless:
         proof.finish(work.log, work.log_end, work.rules)

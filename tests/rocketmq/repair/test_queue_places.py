@@ -142,3 +142,21 @@ def test_the_ways_are_weighed_by_what_each_keeps(store: Path) -> None:
     assert run_cli("repair", store, "--apply").status == 0
     (way,) = run_cli("diagnose", store, "-o", "json").document["ways"]
     assert (way["command"], way["keeps"]) == (START, keeps["repair"])
+
+
+def test_entries_after_the_last_message_that_repeat_those_of_an_earlier_file_are_cleared(tmp_path: Path) -> None:
+    """Seed 60060 of `scripts/prove --kind diagnosis-rocketmq`: a real 5.3.3 did not start any more after the repair."""
+    case = case_named("5.3.3/k-rolled")
+    rolled = unpack(case, tmp_path / "store")
+    config = ("--config", case.config)
+    words = ("queue", rolled, "rare", "0", "--view", "recovered", "-o", "jsonl", *config)
+    before = run_cli(*words).rows
+    earlier, later = (rolled / "consumequeue" / "rare" / "0" / f"{start:020d}" for start in (14000, 18000))
+    first, second = earlier.read_bytes(), later.read_bytes()
+    earlier.write_bytes(second)
+    later.write_bytes(first)
+    (rolled / "abort").touch()
+    assert run_cli("repair", rolled, "--apply", *config).status == 0
+    answer = run_cli("diagnose", rolled, "-o", "json", *config).document
+    assert (answer["starts"], answer["loses"], answer["next"]) == (True, 0, START)
+    assert run_cli(*words).rows == before

@@ -119,7 +119,11 @@ class RepairScan(Verification):
             last = proof.end_of_messages(self.log, self.log_end)
             # what has expired comes before the messages that are left: 5.x takes a queue whose last entry has expired for one that has none
             all_expired = last == proof.queue.min_offset
-            while end > last and not self._serves(key, proof.queue.entries(end - 1, end)[0], expired=all_expired):
+            known = self._known(key) if end > last else {}
+            while end > last:
+                entry = proof.queue.entries(end - 1, end)[0]
+                if self._serves(key, entry, expired=all_expired) and not self._repeats(key, end - 1, entry, known):
+                    break
                 end -= 1
             ends[key] = end
         for key, parts in self.missing.items() if only is None else ():
@@ -143,9 +147,7 @@ class RepairScan(Verification):
     def stand_ins(self, key: tuple[str, int], log_end: int) -> tuple[NDArray[np.int64], Rows]:
         """Return the places of a queue whose messages are lost, with the entries that shall be there. Places at its end are left out."""
         proof = self.queues[key]
-        known = {
-            int(offset): row for offsets, rows in self.missing.get(key, ()) for offset, row in zip(offsets.tolist(), rows, strict=True)
-        }
+        known = self._known(key)
         claimed = {int(offset) for part in proof.claimed for offset in part.tolist()} | known.keys() | self._restored.get(key, set())
         end = self.ends(log_end, only=key).get(key, 0)
         queue = proof.queue
@@ -178,6 +180,19 @@ class RepairScan(Verification):
                 offsets.append(number)
                 rows.append(before)
         return np.array(offsets, np.int64), np.array([row.item() for row in rows], ENTRY)
+
+    def _known(self, key: tuple[str, int]) -> dict[int, np.void]:
+        """Return the entries of a queue that another step writes, by queue offset."""
+        parts = self.missing.get(key, ())
+        return {int(offset): row for offsets, rows in parts for offset, row in zip(offsets.tolist(), rows, strict=True)}
+
+    def _repeats(self, key: tuple[str, int], number: int, entry: np.void, known: Mapping[int, np.void]) -> bool:
+        """Return whether an entry leads to a message that is listed at its own place of the queue, or will be. known: as for `_entry`."""
+        record = self.log.record(int(entry["physical_offset"])) if entry["size"] > 0 else None
+        if record is None or record.queue_offset == number:
+            return False
+        own = self._entry(self.queues[key].queue, record.queue_offset, known)
+        return own is not None and own["physical_offset"] == entry["physical_offset"]
 
     @staticmethod
     def _entry(queue: ConsumeQueueReader, number: int, known: Mapping[int, np.void]) -> np.void | None:

@@ -32,7 +32,7 @@ from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8
 from mqstore.rocketmq.format.profile import RELEASES, version_rules
-from mqstore.rocketmq.format.record import Record, decode_properties
+from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record, decode_properties
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, RETRY_PREFIX, is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.unread_parts import EPOCHS, IDENTITY
@@ -265,7 +265,9 @@ def _first_of_clients(store: RocketMQStore) -> Iterator[Record]:
                 continue
             for at in event.positions[:SAMPLED].tolist():
                 record = store.log.record(file.start + at)
-                if record is not None and not is_internal(record.topic) and not record.topic.startswith("%"):
+                if record is None or record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:  # as the fillers of a repair are
+                    continue
+                if not is_internal(record.topic) and not record.topic.startswith("%"):
                     yield record
             return
 

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, unchanged, unpack
+from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, run_cli, unchanged, unpack
 from support.rocketmq_states import made
 
 from mqstore.diagnosis import Diagnosis
@@ -285,6 +285,18 @@ def test_without_any_configuration_nothing_is_promised_about_what_a_broker_took(
     shutil.rmtree(place / "config")
     found = of(case_named(name), place)
     assert (found.status, found.starts) == (1, True)
+    assert any("cannot be told without config/consumerOffset.json" in item for item in found.unknown)
+
+
+def test_what_is_not_known_without_the_offsets_is_not_known_after_a_repair_of_the_log(tmp_path: Path) -> None:
+    """Seed 34085 of `scripts/prove --kind diagnosis-rocketmq`: a message of the repair was taken for one that no broker had taken."""
+    case = case_named("4.9.3/m-damaged/0-clean")
+    store = unpack(case, tmp_path / "store")
+    shutil.rmtree(store / "config")
+    with min((store / "commitlog").iterdir()).open("r+b") as file:
+        file.write(bytes(224))  # the first record
+    assert run_cli("repair", store, "--config", case.config, "--apply").status == 0
+    found = diagnose(open_rocketmq(store, config=case.config))
     assert any("cannot be told without config/consumerOffset.json" in item for item in found.unknown)
 
 

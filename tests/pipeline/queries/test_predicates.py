@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from support import spark_api
 from support.random_predicates import RandomPredicate
 from support.stores import BEGIN, Store, message
 
@@ -108,7 +109,7 @@ def check(spark: SparkSession, store: Path, rows: list[dict[str, Any]], first: i
         whole = {number: each for number, each in made.items() if number % every == 0}
         for (number, way), offsets in answers(spark, store, frame, whole).items():
             assert offsets == sorted(wanted[number]), f"--first-predicate {number}: {made[number].sql}: {way}"
-    assert narrower >= count // 10 or count < 10
+    assert narrower >= count // 10 or count < 10 or not spark_api.FILTERS
 
 
 def read_by(spark: SparkSession, store: Path, schema: str, made: RandomPredicate) -> set[int]:

@@ -73,6 +73,7 @@ def test_a_task_that_may_not_read_the_log_says_so(what: str, options: dict[str, 
     assert "\n" not in str(caught.value)
 
 
+@needs_streams
 @needs_permissions
 @pytest.mark.parametrize("tolerate", ["true", "false"])
 def test_a_stream_that_may_not_read_the_log_does_not_call_it_lost(tolerate: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from support.golden import case_named, opened
 from support.queries import drained
 from support.s3 import endpoint
-from support.spark_api import needs_streams
+from support.spark_api import FILTERS, needs_streams
 from support.stores import BEGIN, Store, message
 
 from mqstore.files.location import Url
@@ -103,7 +103,7 @@ def test_the_plan_of_an_empty_read_says_so(question: str, stores: dict[str, Path
     frame = read(spark, stores["full"], ["topic"], where=where, **options)
     assert frame.collect() == []
     assert explain_read(frame).records == 0
-    if question != "another topic":
+    if question == "offsets beyond the log" or (FILTERS and question != "another topic"):
         assert str(explain_read(frame)) == "nothing has to be read"
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support import quorum, streams
 from support.golden import CASES, RABBITMQ, GoldenCase, case_id, case_named, opened, unpack
+from support.spark_api import needs_filters
 
 import mqstore
 from mqstore.errors import MqstoreError, UsageError
@@ -209,6 +210,7 @@ def test_only_named_columns_are_read_and_filters_are_options(spark: SparkSession
     assert spark.read.format("rabbitmq").schema(schema).load(str(opened(MIXED))).columns == ["queue", "seq_id"]
 
 
+@needs_filters
 def test_conditions_of_a_read_and_of_sql_narrow_what_is_read(spark: SparkSession) -> None:
     condition = "queue = 'lazy.mixed' and seq_id >= 3 and vhost = '/'"
     wanted = [row for row in mqstore.open(opened(MIXED)).to_arrow().to_pylist() if (row["queue"], row["vhost"]) == ("lazy.mixed", "/")]

@@ -473,6 +473,7 @@ def test_a_table_of_the_catalog_is_refused_with_the_statements_that_work(name: s
         spark.catalog.dropTempView("passing")
 
 
+@needs_filters
 def test_a_fleet_is_one_table_and_a_condition_on_the_store_opens_one(fleet: Path, spark: SparkSession) -> None:
     paths = [str(fleet / name / "store") for name in ("a", "b", "c, d")]
     for place, columns in ((f"{fleet}/*/store", None), (paths, None), (paths, ["store", "topic"])):
@@ -845,6 +846,7 @@ def test_an_unknown_column_is_refused_before_spark_runs(mail: Path, spark: Spark
         read(spark, mail, columns=["colour"])
 
 
+@needs_filters
 def test_a_query_in_sql_is_explained_as_its_dataframe(spark: SparkSession, mail: Path) -> None:
     read(spark, mail, columns=["topic", "size"], where="physical_offset < 20000").createOrReplaceTempView("few_mails")
     text = "select topic, count(*) from few_mails group by topic"

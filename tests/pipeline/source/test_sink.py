@@ -524,7 +524,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
+@pytest.mark.parametrize("kind", ["batch", pytest.param("stream", marks=needs_stream_sink)])
 def test_a_store_in_use_is_refused_before_a_row_is_produced(kind: str, root: Path, tmp_path: Path, spark: SparkSession) -> None:
     register(spark)
     marks = tmp_path / "marks"

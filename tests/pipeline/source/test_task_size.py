@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.spark_api import needs_streams
 from support.sparse import FILE_SIZE, QUEUES, TOPIC, sparse_store
 from support.stores import Store, message
 
@@ -186,6 +187,7 @@ with session("local[2]", config={"spark.driver.memory": "512m"}) as spark:
 """
 
 
+@needs_streams
 @pytest.mark.parametrize(
     ("stores", "files"),
     [

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.cluster import Cluster, Driver, Held, Hold, blocks, end_of
 from support.golden import case_named, opened, unpack
+from support.spark_api import needs_streams
 from support.stores import store_contents
 
 import mqstore
@@ -30,7 +31,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.xdist_group("c
 
 CASE = case_named("4.9.3/a-clean-small")
 ROWS, PARTITIONS = 900, 12
-JOBS = ("rebuild", "export", "follow", "sink")
+FOLLOW = pytest.param("follow", marks=needs_streams)
+JOBS = ("rebuild", "export", FOLLOW, "sink")
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_an_executor_that_is_killed_leaves_no_trace(job: str, driver: Driver, ou
     survives(job, driver, out, Hold(tmp_path / "hold"), lambda first: end_of(first.executor), expected[job])
 
 
-@pytest.mark.parametrize("job", ["follow", *(pytest.param(job, marks=pytest.mark.slow) for job in ("sink", "rebuild", "export"))])
+@pytest.mark.parametrize("job", [FOLLOW, *(pytest.param(job, marks=pytest.mark.slow) for job in ("sink", "rebuild", "export"))])
 @pytest.mark.parametrize("done", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["written", "unwritten"])
 def test_a_driver_that_is_killed_is_run_again_and_nothing_is_there_twice(
     job: str, done: bool, cluster: Cluster, driver: Driver, out: Path, tmp_path: Path, expected: dict[str, Any]
@@ -241,6 +243,7 @@ exec(sys.argv[1])
 """
 
 
+@needs_streams
 def test_the_commands_and_the_session_of_the_guide_give_on_the_cluster_what_threads_give(
     cluster: Cluster, tmp_path: Path, expected: dict[str, Any]
 ) -> None:
@@ -282,7 +285,16 @@ def test_without_the_package_the_job_ends_with_the_name_of_what_is_missing(clust
 # the last one: it leaves all executors of the driver on one worker
 
 
-@pytest.mark.parametrize("job", ["export", *(pytest.param(job, marks=pytest.mark.slow) for job in JOBS if job != "export")])
+@pytest.mark.parametrize(
+    "job",
+    [
+        "export",
+        *(
+            pytest.param(job, marks=[pytest.mark.slow, *marks])
+            for job, marks in (("rebuild", ()), ("follow", [needs_streams]), ("sink", ()))
+        ),
+    ],
+)
 def test_a_worker_that_is_killed_with_its_executor_leaves_no_trace(
     job: str, cluster: Cluster, driver: Driver, out: Path, tmp_path: Path, expected: dict[str, Any]
 ) -> None:

@@ -30,6 +30,7 @@ from mqstore.files.location import without_password
 from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.amqp_channel import PATIENCE, TICK, AmqpChannel, connection_parameters
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
@@ -132,7 +133,7 @@ def _sent(message: MessageTerm, queue: str | None, block: bytes) -> OutgoingMess
     if queue is not None:
         return OutgoingMessage("", queue, block, message.body)
     key = message.routing_keys[0] if message.routing_keys else b""
-    return OutgoingMessage(message.exchange.decode("utf-8", "replace"), key.decode("utf-8", "replace"), block, message.body)
+    return OutgoingMessage(text_of(message.exchange), text_of(key), block, message.body)
 
 
 def _property_block(message: MessageTerm, user: str, queue_addresses: bool, *, to_queue: bool) -> bytes:

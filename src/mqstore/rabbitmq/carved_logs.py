@@ -30,18 +30,18 @@ from mqstore.files.image import Image
 from mqstore.findings import Verdict
 from mqstore.kernels.rabbitmq import stream_chunks
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.message.message_term import MessageTerm, message_from
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
-from mqstore.rabbitmq.message.stored_columns import StoredTerms
+from mqstore.rabbitmq.message import stored_columns
+from mqstore.rabbitmq.message.message_term import message_from
+from mqstore.rabbitmq.message.properties import json_or_none
+from mqstore.rabbitmq.message.stored_columns import DecodedMessage, StoredTerms
 from mqstore.rabbitmq.quorum.queue import stored_message
 from mqstore.rabbitmq.quorum.raft_log import SEGMENT, WAL
-from mqstore.rabbitmq.quorum.rows import TERM_COLUMNS
 from mqstore.rabbitmq.streams.delivered_entry import RULES
 from mqstore.rabbitmq.streams.entries import Records, walk_records
 from mqstore.rabbitmq.streams.rows import StreamRows, build_batch
 from mqstore.rabbitmq.streams.segment import Chunks
 from mqstore.table.arrow_spans import pieces
-from mqstore.table.columns import QUORUM, rabbitmq_schema
+from mqstore.table.columns import QUORUM
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,11 +98,8 @@ def _entries(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch
 
 
 def _entry_batch(logs: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     units = logs.units
     rows = [_decoded(logs.image.read(at, end).tobytes()) for at, end in zip(units[AT].tolist(), units[END].tolist(), strict=True)]
-    terms = StoredTerms.decoded(rows)
     values: dict[str, list[Any]] = {
         "queue": [logs.uids[uid] if uid >= 0 else None for uid in units[UID].tolist()],
         "queue_type": [QUORUM] * len(rows),
@@ -117,23 +114,15 @@ def _entry_batch(logs: FoundLogs, columns: Sequence[str]) -> pa.RecordBatch:
             for proof, copy, row in zip(units[PROOF].tolist(), logs.duplicate.tolist(), rows, strict=True)
         ],
     }
-    schema = rabbitmq_schema(columns)
-    arrays = [
-        terms.column(name) if name in TERM_COLUMNS else pa.array(values.get(name, [None] * len(rows)), schema.field(name).type)
-        for name in columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return stored_columns.build_batch(columns, StoredTerms.decoded(rows), lambda name: values.get(name, [None] * len(rows)))
 
 
-def _decoded(entry: bytes) -> tuple[MessageTerm, dict[str, Any] | None] | None:
+def _decoded(entry: bytes) -> DecodedMessage | None:
     try:
         message = message_from(stored_message(entry), with_id=False)
+        return message, json_or_none(message.delivered)
     except EtfError:
         return None
-    try:
-        return message, json_properties(message.delivered())
-    except PropertiesError:
-        return message, None
 
 
 def _chunks(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

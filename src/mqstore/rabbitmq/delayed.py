@@ -28,10 +28,10 @@ from mqstore.findings import Damage, Kind, Verdict
 from mqstore.rabbitmq.definitions.metadata import replay, table_files
 from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.erlang.etf import EtfError
-from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, Term, text_of
 from mqstore.rabbitmq.format.layout import node_name
 from mqstore.rabbitmq.message.message_term import MessageTerm, message_from
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties
+from mqstore.rabbitmq.message.properties import json_or_none
 from mqstore.table.formatting import count
 from mqstore.table.text import body_text
 
@@ -75,16 +75,9 @@ class DelayedMessage:
     def payload(self) -> bytes | None:
         return self.raw if self.stored is None else self.stored.body
 
-    def properties(self) -> dict[str, Any] | None:
-        """Return the properties in the JSON form of the message table; None if they cannot be read."""
-        try:
-            return None if self.stored is None else json_properties(self.stored.properties)
-        except PropertiesError:
-            return None
-
     def row(self) -> dict[str, Any]:
         """Return the row that `timers` prints: DELAYED_NAMES."""
-        properties, payload = self.properties(), self.payload
+        properties, payload = None if self.stored is None else json_or_none(self.stored.delivered), self.payload
         intact = self.stored is not None and properties is not None
         return {
             "due_time": self.due,
@@ -104,7 +97,7 @@ class DelayedMessage:
 
     @property
     def routing_keys(self) -> list[str] | None:
-        return None if self.stored is None else [key.decode("utf-8", "replace") for key in self.stored.routing_keys]
+        return None if self.stored is None else [text_of(key) for key in self.stored.routing_keys]
 
     def found_row(self, columns: tuple[str, ...], body: str) -> dict[str, Any]:
         """Return the row of the message table, all of its columns that do not apply null. body: none, sha256, base64 or text."""
@@ -162,7 +155,7 @@ def _message(record: tuple[Term, ...], node: str, file: str) -> DelayedMessage |
         message, raw = message_from(stored, with_id=False), None
     except EtfError:
         message, raw = None, stored if type(stored) is bytes else None
-    return DelayedMessage(due, vhost.decode("utf-8", "replace"), own.decode("utf-8", "replace"), message, raw, node, file)
+    return DelayedMessage(due, text_of(vhost), text_of(own), message, raw, node, file)
 
 
 def delayed_of(store: RabbitMQStore) -> list[DelayedTable]:

@@ -22,6 +22,7 @@ from mqstore.rabbitmq.definitions.feature_flags import plugins_file
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
 from mqstore.rabbitmq.definitions.node_directory import name_of_node, node_directory
 from mqstore.rabbitmq.delayed import delayed_tables
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
@@ -127,13 +128,13 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
             number = sum(queue.vhost == vhost and queue.type == CLASSIC and queue.durable for queue in store.definitions.queues)
             if not number:
                 continue  # the node makes its directory, and no message was in it
-            title = f"vhost {_text(vhost)!r} ({count(number, 'classic queue')})"
+            title = f"vhost {text_of(vhost)!r} ({count(number, 'classic queue')})"
             place = f"msg_stores/vhosts/{vhost_directory(vhost)}"
             beside = f"../{place}" if os.path.isdir(f"{node.root}/../{place}") else ""
-            absent.append(AbsentQueue(title, place, (), sure=True, vhost=_text(vhost), beside=beside))
+            absent.append(AbsentQueue(title, place, (), sure=True, vhost=text_of(vhost), beside=beside))
     for queue in store.definitions.queues:
         away = queue.nodes if own is not None and queue.nodes and own not in queue.nodes else ()
-        names = _text(queue.vhost), _text(queue.name)
+        names = queue.names
         title = f"queue {names[1]!r} of vhost {names[0]!r}"
         if not queue.durable or queue.exclusive:
             continue
@@ -158,16 +159,11 @@ def _without_directory(
         # the messages of a store without any queue were in some
         of_version_2 = all(each.version == 2 for each in vhost.queues) if vhost.queues else len(vhost.persistent) > 0
         sure = bool(away) or queue.version == 2 or of_version_2
-        names = _text(queue.vhost), _text(queue.name)
-        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure, *names, listed=bool(vhost.terms))
+        yield AbsentQueue(title, _place(vhost, missing[0]), away, sure, *queue.names, listed=bool(vhost.terms))
 
 
 def _place(vhost: Vhost, directory: str) -> str:
     return vhost.place.below(f"queues/{directory}")
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "replace")
 
 
 def site_of(store: RabbitMQStore) -> Site:

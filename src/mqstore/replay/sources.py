@@ -19,6 +19,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files.regular_file import open_regular_file
 from mqstore.jobs.load_rows import BadLineError, BodyForm, Source, open_source
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import PropertiesError
@@ -178,7 +179,7 @@ def rabbitmq_messages(
 
 def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTerm, number: int) -> ReplayMessage:
     seq = int(np.int64(rows.table.entries["seq"][k])) if rows.indexed else number
-    key = message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else ""
+    key = text_of(message.routing_keys[0]) if message.routing_keys else ""
     queue = rows.queue if rows.queue is not None else key
     level = rows.priority_level
     queue_of_source = f"{rows.vhost or '?'}/{rows.queue or 'no queue'}"
@@ -200,8 +201,8 @@ def _queued(message: MessageTerm, source: str, position: int, name: str, queue: 
         message.body,
         amqp=properties,
         born_timestamp=born_of(properties),
-        exchange=message.exchange.decode("utf-8", "replace"),
-        routing_key=message.routing_keys[0].decode("utf-8", "replace") if message.routing_keys else "",
+        exchange=text_of(message.exchange),
+        routing_key=text_of(message.routing_keys[0]) if message.routing_keys else "",
     )
 
 

@@ -248,6 +248,15 @@ class QueueSelection:
             return False
         return (self.from_offset, self.to_offset, self.filter_values) == (None, None, None) or name == STREAM
 
+    def has_queue(self, vhost: str | None, queue: str) -> bool:
+        """Return whether a queue is among those chosen by name."""
+        return (self.vhosts is None or vhost in self.vhosts) and (self.queues is None or queue in self.queues)
+
+    def has_message(self, payload: bytes | None, verdict: str) -> bool:
+        """Return whether a message meets the conditions on its contents. payload: None if it is not there."""
+        searched = self.grep is None or (payload is not None and self.grep.search(payload) is not None)
+        return searched and (self.verdicts is None or verdict in self.verdicts)
+
     def __post_init__(self) -> None:
         unknown = sorted((self.queue_types or frozenset()) - set(QUEUE_TYPES))
         if unknown:

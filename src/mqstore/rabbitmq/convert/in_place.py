@@ -123,11 +123,8 @@ def rescue_in_place(
         for _, own in queue.directories()
     }
     flags = _flag_files(Path(data))
-    others = tuple(
-        f"{queue_type(queue.type)} {queue.name.decode('utf-8', 'replace')!r} of vhost {queue.vhost.decode('utf-8', 'replace')!r}"
-        for queue in definitions.queues
-        if queue.type != CLASSIC
-    )
+    named = ((queue_type(queue.type), *queue.names) for queue in definitions.queues if queue.type != CLASSIC)
+    others = tuple(f"{kind} {name!r} of vhost {vhost!r}" for kind, vhost, name in named)
     unknown: list[QueueReport] = []
     notes = stopped.notes
     if not flags:

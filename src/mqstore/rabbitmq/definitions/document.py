@@ -19,7 +19,7 @@ from typing import Any
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.definitions.metadata import Definitions, Parameter
-from mqstore.rabbitmq.erlang.terms import Atom, Term
+from mqstore.rabbitmq.erlang.terms import Atom, Term, text_of
 from mqstore.rabbitmq.message.properties import Fields
 
 POLICIES = b"policy"
@@ -68,18 +68,18 @@ def queue_type(module: str) -> str:
 def definitions_document(definitions: Definitions, *, users: bool = True) -> dict[str, Any]:
     """Return the document. users: with users and their permissions."""
     document: dict[str, Any] = {
-        "vhosts": [{"name": _text(name), **_vhost(definitions, name)} for name in definitions.vhosts],
+        "vhosts": [{"name": text_of(name), **_vhost(definitions, name)} for name in definitions.vhosts],
         "exchanges": [
             {
-                "name": _text(each.name), "vhost": _text(each.vhost), "type": each.type, "durable": True, "auto_delete": each.auto_delete,
-                "internal": each.internal, "arguments": _arguments(each.arguments),
+                "name": text_of(each.name), "vhost": text_of(each.vhost), "type": each.type, "durable": True,
+                "auto_delete": each.auto_delete, "internal": each.internal, "arguments": _arguments(each.arguments),
             }
             for each in definitions.exchanges
             if each.durable and each.name and not each.name.startswith(b"amq.")
         ],
         "queues": [
             {
-                "name": _text(each.name), "vhost": _text(each.vhost), "type": queue_type(each.type), "durable": True,
+                "name": text_of(each.name), "vhost": text_of(each.vhost), "type": queue_type(each.type), "durable": True,
                 "auto_delete": each.auto_delete, "arguments": _arguments(each.arguments),
             }
             for each in definitions.queues
@@ -87,24 +87,24 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
         ],
         "bindings": [
             {
-                "source": _text(each.source), "vhost": _text(each.vhost), "destination": _text(each.destination),
-                "destination_type": each.destination_type, "routing_key": _text(each.key), "arguments": _arguments(each.arguments),
+                "source": text_of(each.source), "vhost": text_of(each.vhost), "destination": text_of(each.destination),
+                "destination_type": each.destination_type, "routing_key": text_of(each.key), "arguments": _arguments(each.arguments),
             }
             for each in definitions.bindings
             if each.source
         ],
         "policies": [
-            {"vhost": _text(each.vhost), "name": _text(each.name), **_value(each.value)}
+            {"vhost": text_of(each.vhost), "name": text_of(each.name), **_value(each.value)}
             for each in definitions.parameters
             if each.component == POLICIES and isinstance(_value(each.value), dict) and not is_encrypted(each.value)
         ],
         "parameters": [
-            {"vhost": _text(each.vhost), "component": _text(each.component), "name": _text(each.name), "value": _value(each.value)}
+            {"vhost": text_of(each.vhost), "component": text_of(each.component), "name": text_of(each.name), "value": _value(each.value)}
             for each in definitions.parameters
             if each.component and each.component not in (POLICIES, _IN_PROGRESS) and not is_encrypted(each.value)
         ],
         "global_parameters": [
-            {"name": _text(each.name), "value": _value(each.value)}
+            {"name": text_of(each.name), "value": _value(each.value)}
             for each in definitions.parameters
             if _is_global(each) and not is_encrypted(each.value)
         ],
@@ -112,7 +112,7 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
     if users:
         document["users"] = [
             {
-                "name": _text(user.name),
+                "name": text_of(user.name),
                 "password_hash": base64.b64encode(user.password_hash).decode("ascii"),
                 "hashing_algorithm": user.hashing_algorithm,
                 "tags": list(user.tags),
@@ -121,12 +121,12 @@ def definitions_document(definitions: Definitions, *, users: bool = True) -> dic
             for user in definitions.users
         ]
         document["permissions"] = [
-            {"user": _text(each.user), "vhost": _text(each.vhost), "configure": _text(each.configure or b""), **_patterns(each)}
+            {"user": text_of(each.user), "vhost": text_of(each.vhost), "configure": text_of(each.configure or b""), **_patterns(each)}
             for each in definitions.permissions
             if each.exchange is None
         ]
         document["topic_permissions"] = [
-            {"user": _text(each.user), "vhost": _text(each.vhost), "exchange": _text(each.exchange), **_patterns(each)}
+            {"user": text_of(each.user), "vhost": text_of(each.vhost), "exchange": text_of(each.exchange), **_patterns(each)}
             for each in definitions.permissions
             if each.exchange is not None
         ]
@@ -145,7 +145,7 @@ def encrypted_values(definitions: Definitions) -> Iterator[str]:
     """Yield a sentence for each parameter that is left out because its value is encrypted."""
     for each in definitions.parameters:
         if is_encrypted(each.value):
-            what = f"parameter {_text(each.name)!r}{f' of vhost {_text(each.vhost)!r}' if each.vhost else ''}"
+            what = f"parameter {text_of(each.name)!r}{f' of vhost {text_of(each.vhost)!r}' if each.vhost else ''}"
             yield f"the value of {what}: it is encrypted, and cannot be told without the passphrase of the old node"
 
 
@@ -185,7 +185,7 @@ def split_plugins(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, t
 
 
 def _patterns(permission: Any) -> dict[str, str]:
-    return {"write": _text(permission.write), "read": _text(permission.read)}
+    return {"write": text_of(permission.write), "read": text_of(permission.read)}
 
 
 def _is_global(parameter: Parameter) -> bool:
@@ -197,12 +197,8 @@ def _vhost(definitions: Definitions, name: bytes) -> dict[str, Any]:
     return {"metadata": noted} if isinstance(noted, dict) and noted else {}
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "replace")
-
-
 def _arguments(fields: Fields) -> dict[str, Any]:
-    return {_text(name): _argument(kind, value) for name, kind, value in fields}
+    return {text_of(name): _argument(kind, value) for name, kind, value in fields}
 
 
 def _argument(kind: str, value: Any) -> Any:
@@ -210,7 +206,7 @@ def _argument(kind: str, value: Any) -> Any:
         return _arguments(value)
     if kind == "array":
         return [_argument(*item) for item in value]
-    return _text(value) if isinstance(value, bytes) else value
+    return text_of(value) if isinstance(value, bytes) else value
 
 
 def _value(term: Term) -> Any:
@@ -218,7 +214,7 @@ def _value(term: Term) -> Any:
     if isinstance(term, Atom):
         return {"true": True, "false": False, "undefined": None, "null": None}.get(term, str(term))
     if isinstance(term, bytes):
-        return _text(term)
+        return text_of(term)
     if isinstance(term, dict):
         return {str(_value(key)): _value(value) for key, value in term.items()}
     if isinstance(term, list):

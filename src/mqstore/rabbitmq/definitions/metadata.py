@@ -40,7 +40,7 @@ from mqstore.rabbitmq.definitions.node_directory import COORDINATION, coordinati
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.dets import read_table
 from mqstore.rabbitmq.erlang.etf import Buffer
-from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode
+from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode, text_of
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
 
@@ -80,6 +80,11 @@ class QueueDefinition:
     policy: dict[str, Any]
     stream_directory: str | None = None
     nodes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The vhost and the name, as text."""
+        return text_of(self.vhost), text_of(self.name)
 
     def argument(self, name: bytes) -> Any:
         """Return the value of an argument, None if it was not given."""

@@ -69,6 +69,11 @@ class Opaque:
     encoded: bytes
 
 
+def text_of(octets: bytes) -> str:
+    """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
+    return octets.decode("utf-8", "replace")
+
+
 def encode(term: Term, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
     """Return the bytes that OTP writes for a term. atoms: `latin1` as up to OTP 25, `utf8` as since OTP 26.
 

@@ -31,6 +31,7 @@ from mqstore.files import Bytes, DirectoryEntry, ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.files.location import Location
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, split_priority, vhost_directory
 from mqstore.table.formatting import count
 
@@ -226,7 +227,7 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
         detail = f"the name in .vhost is that of directory {vhost_directory(raw)}, not of {own}"
         findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
     # every row repeats the name, and no client can give one of this length
-    name = None if findings and len(raw) > LONGEST_NAME else _decode_name(raw)
+    name = None if findings and len(raw) > LONGEST_NAME else text_of(raw)
     return VhostDirectory(place, own, name, findings)
 
 
@@ -264,22 +265,17 @@ def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, k
     parsed = None if raw is None else parse_queue_name_file(raw, own)
     if parsed is not None:
         name, level = split_priority(parsed.name)
-        return QueueDirectory(place, own, _decode_name(parsed.vhost), _decode_name(name), level, True, parsed.v2)
+        return QueueDirectory(place, own, text_of(parsed.vhost), text_of(name), level, True, parsed.v2)
     says_v2 = raw is not None and raw.endswith(b"\nINDEX: v2\n")
     if own in known:
         of, stored = known[own]
         name, level = split_priority(stored)
-        return QueueDirectory(place, own, of, _decode_name(name), level, True, says_v2)
+        return QueueDirectory(place, own, of, text_of(name), level, True, says_v2)
     findings: tuple[Damage, ...] = ()
     if raw is not None:
         detail = f"the name in .queue_name does not belong to directory {own}; the queue is named after its directory"
         findings = (Damage(file, 0, len(raw), Kind.BAD_QUEUE_NAME, detail),)
     return QueueDirectory(place, own, vhost.name, own, None, False, says_v2, findings)
-
-
-def _decode_name(raw: bytes) -> str:
-    """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
-    return raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,6 +312,14 @@ def json_properties(properties: Properties) -> dict[str, Any]:
     }
 
 
+def json_or_none(read: Callable[[], Properties]) -> dict[str, Any] | None:
+    """Return the properties that a call returns, for JSON; None if they cannot be read."""
+    try:
+        return json_properties(read())
+    except PropertiesError:
+        return None
+
+
 def _json_fields(fields: Fields) -> Fields:
     return [[*(json_text(name) for name in field[:-2]), field[-2], _json_value(field[-2], field[-1])] for field in fields]
 

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +24,19 @@ from mqstore.files import Bytes
 from mqstore.kernels.common.spans import copy_spans
 from mqstore.kernels.rabbitmq import message_store, message_terms
 from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
-from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_bin
+from mqstore.rabbitmq.message.properties import json_or_none, properties_from_bin
 from mqstore.table.columns import RABBITMQ_PROPERTIES, rabbitmq_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Longs = NDArray[np.int64]
+# columns that need the stored message
+TERM_COLUMNS = frozenset(
+    ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
+)
 _HEADERS = RABBITMQ_PROPERTIES.index("headers")
 _NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
 
@@ -42,6 +47,10 @@ class _SlowMessage:
 
     message: MessageTerm | None
     properties: dict[str, Any] | None
+
+
+# a message, and the properties that are delivered with it in JSON form; None if they are unreadable
+DecodedMessage = tuple[MessageTerm, dict[str, Any] | None]
 
 
 class StoredTerms:
@@ -83,8 +92,8 @@ class StoredTerms:
         return cls(buffer, start, length, queue_addresses=queue_addresses)
 
     @classmethod
-    def decoded(cls, rows: Sequence[tuple[MessageTerm, dict[str, Any] | None] | None]) -> StoredTerms:
-        """Return messages that are decoded already, with their properties in JSON form (None: unreadable). A row may have none."""
+    def decoded(cls, rows: Sequence[DecodedMessage | None]) -> StoredTerms:
+        """Return messages that are decoded already. A row may have none."""
         none = np.zeros(len(rows), np.int64)
         terms = cls(np.zeros(0, np.uint8), none, none)
         terms.present = np.array([row is not None for row in rows], np.bool_)
@@ -104,13 +113,9 @@ class StoredTerms:
             raw = self.buffer[self.start[row] : self.start[row] + self._length[row]].tobytes()
             try:
                 message = read_message(raw)
+                messages[row] = _SlowMessage(message, json_or_none(partial(message.delivered, self.queue_addresses)))
             except EtfError:
                 messages[row] = _SlowMessage(None, None)
-                continue
-            try:
-                messages[row] = _SlowMessage(message, json_properties(message.delivered(self.queue_addresses)))
-            except PropertiesError:
-                messages[row] = _SlowMessage(message, None)
         return messages
 
     @cached_property
@@ -123,10 +128,7 @@ class StoredTerms:
 
     def _read_block(self, row: int) -> dict[str, Any] | None:
         at, length = (int(value) for value in self._fields[row, message_terms.PROPERTIES_START : message_terms.PROPERTIES_START + 2])
-        try:
-            return json_properties(properties_from_bin(self.buffer[at : at + length].tobytes()))
-        except PropertiesError:
-            return None
+        return json_or_none(partial(properties_from_bin, self.buffer[at : at + length].tobytes()))
 
     # columns
 
@@ -212,7 +214,7 @@ class StoredTerms:
             case "exchange":
                 rows = np.flatnonzero(self._fast)
                 fast = self._strings(self._fields[rows, message_terms.EXCHANGE_START], self._fields[rows, message_terms.EXCHANGE_LENGTH])
-                return self._interleave(fast, lambda slow: None if slow.message is None else _as_text(slow.message.exchange))
+                return self._interleave(fast, lambda slow: None if slow.message is None else text_of(slow.message.exchange))
             case "routing_keys":
                 return self._routing_keys()
             case "payload":
@@ -262,7 +264,7 @@ class StoredTerms:
                 array.validate(full=True)
             except pa.ArrowInvalid:
                 raw = pa.Array.from_buffers(pa.binary(), len(starts), [validity, pa.py_buffer(offsets), pa.py_buffer(text)])
-                return pa.array([None if value is None else _as_text(value) for value in raw.to_pylist()], pa.string())
+                return pa.array([None if value is None else text_of(value) for value in raw.to_pylist()], pa.string())
         return array
 
     def _routing_keys(self) -> pa.Array:
@@ -273,7 +275,7 @@ class StoredTerms:
         keys = self._strings(*self._listed(rows, message_terms.KEYS_START, counts, backwards=False))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
         fast = pa.ListArray.from_arrays(pa.array(offsets), keys)
-        return self._interleave(fast, lambda slow: None if slow.message is None else [_as_text(key) for key in slow.message.routing_keys])
+        return self._interleave(fast, lambda slow: None if slow.message is None else [text_of(key) for key in slow.message.routing_keys])
 
     def _json_properties(self) -> list[dict[str, Any] | None]:
         """Return the properties of each row in their JSON form."""
@@ -318,6 +320,18 @@ class StoredTerms:
         return _interleave_arrays(fast, np.flatnonzero(self._fast), pa.array(values, fast.type), others, len(self))
 
 
+def build_batch(columns: Sequence[str], terms: StoredTerms | None, values: Callable[[str], Any]) -> pa.RecordBatch:
+    """Return a batch of the message table. values: of each column that is not in the stored message, or that no terms were read for."""
+    import pyarrow as pa
+
+    schema = rabbitmq_schema(columns)
+    arrays = [
+        terms.column(name) if terms is not None and name in TERM_COLUMNS else pa.array(values(name), schema.field(name).type)
+        for name in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _interleave_arrays(first: pa.Array, rows: NDArray[np.intp], second: pa.Array, others: NDArray[np.intp], count: int) -> pa.Array:
     import pyarrow as pa
 
@@ -338,14 +352,10 @@ def encodable(text: str | None) -> str | None:
     return text if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _as_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
 def _arrow_value(value: Any) -> Any:
     """Return a property for Arrow; bytes that are not UTF-8 become U+FFFD."""
     if isinstance(value, dict) and set(value) == {"b64"}:
-        return _as_text(base64.b64decode(value["b64"]))
+        return text_of(base64.b64decode(value["b64"]))
     return value
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,20 +32,18 @@ from numpy.typing import NDArray
 from mqstore.findings import Kind, Verdict
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
+from mqstore.rabbitmq.message import stored_columns
 from mqstore.rabbitmq.message.message_term import MessageTerm, delivered_properties, message_from
-from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
-from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_or_none
+from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage, StoredTerms, encodable
 from mqstore.rabbitmq.quorum.facts import delivered_indexes
 from mqstore.rabbitmq.quorum.machine import CONFIRMED, CONSUMED, EXPIRED, LIMIT, MAXLEN, PURGED, REJECTED
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
-from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, QueueSelection, rabbitmq_schema
+from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, QueueSelection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TERM_COLUMNS = frozenset(
-    ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
-)
 _OF_TERMS = TERM_COLUMNS | {"verdict", "persistent"}
 # machines of 4.3 and newer deliver the name of a queue for its AMQP 1.0 address as a reply-to
 _ADDRESSES_FROM = 8
@@ -77,8 +76,6 @@ LEFT = {
 }
 
 NOT_KNOWN = "not known"  # the state of a message that the parts left do not decide: in the queue or gone
-
-Row = tuple[MessageTerm, dict[str, Any] | None]
 
 
 def counts(message: QuorumMessage) -> dict[str, Term]:
@@ -124,14 +121,9 @@ def delivered(message: QuorumMessage, stored: MessageTerm) -> Properties:
     return replace(stored, annotations=annotations).delivered(addresses)
 
 
-def _decoded(queue: QuorumQueue, message: QuorumMessage) -> Row | None:
+def _decoded(queue: QuorumQueue, message: QuorumMessage) -> DecodedMessage | None:
     stored = read_stored(queue, message)
-    if stored is None:
-        return None
-    try:
-        return stored, json_properties(delivered(message, stored))
-    except PropertiesError:
-        return stored, None
+    return None if stored is None else (stored, json_or_none(partial(delivered, message, stored)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +163,7 @@ class QuorumRows:
         rows = self
         if selection.grep is not None or selection.verdicts is not None:
             searched = build_batch(self.queue, self.messages, ("payload", "verdict"))
-            keep = [
-                (selection.grep is None or (payload is not None and bool(selection.grep.search(payload))))
-                and (selection.verdicts is None or verdict in selection.verdicts)
-                for payload, verdict in zip(*(column.to_pylist() for column in searched.columns), strict=True)
-            ]
+            keep = [selection.has_message(*row) for row in zip(*(column.to_pylist() for column in searched.columns), strict=True)]
             rows = self.take(np.flatnonzero(keep))
         now = None if self.now is None else self.now // 1000
         return build_batch(rows.queue, rows.messages, columns, now=now) if len(rows) else None
@@ -239,21 +227,14 @@ def build_batch(
     queue: QuorumQueue, messages: Sequence[QuorumMessage], columns: Sequence[str] = RABBITMQ_COLUMNS, *, now: int | None = None
 ) -> pa.RecordBatch:
     """Return messages as one batch. Entries are read only if a column needs the stored message."""
-    import pyarrow as pa
-
-    schema = rabbitmq_schema(columns)
-    rows = [_decoded(queue, message) for message in messages] if not _OF_TERMS.isdisjoint(columns) else None
-    terms = None if rows is None else StoredTerms.decoded(rows)
-    arrays = []
-    for name in columns:
-        if terms is not None and name in TERM_COLUMNS:
-            arrays.append(terms.column(name))
-        else:
-            arrays.append(pa.array(_values(queue, messages, name, rows, now), schema.field(name).type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rows = [] if _OF_TERMS.isdisjoint(columns) else [_decoded(queue, message) for message in messages]
+    terms = StoredTerms.decoded(rows) if rows else None
+    return stored_columns.build_batch(columns, terms, lambda name: _values(queue, messages, name, rows, now))
 
 
-def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, rows: list[Row | None] | None, now: int | None) -> list[Any]:
+def _values(
+    queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, rows: list[DecodedMessage | None], now: int | None
+) -> list[Any]:
     log = queue.log
     spans = [log.source(message.row) if message.row >= 0 else (None, None) for message in messages] if name in _PLACES else []
     match name:
@@ -276,9 +257,9 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
         case "position":
             return [start for _, start in spans]
         case "persistent":
-            return [None if row is None else row[0].persistent for row in rows or ()]
+            return [None if row is None else row[0].persistent for row in rows]
         case "verdict":
-            return [_verdict(queue, message, row) for message, row in zip(messages, rows or (), strict=True)]
+            return [_verdict(queue, message, row) for message, row in zip(messages, rows, strict=True)]
         case "size":
             return [None if message.size < 0 else message.size for message in messages]
         case "recovered":
@@ -292,7 +273,7 @@ def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, ro
 _PLACES = ("store_file", "position")
 
 
-def _verdict(queue: QuorumQueue, message: QuorumMessage, row: Row | None) -> str:
+def _verdict(queue: QuorumQueue, message: QuorumMessage, row: DecodedMessage | None) -> str:
     if row is not None and row[1] is not None:
         # its acknowledgement may be in a part that is not there
         unsure = queue.log.system.scattered or message.state == NOT_KNOWN

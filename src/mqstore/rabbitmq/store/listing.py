@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC
 from mqstore.rabbitmq.definitions.node_directory import node_directory
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.names import queue_directory, vhost_directory
 from mqstore.rabbitmq.quorum.facts import FAILING
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
@@ -104,6 +105,9 @@ NOT_RECOVERED = {
     "waiting": "in a queue that would not start",
 }
 
+_NO_COUNTS: dict[str, Any] = dict.fromkeys(QUEUE_NAMES)
+# of a quorum queue or stream
+_REPLAYED = _NO_COUNTS | {"waiting": 0, "acknowledged": 0, "transient": 0, "start": "recovery", "refused": False}
 _FROM_TABLE = tuple(
     name for name in ENTRY_NAMES if name not in ("state", "fate", "delivered", "acknowledged", "index_file", "index_position")
 )
@@ -127,14 +131,15 @@ def queue_rows(
     for vhost in store.vhosts:
         if vhosts is None or (vhost.name or "") in vhosts:
             yield from vhost_rows(vhost, queues, empty_queues(store, vhost))
-    for row in (*quorum_rows(store), *stream_rows(store)) if unread else ():
+    rows = (*quorum_rows(store), *stream_rows(store), *map(_unread_row, unread_queues(store))) if unread else ()
+    for row in rows:
         if (vhosts is None or row["vhost"] in vhosts) and (queues is None or row["queue"] in queues):
             yield row
-    for each in unread_queues(store) if unread else ():
-        if (vhosts is None or each.vhost in vhosts) and (queues is None or each.name in queues):
-            yield dict.fromkeys(QUEUE_NAMES) | {
-                "vhost": each.vhost, "queue": each.name, "start": NOT_READ, "refused": False, "directories": [], "type": each.type,
-            }  # fmt: skip
+
+
+def _unread_row(queue: UnreadQueue) -> dict[str, Any]:
+    named = {"vhost": queue.vhost, "queue": queue.name, "type": queue.type}
+    return _NO_COUNTS | named | {"start": NOT_READ, "refused": False, "directories": []}
 
 
 def quorum_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
@@ -143,7 +148,7 @@ def quorum_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
         stopped = any(fact.stops for fact in node.facts)
         for queue in node.queues:
             refused = stopped or any(fact.name in FAILING for fact in queue.facts)
-            yield dict.fromkeys(QUEUE_NAMES) | {
+            yield _REPLAYED | {
                 "vhost": queue.vhost,
                 "queue": queue.queue,
                 "messages": queue.delivered,
@@ -151,9 +156,6 @@ def quorum_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
                 "not_recovered": queue.total - queue.delivered,
                 "lost": 0 if refused else queue.recovered - queue.delivered,
                 "waiting": queue.recovered if refused else 0,
-                "acknowledged": 0,
-                "transient": 0,
-                "start": "recovery",
                 "refused": refused,
                 "directories": [queue.place],
                 "type": QUORUM,
@@ -169,18 +171,13 @@ def stream_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
         start, stream = examined.node_start(), named.stream
         known = stream.tail().tracking
         lost = start.lost + examined.unread
-        yield dict.fromkeys(QUEUE_NAMES) | {
+        yield _REPLAYED | {
             "vhost": named.vhost,
             "queue": named.queue,
             "messages": start.kept,
             "bytes": stream.bytes,
             "not_recovered": lost,
             "lost": lost,
-            "waiting": 0,
-            "acknowledged": 0,
-            "transient": 0,
-            "start": "recovery",
-            "refused": False,
             "directories": [stream.place],
             "type": STREAM,
             "ready": start.following - start.first,
@@ -189,9 +186,9 @@ def stream_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
             "first_offset": start.first if start.following > start.first else None,
             "last_offset": start.following - 1 if start.following > start.first else None,
             "segments": len(stream),
-            "consumers": [{"name": _text(name), "offset": offset} for name, offset in sorted(known.offsets.items())],
+            "consumers": [{"name": text_of(name), "offset": offset} for name, offset in sorted(known.offsets.items())],
             "publishers": [
-                {"name": _text(name), "publishing_id": number, "chunk_id": chunk}
+                {"name": text_of(name), "publishing_id": number, "chunk_id": chunk}
                 for name, (chunk, number) in sorted(known.sequences.items())
             ],
         }  # fmt: skip
@@ -229,17 +226,9 @@ def _with_missing(row: dict[str, Any], parts: Sequence[MissingQueue]) -> dict[st
 
 
 def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
-    nothing = (
-        "messages",
-        "bytes",
-        "not_recovered",
-        "lost",
-        "waiting",
-        "acknowledged",
-        *(name for name in NOT_RECOVERED if name != "waiting"),
-    )
+    nothing = ("messages", "bytes", "not_recovered", "lost", "acknowledged", "ready", "unacknowledged", "total", *NOT_RECOVERED)
     terms = vhost.terms.get(queue_directory(queue.vhost, queue.name))
-    return dict.fromkeys(QUEUE_NAMES) | dict.fromkeys(nothing, 0) | {
+    return _NO_COUNTS | dict.fromkeys(nothing, 0) | {
         "vhost": queue.vhost,
         "queue": queue.name,
         "priority_levels": queue.priority_levels,
@@ -249,9 +238,6 @@ def _empty_row(queue: EmptyQueue, vhost: Vhost) -> dict[str, Any]:
         "refused": bool(vhost.refusals),
         "directories": [],
         "type": CLASSIC_TYPE,
-        "ready": 0,
-        "unacknowledged": 0,
-        "total": 0,
     }  # fmt: skip
 
 
@@ -394,10 +380,10 @@ def empty_queues(store: RabbitMQStore, vhost: Vhost) -> list[EmptyQueue]:
     usual = 1 if versions == {1} or (not versions and not vhost.queue_addresses) else 2
     empty = []
     for queue in _lasting(store):
-        name = _text(queue.name)
-        if queue.type == CLASSIC and _text(queue.vhost) == vhost.name and name not in names:
+        of, name = queue.names
+        if queue.type == CLASSIC and of == vhost.name and name not in names:
             levels = None if queue.priorities is None else queue.priorities + 1
-            empty.append(EmptyQueue(_text(queue.vhost), name, levels, queue.version or usual))
+            empty.append(EmptyQueue(of, name, levels, queue.version or usual))
     return sorted(empty, key=lambda queue: queue.name)
 
 
@@ -409,23 +395,17 @@ def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
     node = node_directory(store.directory)
     whole = node is not None and node.root == store.directory.root
     vhosts = {vhost.directory for vhost in store.vhosts} | {vhost_directory(vhost.name or "") for vhost in store.vhosts}
+    read = {(QUORUM, queue.name) for queue in store.quorum_queues} | {(STREAM, (each.vhost, each.queue)) for each in store.streams}
     unread = [
-        UnreadQueue(_text(queue.vhost), _text(queue.name), queue_type(queue.type))
+        UnreadQueue(*queue.names, queue_type(queue.type))
         for queue in _lasting(store)
         if queue.type != CLASSIC or (whole and vhost_directory(queue.vhost) not in vhosts)
     ]
-    names = {queue.name for queue in store.quorum_queues}
-    unread = [queue for queue in unread if queue.type != QUORUM or (queue.vhost, queue.name) not in names]
-    held = {(each.vhost, each.queue) for each in store.streams}
-    unread = [queue for queue in unread if queue.type != STREAM or (queue.vhost, queue.name) not in held]
-    return sorted(unread, key=lambda queue: (queue.vhost, queue.name))
+    left = (queue for queue in unread if (queue.type, (queue.vhost, queue.name)) not in read)
+    return sorted(left, key=lambda queue: (queue.vhost, queue.name))
 
 
 def unread_parts(store: RabbitMQStore) -> list[str]:
     """Return a phrase for each queue of another type that is not read."""
     others = (queue for queue in unread_queues(store) if queue.type != CLASSIC_TYPE)
     return [f"{queue}: {_PLURAL.get(queue.type, 'such queues')} are not read" for queue in others]
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "replace")

@@ -24,7 +24,8 @@ from mqstore.files import Bytes
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.format.index_v1 import DELIVERED, ENTRY, IN_STORE, PERSISTENT, SPDA
 from mqstore.rabbitmq.format.index_v2 import ENTRY_HEADER
-from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
+from mqstore.rabbitmq.message import stored_columns
+from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, StoredTerms, encodable
 from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.queue import (
     CONSUMED,
@@ -40,28 +41,13 @@ from mqstore.rabbitmq.store.queue import (
     EntryTable,
     Queue,
 )
-from mqstore.table.columns import CLASSIC, rabbitmq_schema
+from mqstore.table.columns import CLASSIC
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.vhost import Vhost
-
-# columns that need the stored message
-TERM_COLUMNS = frozenset(
-    {
-        "exchange",
-        "routing_keys",
-        "properties",
-        "payload",
-        "payload_len",
-        "payload_sha256",
-        "payload_b64",
-        "properties_json",
-        "verdict",
-    }
-)
 
 # columns of index entries
 _OF_ENTRIES = frozenset({"queue_version", "seq_id", "persistent", "expiry_us", "size", "redelivered", "expired", "delivered_marker"})
@@ -139,7 +125,7 @@ def verdicts(rows: MessageRows, messages: StoredTerms) -> list[str]:
 
 def needs_terms(rows: MessageRows, columns: Sequence[str]) -> bool:
     """Return whether these columns of these rows need the stored messages."""
-    if not TERM_COLUMNS.isdisjoint(columns):
+    if "verdict" in columns or not TERM_COLUMNS.isdisjoint(columns):
         return True
     # in version 2 the id of a message in the queue store is only in the message
     return "msg_id" in columns and bool(((rows.table.entries["hi"] == 0) & (rows.table.entries["lo"] == 0)).any())
@@ -147,16 +133,7 @@ def needs_terms(rows: MessageRows, columns: Sequence[str]) -> bool:
 
 def build_batch(rows: MessageRows, columns: Sequence[str], messages: StoredTerms | None) -> pa.RecordBatch:
     """Return the rows as a batch. messages: from `decode_terms`, required if `needs_terms` returns True."""
-    import pyarrow as pa
-
-    schema = rabbitmq_schema(columns)
-    arrays = []
-    for name in columns:
-        if messages is not None and name in TERM_COLUMNS and name != "verdict":
-            arrays.append(messages.column(name))
-        else:
-            arrays.append(pa.array(_values(rows, name, messages), schema.field(name).type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return stored_columns.build_batch(columns, messages, lambda name: _values(rows, name, messages))
 
 
 def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:

@@ -20,6 +20,7 @@ from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
+from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, mapped_bytes, unread_entries
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, examine
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
@@ -127,11 +128,7 @@ class RabbitMQStore(Shown):
     @cached_property
     def streams(self) -> list[NamedStream]:
         """The streams of the node whose data directory this is, by vhost and queue."""
-        names = {
-            queue.stream_directory: (queue.vhost.decode("utf-8", "replace"), queue.name.decode("utf-8", "replace"))
-            for queue in self.definitions.queues
-            if queue.stream_directory is not None
-        }
+        names = {queue.stream_directory: queue.names for queue in self.definitions.queues if queue.stream_directory is not None}
         return named_streams(self.directory, names)
 
     @cached_property
@@ -170,14 +167,13 @@ class RabbitMQStore(Shown):
     @cached_property
     def vhost_names(self) -> frozenset[str]:
         """The names of the vhosts, those without a queue and those of the node's definitions among them."""
-        defined = (name.decode("utf-8", "replace") for name in self.definitions.vhosts)
         own = (
             *(vhost.name for vhost in self.vhosts),
             *(queue.vhost for queue in self.queues),
             *(queue.name[0] for queue in self.quorum_queues),
             *(stream.vhost for stream in self.streams),
         )
-        return frozenset((*(name or "" for name in own), *defined))
+        return frozenset((*(name or "" for name in own), *map(text_of, self.definitions.vhosts)))
 
     def unknown_name(self, vhosts: Iterable[str] | None, queues: Iterable[str] | None) -> str:
         """Return a sentence on the first of these vhosts and queues that the store does not have; empty if it has all."""
@@ -206,7 +202,7 @@ class RabbitMQStore(Shown):
                 where = "`mqstore messages --queue-type stream --queue` lists its messages"
                 raise NotFoundError(f"{queue!r} of vhost {vhost!r} is a stream, which has no entries of a queue; {where}")
             for defined in self.definitions.queues:
-                if (defined.vhost.decode("utf-8", "replace"), defined.name.decode("utf-8", "replace")) == (vhost, queue):
+                if defined.names == (vhost, queue):
                     what = (
                         "is empty: it has no directory"
                         if defined.type == CLASSIC
@@ -320,9 +316,7 @@ class RabbitMQStore(Shown):
     def selected_streams(self, selection: QueueSelection) -> Iterator[NamedStream]:
         """Yield the selected streams, by vhost and queue."""
         for named in self.streams if selection.has_type(STREAM) else ():
-            if (selection.vhosts is None or named.vhost in selection.vhosts) and (
-                selection.queues is None or named.queue in selection.queues
-            ):
+            if selection.has_queue(named.vhost, named.queue):
                 yield named
 
     def stream_rows(
@@ -343,8 +337,7 @@ class RabbitMQStore(Shown):
     def selected_quorum_queues(self, selection: QueueSelection) -> Iterator[QuorumQueue]:
         """Yield the members of the selected quorum queues, by vhost and queue."""
         for queue in self.quorum_queues if selection.has_type(QUORUM) else ():
-            vhost, name = queue.name
-            if (selection.vhosts is None or vhost in selection.vhosts) and (selection.queues is None or name in selection.queues):
+            if selection.has_queue(*queue.name):
                 yield queue
 
     def rows_of(

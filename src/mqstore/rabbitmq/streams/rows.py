@@ -22,6 +22,7 @@ import base64
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,9 +31,10 @@ from numpy.typing import NDArray
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Verdict
 from mqstore.kernels.rabbitmq.stream_chunks import BAD_DATA
+from mqstore.rabbitmq.message import stored_columns
 from mqstore.rabbitmq.message.message_term import MessageTerm
-from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_properties
-from mqstore.rabbitmq.message.stored_columns import StoredTerms, encodable
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_or_none
+from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage, StoredTerms, encodable
 from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold
 from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, StreamMessage, read_entry
 from mqstore.rabbitmq.streams.entries import Records, walk_records
@@ -40,15 +42,12 @@ from mqstore.rabbitmq.streams.examination import KeptEnds
 from mqstore.rabbitmq.streams.segment import HEADER, MESSAGES, Chunks, Longs
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream
 from mqstore.table.arrow_spans import pieces
-from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection, rabbitmq_schema
+from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_IN_MESSAGE = frozenset(
-    ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
-)
-_OF_MESSAGE = _IN_MESSAGE | {"verdict", "persistent", "size"}
+_OF_MESSAGE = TERM_COLUMNS | {"verdict", "persistent", "size"}
 NOT_AMQP = "not a message of AMQP 1.0, which a consumer of AMQP 0-9-1 cannot receive either"
 BLOCK = 4096
 BLOCK_BYTES = 32 << 20  # of records that are handed on together, or one record
@@ -97,15 +96,14 @@ class StreamRows:
             decoded = self.decoded()
             verdicts = self.verdicts(decoded)
             keep = [
-                (selection.grep is None or (message is not None and bool(selection.grep.search(message[0].body))))
-                and (selection.verdicts is None or verdict in selection.verdicts)
+                selection.has_message(None if message is None else message[0].body, verdict)
                 and (selection.filter_values is None or _may_have(message, selection.filter_values))
                 for message, verdict in zip(decoded, verdicts, strict=True)
             ]
             rows = self.take(np.flatnonzero(keep))
         return build_batch(rows, columns) if len(rows) else None
 
-    def decoded(self) -> list[DecodedRecord | None]:
+    def decoded(self) -> list[DecodedMessage | None]:
         """Return what a consumer of AMQP 0-9-1 receives of each: the message and its properties, None for what cannot be read."""
         return [_message(self, row) for row in range(len(self))]
 
@@ -126,14 +124,14 @@ class StreamRows:
                 properties = {**properties, "headers": left or None}
             yield verdict, None if read is None else _term(read, self.queue), properties
 
-    def verdicts(self, decoded: Sequence[DecodedRecord | None]) -> list[str]:
+    def verdicts(self, decoded: Sequence[DecodedMessage | None]) -> list[str]:
         """Return the verdict of each."""
         damaged = [message is None or message[1] is None for message in decoded]
         bad = (self.state == BAD_DATA) | np.array(damaged, np.bool_)
         return [str(Verdict.DAMAGED if each else Verdict.INTACT) for each in bad.tolist()]
 
 
-def _may_have(message: DecodedRecord | None, values: frozenset[str]) -> bool:
+def _may_have(message: DecodedMessage | None, values: frozenset[str]) -> bool:
     """Return whether a message may have been sent with one of these filter values: clients of the stream protocol do not store theirs."""
     headers = {} if message is None or message[1] is None else {name: value for name, _, value in message[1].get("headers") or ()}
     own = headers.get(b"x-stream-filter-value")
@@ -249,24 +247,12 @@ def _no_records() -> Records:
 
 def build_batch(rows: StreamRows, columns: Sequence[str] = RABBITMQ_COLUMNS) -> pa.RecordBatch:
     """Return rows as one batch. Bodies are read if a column needs them."""
-    import pyarrow as pa
-
-    schema = rabbitmq_schema(columns)
     messages = rows.decoded() if not _OF_MESSAGE.isdisjoint(columns) else []
     terms = StoredTerms.decoded(messages) if messages else None
-    arrays = []
-    for name in columns:
-        if terms is not None and name in _IN_MESSAGE:
-            arrays.append(terms.column(name))
-        else:
-            arrays.append(pa.array(_values(rows, name, messages), schema.field(name).type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return stored_columns.build_batch(columns, terms, lambda name: _values(rows, name, messages))
 
 
-DecodedRecord = tuple[MessageTerm, dict[str, Any] | None]
-
-
-def _message(rows: StreamRows, row: int) -> DecodedRecord | None:
+def _message(rows: StreamRows, row: int) -> DecodedMessage | None:
     octets = rows.records.content(row)
     if octets is None:
         return None
@@ -275,11 +261,7 @@ def _message(rows: StreamRows, row: int) -> DecodedRecord | None:
         read = read_entry(octets)
     except NotAMessageError:
         return MessageTerm(b"", None, b"", (key,), True, (octets,), None), {}
-    message = _term(read, rows.queue)
-    try:
-        return message, json_properties(read.delivered(rows.rules, int(rows.records.offset[row])))
-    except PropertiesError:
-        return message, None
+    return _term(read, rows.queue), json_or_none(partial(read.delivered, rows.rules, int(rows.records.offset[row])))
 
 
 def _term(read: StreamMessage, queue: str) -> MessageTerm:
@@ -287,7 +269,7 @@ def _term(read: StreamMessage, queue: str) -> MessageTerm:
     return MessageTerm(b"", None, read.exchange, keys, read.durable, (read.body,), None)
 
 
-def _values(rows: StreamRows, name: str, messages: list[DecodedRecord | None]) -> Any:
+def _values(rows: StreamRows, name: str, messages: list[DecodedMessage | None]) -> Any:
     count, records = len(rows), rows.records
     match name:
         case "vhost":

@@ -86,28 +86,16 @@ def outgoing_messages(
                 left[UNREADABLE] += 1
             else:
                 yield message
-    for held in store.quorum_rows(QueueSelection(vhosts=vhosts, queues=queues)):
-        for queued, (verdict, stored, properties) in zip(held.messages, held.stored(), strict=True):
-            if verdict not in verdicts:
-                left[_REASONS.get(verdict, f"{verdict}: not among the verdicts to send")] += 1
-            elif stored is None or properties is None:
-                left[UNREADABLE if stored is None else UNWRITABLE] += 1
-            elif queued.leaves is not None:
-                left[queued.leaves] += 1
-            else:
-                block = properties_to_bin(without_actions(properties, user, to_queue=not by_exchange))
-                yield _sent(stored, None if by_exchange else held.queue.name[1], block)
-    chosen = QueueSelection(vhosts=vhosts, queues=queues)
-    for named in store.selected_streams(chosen):
-        for part in store.stream_rows(named, chosen):
-            for verdict, stored, properties in part.stored():
-                if verdict not in verdicts:
-                    left[_REASONS.get(verdict, f"{verdict}: not among the verdicts to send")] += 1
-                elif stored is None or properties is None:
-                    left[UNREADABLE if stored is None else UNWRITABLE] += 1
-                else:
-                    block = properties_to_bin(without_actions(properties, user, to_queue=not by_exchange))
-                    yield _sent(stored, None if by_exchange else named.queue, block)
+    for each in store.replayed_messages(QueueSelection(vhosts=vhosts, queues=queues)):
+        if each.verdict not in verdicts:
+            left[_REASONS.get(each.verdict, f"{each.verdict}: not among the verdicts to send")] += 1
+        elif each.stored is None or each.properties is None:
+            left[UNREADABLE if each.stored is None else UNWRITABLE] += 1
+        elif each.leaves is not None:
+            left[each.leaves] += 1
+        else:
+            block = properties_to_bin(without_actions(each.properties, user, to_queue=not by_exchange))
+            yield _sent(each.stored, None if by_exchange else each.queue, block)
 
 
 def outgoing_message(store: RabbitMQStore, rows: MessageRows, row: int, user: str) -> OutgoingMessage | None:

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from mqstore.errors import UsageError
 from mqstore.rabbitmq.amqp_sender import without_actions
@@ -237,43 +239,46 @@ class Outcome:
     doubtful: bool = False
 
 
-class Target(Protocol):
-    """Takes messages. There is never more than one message of a queue of the source on its way."""
+class Target(ABC):
+    """Takes messages. There is never more than one message of a queue of the source on its way.
 
-    @property
-    def width(self) -> int:
-        """How many messages may be on their way at once."""
-        ...
+    width: how many messages may be on their way at once. can_look: whether `arrived` knows it.
+    """
 
+    width = 32
+    can_look = True
+
+    def __init__(self) -> None:
+        self._done: list[Outcome] = []
+
+    def _taken(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    @abstractmethod
     def begin(self, message: ReplayMessage) -> str:
         """Return the place where the first message of a queue will be stored, at the earliest. Raises TargetError."""
-        ...
 
+    @abstractmethod
     def post(self, message: ReplayMessage, where: str) -> None:
         """Send a message; `finished` returns its outcome. where: the place before it. Raises TargetError."""
-        ...
 
+    @abstractmethod
     def finished(self) -> list[Outcome]:
         """Wait for the outcome of at least one message that was posted. Raises TargetError."""
-        ...
 
+    @abstractmethod
     def last(self) -> list[Outcome]:
         """Return the outcomes that still come, without sending anything again; the run has failed."""
-        ...
 
+    @abstractmethod
     def arrived(self, message: ReplayMessage, where: str) -> str | None:
         """Return the place after a message in doubt that has arrived, None if it has not, or if there is no way to know it."""
-        ...
-
-    @property
-    def can_look(self) -> bool:
-        """Whether `arrived` knows it."""
-        ...
 
     def wait(self, seconds: float) -> None:
         """Wait while nothing is on its way, and keep the connection."""
-        ...
+        time.sleep(seconds)
 
+    @abstractmethod
     def close(self) -> None:
         """Finish; what was sent is durable as far as the target makes it so."""
-        ...

@@ -19,7 +19,7 @@ from mqstore.broker.protocol.frames import MAX_FRAME, Frame, FrameError, decode,
 from mqstore.broker.protocol.headers import ACCESS_KEY, SIGNATURE, sign
 from mqstore.errors import MqstoreError, TargetError, UsageError
 from mqstore.files.location import without_password
-from mqstore.replay.outgoing import FROM, Outcome, ReplayMessage
+from mqstore.replay.outgoing import FROM, Outcome, ReplayMessage, Target
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.message import Message
 from mqstore.rocketmq.format.system_topics import TEMPLATE_TOPIC
@@ -379,14 +379,14 @@ class Producer:
         """Return the maximum offset of a queue. Raises TargetError."""
         queue_fields = {"topic": queue.topic, "queueId": queue.queue_id}
         try:
-            answered = self._asked_again(queue, lambda: self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, queue_fields))
+            answered = self.asked_again(queue, lambda: self._connection(queue.address).request(RequestCode.GET_MAX_OFFSET, queue_fields))
             return max(0, int((answered.ext or {}).get("offset", 0))) if answered.code == ResponseCode.SUCCESS else 0
         except ClientError as error:
             raise TargetError(f"{error}; run again with --resume") from None
         except ValueError:
             raise TargetError(f"the broker at {queue.address} sent an offset that is not a number; stopped") from None
 
-    def _asked_again(self, queue: WriteQueue, ask: Callable[[], T]) -> T:
+    def asked_again(self, queue: WriteQueue, ask: Callable[[], T]) -> T:
         """Ask a broker, again if the connection breaks. Raises ClientError."""
         pause = PAUSE
         for attempt in range(TRIES):
@@ -399,10 +399,6 @@ class Producer:
                 time.sleep(pause)
                 pause *= 2
         raise AssertionError("unreachable")
-
-    def look(self, mark: str, queue: WriteQueue, start: int) -> int | None:
-        """Do as `find`, again if the connection breaks. Raises ClientError."""
-        return self._asked_again(queue, lambda: self.find(mark, queue, start))
 
     def find(self, mark: str, queue: WriteQueue, start: int) -> int | None:
         """Return the queue offset after the message with a mark at or after `start`, None if there is none. Raises ClientError."""
@@ -508,13 +504,11 @@ class _Posted:
         return Outcome(self.message, f"{self.queue.broker}/{self.queue.queue_id}/{self.end}", why)
 
 
-class RocketMQTarget:
+class RocketMQTarget(Target):
     """The brokers of a RocketMQ name server."""
 
-    can_look = True
-    width = 32
-
     def __init__(self, address: str, *, credentials: tuple[str, str] | None, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
         parts = urlsplit(address)
         try:
             host, port = parts.hostname, parts.port or 9876
@@ -530,7 +524,6 @@ class RocketMQTarget:
         self._producer.when_dropped = self._dropped
         self._opened = time.monotonic()
         self._posted: dict[tuple[str, int], _Posted] = {}  # by address and number, in the order in which they were sent
-        self._done: list[Outcome] = []
         self._lost: list[tuple[_Posted, float, str]] = []  # whose connection broke, when, and why
 
     def _named(self, message: ReplayMessage) -> ReplayMessage:
@@ -591,8 +584,7 @@ class RocketMQTarget:
                 self._done.append(posted.outcome(after))
         if not self._done and self._lost:
             self._send(*self._lost.pop(0))
-        done, self._done = self._done, []
-        return done
+        return self._taken()
 
     def _send(self, posted: _Posted, since: float | None, why: str) -> None:
         """Send a message again, after a look whether it has arrived if it is in doubt."""
@@ -620,8 +612,7 @@ class RocketMQTarget:
                 continue
             if posted is not None and after is not None:
                 self._done.append(posted.outcome(after))
-        done, self._done = self._done, []
-        return done
+        return self._taken()
 
     def arrived(self, message: ReplayMessage, where: str) -> str | None:
         message = self._named(message)
@@ -629,13 +620,10 @@ class RocketMQTarget:
         # the run before may have ended a moment ago: let the broker store what it got
         time.sleep(max(0.0, DISPATCHED - (time.monotonic() - self._opened)))
         try:
-            after = self._producer.look(message.mark, queue, end)
+            after = self._producer.asked_again(queue, lambda: self._producer.find(message.mark, queue, end))
         except ClientError as error:
             raise TargetError(f"{error}; whether the message from {message.mark} has arrived is unknown: run again") from None
         return None if after is None else f"{queue.broker}/{queue.queue_id}/{after}"
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
 
     def close(self) -> None:
         self._producer.close()

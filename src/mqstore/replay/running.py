@@ -76,117 +76,118 @@ def replay(
             journal.settle()
 
 
+@dataclass(slots=True)
 class _Run:
-    """A run: messages read ahead by queue, and those on their way."""
+    """A run: messages read ahead by queue, and those on their way. ready: queues with messages read ahead, none of which is on its way.
 
-    def __init__(
-        self,
-        messages: Iterator[ReplayMessage],
-        target: Target,
-        journal: Journal,
-        counts: ReplayCounts,
-        edits: Mapping[str, str],
-        rate: float | None,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self._messages, self._target, self._journal, self._counts = messages, target, journal, counts
-        self._edits, self._rate, self._progress = edits, rate, progress
-        self._ahead: dict[str, deque[ReplayMessage]] = {}
-        self._number = self._bytes = 0  # of messages read ahead
-        self._ready: deque[str] = deque()  # queues with messages read ahead, none of which is on its way
-        self.flying: set[str] = set()
-        self._exhausted = False
-        self._posted = 0
-        self._started = self._reported = time.monotonic()
+    number, bytes: of messages read ahead. flying: queues of which a message is on its way.
+    """
+
+    messages: Iterator[ReplayMessage]
+    target: Target
+    journal: Journal
+    counts: ReplayCounts
+    edits: Mapping[str, str]
+    rate: float | None
+    progress: Callable[[int, int], None] | None
+    ahead: dict[str, deque[ReplayMessage]] = field(default_factory=dict)
+    number: int = 0
+    bytes: int = 0
+    ready: deque[str] = field(default_factory=deque)
+    flying: set[str] = field(default_factory=set)
+    exhausted: bool = False
+    posted: int = 0
+    started: float = field(default_factory=time.monotonic)
+    reported: float = field(default_factory=time.monotonic)
 
     def all(self) -> None:
         """Send everything. Raises TargetError."""
         while True:
             self._read()
-            if self._ready and len(self.flying) < self._target.width:
-                early = 0.0 if self._rate is None else self._posted / self._rate - (time.monotonic() - self._started)
+            if self.ready and len(self.flying) < self.target.width:
+                early = 0.0 if self.rate is None else self.posted / self.rate - (time.monotonic() - self.started)
                 if early <= 0:
                     self._send()
                     continue
                 if not self.flying:
-                    self._target.wait(early)
+                    self.target.wait(early)
                     continue
             elif not self.flying:
                 return
-            for outcome in self._target.finished():
+            for outcome in self.target.finished():
                 self.settle(outcome)
 
     def _read(self) -> None:
         """Read ahead until there is a message to send, and nothing if there is one."""
         while not (
-            self._exhausted or self._ready or len(self.flying) >= self._target.width or self._number >= AHEAD or self._bytes >= AHEAD_BYTES
+            self.exhausted or self.ready or len(self.flying) >= self.target.width or self.number >= AHEAD or self.bytes >= AHEAD_BYTES
         ):
-            message = next(self._messages, None)
+            message = next(self.messages, None)
             if message is None:
-                self._exhausted = True
+                self.exhausted = True
                 return
-            state = self._journal.states.get(message.source)
+            state = self.journal.states.get(message.source)
             if state is not None and message.position <= state.position:
-                why = self._journal.refused.get((message.source, message.position))
+                why = self.journal.refused.get((message.source, message.position))
                 if why is None:
-                    self._counts.skipped += 1
+                    self.counts.skipped += 1
                 else:
-                    self._counts.refuse(message.mark, why)
+                    self.counts.refuse(message.mark, why)
                 continue
-            waiting = self._ahead.setdefault(message.source, deque())
+            waiting = self.ahead.setdefault(message.source, deque())
             waiting.append(message)
-            self._number += 1
-            self._bytes += len(message.body)
+            self.number += 1
+            self.bytes += len(message.body)
             if len(waiting) == 1 and message.source not in self.flying:
-                self._ready.append(message.source)
+                self.ready.append(message.source)
 
     def _send(self) -> None:
-        source = self._ready.popleft()
-        each = self._ahead[source].popleft()
-        self._number -= 1
-        self._bytes -= len(each.body)
-        message = each.edited(self._edits) if self._edits else each
-        state = self._journal.states.get(source)
+        source = self.ready.popleft()
+        each = self.ahead[source].popleft()
+        self.number -= 1
+        self.bytes -= len(each.body)
+        message = each.edited(self.edits) if self.edits else each
+        state = self.journal.states.get(source)
         if state is None:
-            where = self._target.begin(message)
-            self._journal.note(source, -1, where)
+            where = self.target.begin(message)
+            self.journal.note(source, -1, where)
         else:
             where = state.where
-            if source in self._journal.resumed:
-                self._journal.resumed.discard(source)
-                after = self._target.arrived(message, where)
+            if source in self.journal.resumed:
+                self.journal.resumed.discard(source)
+                after = self.target.arrived(message, where)
                 if after is not None:
-                    self._journal.note(source, message.position, after)
-                    self._counts.arrived += 1
-                    self._counts.skipped += 1
+                    self.journal.note(source, message.position, after)
+                    self.counts.arrived += 1
+                    self.counts.skipped += 1
                     self._next(source)
                     return
-                self._counts.doubtful += not self._target.can_look
+                self.counts.doubtful += not self.target.can_look
         self.flying.add(source)
-        self._posted += 1
-        self._target.post(message, where)
+        self.posted += 1
+        self.target.post(message, where)
 
     def _next(self, source: str) -> None:
-        if self._ahead[source]:
-            self._ready.append(source)
+        if self.ahead[source]:
+            self.ready.append(source)
         else:
-            del self._ahead[source]
+            del self.ahead[source]
 
     def settle(self, outcome: Outcome) -> None:
         """Count and record the outcome of a message."""
-        message, counts = outcome.message, self._counts
+        message, counts = outcome.message, self.counts
         if outcome.refused is None:
             counts.sent += 1
             counts.bytes += len(message.body)
             counts.doubtful += outcome.doubtful
         else:
             counts.refuse(message.mark, outcome.refused)
-        self._journal.note(message.source, message.position, outcome.where, outcome.refused)
+        self.journal.note(message.source, message.position, outcome.where, outcome.refused)
         self.flying.discard(message.source)
         self._next(message.source)
-        if self._progress is not None and time.monotonic() - self._reported > REPORTED:
-            self._reported = time.monotonic()
-            self._progress(counts.sent + counts.skipped, 0)
+        if self.progress is not None and time.monotonic() - self.reported > REPORTED:
+            self.reported = time.monotonic()
+            self.progress(counts.sent + counts.skipped, 0)
 
 
 # ---- the resume file of a replay: for each queue of the source, the last message that the target has confirmed or refused

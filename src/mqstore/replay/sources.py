@@ -152,29 +152,17 @@ def rabbitmq_messages(
                 skipped["unreadable"] += 1
                 continue
             yield _of_term(store, rows, k, message, number)
-    for held in store.quorum_rows(selection):
-        vhost, queue = held.queue.name
-        source = f"{vhost or '?'}/{queue}"
-        for row, (queued, (verdict, stored, properties)) in enumerate(zip(held.messages, held.stored(), strict=True)):
-            if verdict not in verdicts:
-                skipped[verdict] += 1
-            elif stored is None or properties is None:
-                skipped["unreadable"] += 1
-            elif queued.leaves is not None:
-                skipped[queued.leaves] += 1
-            else:
-                mark = f"{store.path.name}#{source}/{queued.index}"
-                yield _queued(stored, source, held.first + row, mark, queue, dict(properties))
-    for named in store.selected_streams(selection):
-        source = f"{named.vhost or '?'}/{named.queue}"
-        for part in store.stream_rows(named, selection):
-            for offset, (verdict, stored, properties) in zip(part.records.offset.tolist(), part.stored(), strict=True):
-                if verdict not in verdicts:
-                    skipped[verdict] += 1
-                elif stored is None or properties is None:
-                    skipped["unreadable"] += 1
-                else:
-                    yield _queued(stored, source, offset, f"{store.path.name}#{source}/{offset}", named.queue, dict(properties))
+    for each in store.replayed_messages(selection):
+        source = f"{each.vhost or '?'}/{each.queue}"
+        if each.verdict not in verdicts:
+            skipped[each.verdict] += 1
+        elif each.stored is None or each.properties is None:
+            skipped["unreadable"] += 1
+        elif each.leaves is not None:
+            skipped[each.leaves] += 1
+        else:
+            mark = f"{store.path.name}#{source}/{each.index}"
+            yield _queued(each.stored, source, each.number, mark, each.queue, dict(each.properties))
 
 
 def _of_term(store: RabbitMQStore, rows: MessageRows, k: int, message: MessageTerm, number: int) -> ReplayMessage:

@@ -65,17 +65,16 @@ def check_store(path: Path, create: bool) -> None:
         raise TargetError(f"{path} is not empty and not the store of a RocketMQ broker; give another directory")
 
 
-class StoreTarget:
+class StoreTarget(Target):
     """The directory of a RocketMQ store, open for writing; created if it is not there (`check_store` says whether it may be)."""
 
-    can_look = True
     width = 1
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
         self._store = MessageStore.open(path, StoreConfig(services=False))
         self._marks: dict[str, int] | None = None
-        self._done: list[Outcome] = []
 
     def begin(self, message: ReplayMessage) -> str:
         return str(self._store.log_max)
@@ -101,11 +100,10 @@ class StoreTarget:
             raise TargetError(f"the store takes no more messages: {result.detail}")
 
     def finished(self) -> list[Outcome]:
-        done, self._done = self._done, []
-        return done
+        return self._taken()
 
     def last(self) -> list[Outcome]:
-        return self.finished()
+        return self._taken()
 
     def arrived(self, message: ReplayMessage, where: str) -> str | None:
         if self._marks is None:
@@ -123,9 +121,6 @@ class StoreTarget:
                 marks += [(value, offset) for name, value in pairs if name == FROM]
         return marks
 
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     def close(self) -> None:
         self._store.dispatch_now()
         self._store.close()
@@ -141,17 +136,16 @@ LARGE = 1 << 20  # bytes of a body that may be more than the broker takes
 TOO_LARGE = 406  # PRECONDITION_FAILED
 
 
-class AmqpTarget:
+class AmqpTarget(Target):
     """A channel to an AMQP broker. Raises UsageError, TargetError."""
 
     can_look = False
-    width = 32
 
     def __init__(self, address: str) -> None:
+        super().__init__()
         parameters = connection_parameters(address, PATIENCE)
         self._shown = without_password(address)
         self._user = str(parameters.credentials.username)
-        self._done: list[Outcome] = []
         self._failure: TargetError | None = None
         self._channel: AmqpChannel[ReplayMessage] = AmqpChannel(self._shown, parameters, self._answered, self._returned)
 
@@ -203,8 +197,7 @@ class AmqpTarget:
     def finished(self) -> list[Outcome]:
         if not self._done:
             self._settle(lambda: bool(self._done))
-        done, self._done = self._done, []
-        return done
+        return self._taken()
 
     def _settle(self, until: Callable[[], bool]) -> None:
         """Exchange bytes with the broker until something is so. Raises TargetError."""
@@ -229,8 +222,7 @@ class AmqpTarget:
         end = time.monotonic() + LAST
         while self._channel.open and self._channel.is_open and time.monotonic() < end:
             self._channel.turn(TICK)
-        done, self._done = self._done, []
-        return done
+        return self._taken()
 
     def arrived(self, message: ReplayMessage, where: str) -> str | None:
         return None

@@ -199,19 +199,12 @@ def _json(document: dict[str, Any]) -> bytes:
 
 def messages_to_replay(store: RabbitMQStore) -> dict[tuple[str, str], int]:
     """Return how many messages of each quorum queue and stream a replay sends, by vhost and name, of those whose names are known."""
-    counts: dict[tuple[str, str], int] = {}
-    for queue in store.quorum_queues:
-        if queue.name[0] is not None:
-            counts[queue.name[0], queue.name[1]] = 0
-    for held in store.quorum_rows():
-        vhost, name = held.queue.name
-        for message, (verdict, stored, properties) in zip(held.messages, held.stored(), strict=True):
-            if vhost is not None and verdict == Verdict.INTACT and message.leaves is None and None not in (stored, properties):
-                counts[vhost, name] += 1
-    for named in store.streams:
-        if named.vhost is not None:
-            sent = (None not in row and row[0] == Verdict.INTACT for part in store.stream_rows(named) for row in part.stored())
-            counts[named.vhost, named.queue] = sum(sent)
+    names = (*(queue.name for queue in store.quorum_queues), *((named.vhost, named.queue) for named in store.streams))
+    counts = {(vhost, name): 0 for vhost, name in names if vhost is not None}
+    for each in store.replayed_messages():
+        readable = each.verdict == Verdict.INTACT and each.stored is not None and each.properties is not None
+        if each.vhost is not None and readable and each.leaves is None:
+            counts[each.vhost, each.queue] += 1
     return counts
 
 

@@ -28,7 +28,7 @@ Format: docs/formats/rabbitmq.md, section 11.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,29 +225,23 @@ def read_definitions(directory: ReadOnlyDirectory) -> Definitions:
         certain = certain and not any(item.file.endswith(".DCL") for item in tables.damage)  # of the others a node has what is read here
         damage += [*dict.fromkeys(missing.values()), *tables.damage, *_schema(directory)]
         records = [(f"{table}.DCD", record) for table, rows in tables.records.items() for record in rows]
-    objects = _Sorted()
+    rows: dict[str, list[Any]] = {name: [] for name, _ in _READERS.values()}
+    vhosts: dict[bytes, Term] = {}
     for path, record in records:
         try:
-            objects.add(record)
+            name, read = _READERS.get(_tag(record), ("", None))
+            if read is not None:
+                rows[name].append(read(record))
+            elif _tag(record) == "vhost":
+                vhosts[_octets(record[1])] = record[3] if len(record) > 3 else {}
         except (PropertiesError, TypeError, ValueError, IndexError) as error:
             certain = False
             damage.append(Damage(path, 0, 0, Kind.BAD_SIDE_FILE, f"A record of the table, or of the logs, cannot be read: {error}."))
-    users = {user.name for user in objects.users}
+    users = {user.name for user in rows["users"]}
     # the permissions of a user go with the user
-    permissions = [each for each in objects.permissions if not users or each.user in users]
-    return Definitions(
-        tuple(objects.vhosts),
-        tuple(objects.queues),
-        tuple(objects.exchanges),
-        tuple(objects.bindings),
-        tuple(objects.parameters),
-        tuple(objects.users),
-        tuple(permissions),
-        objects.vhosts,
-        tuple(damage),
-        frozenset(missing),
-        certain,
-    )
+    rows["permissions"] = [each for each in rows["permissions"] if not users or each.user in users]
+    known = {name: tuple(each) for name, each in rows.items()}
+    return Definitions(tuple(vhosts), **known, vhost_metadata=vhosts, damage=tuple(damage), emptied=frozenset(missing), certain=certain)
 
 
 def _missing(directory: ReadOnlyDirectory, files: Mapping[str, bytes]) -> dict[str, Damage]:
@@ -278,37 +272,6 @@ def _schema(directory: ReadOnlyDirectory) -> tuple[Damage, ...]:
 
 def _absent(name: str, what: str) -> Damage:
     return Damage(name, 0, 0, Kind.MISSING_PART, f"{name} is missing: a node begins with {what}")
-
-
-class _Sorted:
-    """Records, by what they define."""
-
-    def __init__(self) -> None:
-        self.vhosts: dict[bytes, Term] = {}
-        self.queues: list[QueueDefinition] = []
-        self.exchanges: list[Exchange] = []
-        self.bindings: list[Binding] = []
-        self.parameters: list[Parameter] = []
-        self.users: list[User] = []
-        self.permissions: list[Permission] = []
-
-    def add(self, record: Term) -> None:
-        """Raises an error for a record that cannot be read; records of other kinds are skipped."""
-        match _tag(record):
-            case "vhost":
-                self.vhosts[_octets(record[1])] = record[3] if len(record) > 3 else {}
-            case "amqqueue":
-                self.queues.append(_queue(record))
-            case "exchange":
-                self.exchanges.append(_exchange(record))
-            case "route":
-                self.bindings.append(_binding(record))
-            case "runtime_parameters":
-                self.parameters.append(_parameter(record))
-            case "internal_user":
-                self.users.append(_user(record))
-            case "user_permission" | "topic_permission":
-                self.permissions.append(_permission(record))
 
 
 def _tag(record: Term) -> str:
@@ -390,9 +353,7 @@ _NODE_OF_PID = re.compile(rb"[Xg](?:d\x00|[ws])[\x00-\xff]([A-Za-z0-9_.-]+@[A-Za
 
 def _nodes(record: tuple[Term, ...]) -> tuple[str, ...]:
     """Return the nodes of the members in the type state of a queue, else that of its process: a pid, or {name, node}."""
-    state = record[20] if len(record) > 20 else None
-    pairs = state.items() if isinstance(state, dict) else state if isinstance(state, Pairs) else ()
-    nodes = next((value for key, value in pairs if key == "nodes"), None)
+    nodes = _in_type_state(record, "nodes")
     if isinstance(nodes, list):
         return tuple(str(each) for each in nodes if isinstance(each, Atom))
     process = record[6]
@@ -404,12 +365,17 @@ def _nodes(record: tuple[Term, ...]) -> tuple[str, ...]:
 
 def _stream_directory(kind: str, record: tuple[Term, ...]) -> str | None:
     """Return the name in the type state of a stream, which is a list of characters."""
-    state = record[20] if kind == STREAM and len(record) > 20 else None
-    pairs = state.items() if isinstance(state, dict) else state if isinstance(state, Pairs) else ()
-    name = next((value for key, value in pairs if key == "name"), None)
+    name = _in_type_state(record, "name") if kind == STREAM else None
     if type(name) is not list or not all(type(each) is int and 0 <= each < 0x110000 for each in name):
         return None
     return "".join(map(chr, name))
+
+
+def _in_type_state(record: tuple[Term, ...], name: str) -> Term:
+    """Return a value of the type state of a queue, which is a map; None without it."""
+    state = record[20] if len(record) > 20 else None
+    pairs = state.items() if isinstance(state, dict) else state if isinstance(state, Pairs) else ()
+    return next((value for key, value in pairs if key == name), None)
 
 
 def _policy(term: Term) -> dict[str, Any]:
@@ -435,6 +401,18 @@ def _binding(record: Term) -> Binding:
     vhost, _, source = _resource(binding[1])
     _, kind, destination = _resource(binding[3])
     return Binding(vhost, source, _octets(binding[2]), kind, destination, _arguments(binding[4]))
+
+
+# what the records of each kind define, but for those of vhosts; records of other kinds are skipped
+_READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "amqqueue": ("queues", _queue),
+    "exchange": ("exchanges", _exchange),
+    "route": ("bindings", _binding),
+    "runtime_parameters": ("parameters", _parameter),
+    "internal_user": ("users", _user),
+    "user_permission": ("permissions", _permission),
+    "topic_permission": ("permissions", _permission),
+}
 
 
 # names in any bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of
 from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
 from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, mapped_bytes, unread_entries
+from mqstore.rabbitmq.message.message_term import MessageTerm
+from mqstore.rabbitmq.message.properties import Properties
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, examine
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
@@ -51,6 +53,22 @@ TableRows = MessageRows | QuorumRows | StreamRows
 
 BATCH_ROWS = 2048
 BATCH_BYTES = 32 << 20
+
+
+class ReplayedMessage(NamedTuple):
+    """A message of a quorum queue or a stream. number: ascending in its queue; index: of its entry in the log, or its offset.
+
+    leaves: why it is about to leave the queue; the rest is as `QuorumRows.stored` yields it.
+    """
+
+    vhost: str | None
+    queue: str
+    number: int
+    index: int
+    leaves: str | None
+    verdict: str
+    stored: MessageTerm | None
+    properties: Properties | None
 
 
 class RabbitMQStore(Shown):
@@ -308,6 +326,16 @@ class RabbitMQStore(Shown):
         yield from self.quorum_rows(selection)
         for named in self.selected_streams(selection):
             yield from self.stream_rows(named, selection)
+
+    def replayed_messages(self, selection: QueueSelection = QueueSelection()) -> Iterator[ReplayedMessage]:
+        """Yield the messages of quorum queues, then those of streams, as a node delivers them."""
+        for held in self.quorum_rows(selection):
+            for number, (queued, row) in enumerate(zip(held.messages, held.stored(), strict=True), held.first):
+                yield ReplayedMessage(*held.queue.name, number, queued.index, queued.leaves, *row)
+        for named in self.selected_streams(selection):
+            for part in self.stream_rows(named, selection):
+                for offset, row in zip(part.records.offset.tolist(), part.stored(), strict=True):
+                    yield ReplayedMessage(named.vhost, named.queue, offset, offset, None, *row)
 
     def stream_or_none(self, vhost: str, queue: str) -> NamedStream | None:
         """Return a stream by its names, the vhost empty where it is not known; None if there is none."""

@@ -300,21 +300,28 @@ STORE_COLUMNS = ("vhost", "location", "msg_id", "store_file", "position", "lengt
 REFUSAL_COLUMNS = ("vhost", "queue", "priority_level", "directory", "why", "whole_vhost")
 
 
-def index_schema() -> pa.Schema:
-    """Return the schema of index entries: state: published, delivered or acknowledged; location: index, message_store or queue_store."""
+_KINDS = {
+    "int32": ("priority_level", "queue_version"),
+    "int64": ("seq_id", "size", "expiry_us", "index_position", "position", "length"),
+    "bool": ("persistent", "seen_by_broker", "whole", "ended", "whole_vhost"),
+}
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
-    kinds = {"priority_level": pa.int32(), "queue_version": pa.int32(), "persistent": pa.bool_()}
-    kinds |= {name: pa.int64() for name in ("seq_id", "size", "expiry_us", "index_position")}
-    return pa.schema([(name, kinds.get(name, pa.string())) for name in INDEX_COLUMNS])
+    kinds = {name: kind for kind, names in _KINDS.items() for name in names}
+    return pa.schema([(name, pa.type_for_alias(kinds.get(name, "string"))) for name in columns])
+
+
+def index_schema() -> pa.Schema:
+    """Return the schema of index entries: state: published, delivered or acknowledged; location: index, message_store or queue_store."""
+    return _schema(INDEX_COLUMNS)
 
 
 def store_schema() -> pa.Schema:
     """Return the schema of message file records. whole: the record contains its id twice, which proves it; ended: it has its end mark."""
-    import pyarrow as pa
-
-    kinds = {"position": pa.int64(), "length": pa.int64(), "seen_by_broker": pa.bool_(), "whole": pa.bool_(), "ended": pa.bool_()}
-    return pa.schema([(name, kinds.get(name, pa.string())) for name in STORE_COLUMNS])
+    return _schema(STORE_COLUMNS)
 
 
 def index_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
@@ -355,16 +362,12 @@ def _index_batch(queue: Queue, version: int, entries: NDArray[np.void], files: t
         "index_file": [files[1] if journal else files[0] for journal in entries["from_journal"].tolist()],
         "index_position": entries["record"],
     }
-    schema = index_schema()
-    return pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in INDEX_COLUMNS], schema=schema)
+    return pa.RecordBatch.from_pydict(columns, index_schema())
 
 
 def refusal_schema() -> pa.Schema:
     """Return the schema of reasons why a broker would crash on a queue. directory: relative to the store. whole_vhost: no queue starts."""
-    import pyarrow as pa
-
-    kinds = {"priority_level": pa.int32(), "whole_vhost": pa.bool_()}
-    return pa.schema([(name, kinds.get(name, pa.string())) for name in REFUSAL_COLUMNS])
+    return _schema(REFUSAL_COLUMNS)
 
 
 def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.RecordBatch]:
@@ -418,7 +421,7 @@ def _record_batches(vhost: Vhost, store: MessageStore, file: StoreFile) -> Itera
             "whole": (records.quality[part] & message_store.PROVED) != 0,
             "ended": (records.quality[part] & message_store.MARKED) != 0,
         }
-        yield pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in STORE_COLUMNS], schema=schema)
+        yield pa.RecordBatch.from_pydict(columns, schema)
 
 
 class JoinedStore(MessageStore):

@@ -31,7 +31,6 @@ from mqstore.files.state_file import parse, read_state, rows, seal, text, whole
 from mqstore.findings import Verdict
 from mqstore.rabbitmq.amqp_channel import PATIENCE, TICK, AmqpChannel, connection_parameters
 from mqstore.rabbitmq.erlang.terms import text_of
-from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
 from mqstore.rabbitmq.store import message_table
@@ -70,8 +69,7 @@ def outgoing_messages(
     """
     left = Counter[str]() if skipped is None else skipped
     for batch in store.rows(QueueSelection(vhosts=vhosts, queues=queues, everything=True)):
-        judged = message_table.verdicts(batch, message_table.decode_terms(batch, lambda name: mapped_bytes(store.directory, name)))
-        for row, verdict in enumerate(judged):
+        for row, verdict in enumerate(message_table.verdicts(batch, store.terms(batch))):
             if verdict not in verdicts:
                 # what a broker drops at every start is not missed
                 if verdict not in _NOT_MISSED and batch.table.fate[row] != TRANSIENT:

@@ -18,7 +18,6 @@ Format: docs/formats/rabbitmq.md, sections 7, 11 and 12.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections import Counter
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.diagnosis import Diagnosis, Evidence, Way, second_name
-from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry
 from mqstore.findings import Advice, Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
@@ -36,7 +34,7 @@ from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missin
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
-from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name
+from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name, small_file
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, damaged_logs
@@ -398,20 +396,17 @@ class _Work:
 
     def _is_number(self, name: str) -> bool:
         """Return whether a file has a number, is empty, or is not there or not readable."""
-        with contextlib.suppress(CannotOpenError):
-            text = self.store.directory.read(name) or b""
-            return _NUMBER.fullmatch(re.sub(rb"%[^\n]*", b"", text)) is not None
-        return True
+        text = small_file(self.store.directory, name) or b""
+        return _NUMBER.fullmatch(re.sub(rb"%[^\n]*", b"", text)) is not None
 
     def _is_whole(self, entry: DirectoryEntry) -> bool:
         """Return whether a small file has what a node writes: something, and if it is a text, its term."""
         if not entry.size or entry.name not in _TERMS:
             return bool(entry.size)
         begins, ends = _TERMS[entry.name]
-        with contextlib.suppress(CannotOpenError):
-            text = b"".join((self.store.directory.read(entry.name) or b"").split())
-            return text.startswith(begins) and text.endswith(ends)
-        return True
+        content = small_file(self.store.directory, entry.name)
+        text = b"".join((content or b"").split())
+        return content is None or (text.startswith(begins) and text.endswith(ends))
 
     def _other_node(self) -> str | None:
         """Return why the node that would start on this directory does not know its queues; None if nothing indicates it."""

@@ -15,9 +15,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files import Bytes
 from mqstore.findings import CheckCounts, Coverage, Damage, Kind, Report, SkippedRange, Subject, Verdict
-from mqstore.rabbitmq.format.layout import IGNORED, files_of_mac, mapped_bytes
+from mqstore.rabbitmq.format.layout import IGNORED, files_of_mac
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store import fate, message_table
@@ -50,7 +49,7 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
     work = _Rows()
     done = 0
     for rows in store.rows(QueueSelection(everything=True)):
-        work.take(rows, lambda name: mapped_bytes(store.directory, name))
+        work.take(store, rows)
         done += len(rows)
         if progress is not None:
             progress(done, 0)
@@ -114,9 +113,9 @@ class _Rows:
         self._places: dict[tuple[str, int, Kind], Damage] = {}
         self._of_queues: Counter[tuple[str, str, Kind, str]] = Counter()
 
-    def take(self, rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> None:
+    def take(self, store: RabbitMQStore, rows: MessageRows) -> None:
         """Check the messages of some rows."""
-        broken = _undecodable(rows, data_of)
+        broken = _undecodable(store, rows)
         table = rows.table
         if not rows.indexed:
             self.unlisted += len(rows)
@@ -155,13 +154,12 @@ class _Rows:
         return [*self._places.values(), *of_queues]
 
 
-def _undecodable(rows: MessageRows, data_of: Callable[[str], Bytes | None]) -> NDArray[np.bool_]:
+def _undecodable(store: RabbitMQStore, rows: MessageRows) -> NDArray[np.bool_]:
     """Return which rows have bytes that are not the message of their entry."""
     broken = np.zeros(len(rows), np.bool_)
     read = np.flatnonzero((rows.table.known == PLAIN) & (rows.table.source >= 0))
     rows = rows.take(read)
-    verdicts = message_table.verdicts(rows, message_table.decode_terms(rows, data_of))
-    broken[read] = [verdict == Verdict.DAMAGED for verdict in verdicts]
+    broken[read] = [verdict == Verdict.DAMAGED for verdict in message_table.verdicts(rows, store.terms(rows))]
     return broken
 
 

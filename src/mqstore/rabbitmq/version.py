@@ -30,14 +30,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.broker_version import versions_with_machine
 from mqstore.rabbitmq.definitions import feature_flags
 from mqstore.rabbitmq.definitions.feature_flags import RELEASES, FlagsFile, newest_flag, order, plugins_file, releases
 from mqstore.rabbitmq.definitions.node_directory import node_directory, raft_file_names
 from mqstore.rabbitmq.format import recovery_terms
-from mqstore.rabbitmq.format.layout import MNESIA, mapped_bytes
+from mqstore.rabbitmq.format.layout import MNESIA, mapped_bytes, small_file
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.table.columns import QueueSelection
 
@@ -218,10 +217,7 @@ def _range(range_: Sequence[str]) -> str:
 def _of_4(store: RabbitMQStore) -> tuple[str, bool | None]:
     """Return what shows whether a node of 4.x stopped last on the message stores, and whether one did; None if nothing shows it."""
     for vhost in store.vhosts:
-        try:
-            dot = recovery_terms.read_clean_dot(store.directory.read(f"{vhost.persistent.place}/clean.dot") or b"")
-        except CannotOpenError:
-            continue
+        dot = recovery_terms.read_clean_dot(small_file(store.directory, f"{vhost.persistent.place}/clean.dot") or b"")
         if not isinstance(dot, str):
             if dot.index_module is None:
                 return "clean.dot names no index_module, as 4.x writes it", True

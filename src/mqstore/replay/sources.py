@@ -20,7 +20,6 @@ from mqstore.errors import CannotOpenError, NotFoundError, UsageError
 from mqstore.files.regular_file import open_regular_file
 from mqstore.jobs.load_rows import BadLineError, BodyForm, Source, open_source
 from mqstore.rabbitmq.erlang.terms import text_of
-from mqstore.rabbitmq.format.layout import mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import PropertiesError
 from mqstore.rabbitmq.store import message_table
@@ -141,8 +140,7 @@ def rabbitmq_messages(
     """Yield the messages of a RabbitMQ store. skipped: counts why others are left out."""
     number = 0
     for rows in store.rows(selection):
-        of_rows = message_table.verdicts(rows, message_table.decode_terms(rows, lambda name: mapped_bytes(store.directory, name)))
-        for k, verdict in enumerate(of_rows):
+        for k, verdict in enumerate(message_table.verdicts(rows, store.terms(rows))):
             number += 1
             if verdict not in verdicts:
                 skipped[verdict] += 1

@@ -41,7 +41,7 @@ from mqstore.rabbitmq.convert.convert_messages import Refusal, rewrite_entries
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
-from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, read_queues
+from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, read_queues, small_file
 from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, queue_directory, queue_name_file, vhost_directory
 from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
@@ -208,10 +208,7 @@ def _name_file(vhost: Vhost, queue: Queue, v2: bool) -> bytes | None:
     """Return the bytes of `.queue_name`; None if the name is not known."""
     if not queue.place.named:
         return None
-    try:
-        raw = vhost.root.read(f"{queue.place.place}/.queue_name", 8192)
-    except CannotOpenError:
-        raw = None
+    raw = small_file(vhost.root, f"{queue.place.place}/.queue_name", 8192)
     parsed = None if raw is None else parse_queue_name_file(raw, queue.directory)
     if parsed is not None:
         return queue_name_file(parsed.vhost, parsed.name, v2)

@@ -41,6 +41,7 @@ from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.dets import read_table
 from mqstore.rabbitmq.erlang.etf import Buffer
 from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Pairs, Term, encode, text_of
+from mqstore.rabbitmq.format.layout import small_file
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
 from mqstore.rabbitmq.message.properties import Fields, PropertiesError, properties_from_record
 
@@ -439,12 +440,7 @@ def search_names(directory: ReadOnlyDirectory) -> set[tuple[bytes, bytes]]:
     """Return names of queues in the files of Mnesia and the Raft logs, damaged or not: candidates, to be proved by a directory."""
     names: set[tuple[bytes, bytes]] = set()
     for path in (*file_names(TABLES), *coordination_files(directory)):
-        try:
-            content = directory.read(path, MAX_FILE_BYTES)
-        except CannotOpenError:
-            continue
-        if content is not None:
-            names.update(resource_names(content))
+        names.update(resource_names(small_file(directory, path, MAX_FILE_BYTES) or b""))
     return names
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -303,15 +304,10 @@ class QueueStore:
     def acknowledge(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge delivered messages; durable after the next `sync`. Raises UsageError for one that is not unacknowledged."""
         self._must_be_open()
-        try:
+        with self._writing():
             for level, seqs in self._by_level(deliveries):
                 self._acknowledge(level, seqs)
             self.messages.collect()
-        except UsageError:
-            raise
-        except MqstoreError as error:
-            self._fail(error)
-            raise
 
     def _acknowledge(self, level: LiveQueue, seqs: list[int]) -> None:
         for message_id in level.acknowledge(seqs):
@@ -335,7 +331,7 @@ class QueueStore:
         """Purge all ready messages and return their count. Unacknowledged messages are kept."""
         self._must_be_open()
         count = 0
-        try:
+        with self._writing():
             for level in self._queue(queue).levels:
                 for dropped, stored in level.purge():
                     count += dropped
@@ -344,9 +340,6 @@ class QueueStore:
                 self._unsynced[level.index.place] = level
                 level.index.flush()
             self.messages.collect()
-        except MqstoreError as error:
-            self._fail(error)
-            raise
         return count
 
     # reaching the disk
@@ -354,24 +347,18 @@ class QueueStore:
     def sync(self) -> None:
         """Make everything done so far durable: first the message store, then the indexes that reference it."""
         self._must_be_open()
-        try:
+        with self._writing():
             self.messages.sync()
             for level in self._unsynced.values():
                 level.index.sync()
             self._unsynced.clear()
-        except MqstoreError as error:
-            self._fail(error)
-            raise
 
     def idle(self) -> None:
         """Do what idle queues do: sync, and flush journals to segments."""
         self.sync()
-        try:
+        with self._writing():
             for level in self._started.queues.values():
                 level.index.flush()
-        except MqstoreError as error:
-            self._fail(error)
-            raise
 
     def close(self) -> None:
         """Stop cleanly, so that the next start keeps sequence ids and redelivered marks. Unacknowledged messages become ready."""
@@ -385,6 +372,16 @@ class QueueStore:
         if self._started.open:
             self._started.close()
             self._failure = "the store is closed"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except UsageError:
+            raise
+        except MqstoreError as error:
+            self._fail(error)
+            raise
 
     def _fail(self, error: MqstoreError) -> None:
         """Refuse further use after a failed write: memory and disk may differ until the next start."""

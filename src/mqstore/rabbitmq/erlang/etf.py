@@ -40,7 +40,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, VERSION, Atom, BitBinary, ImproperList, Opaque, Pairs, Term
+from mqstore.rabbitmq.erlang.terms import MAX_ATOM_LENGTH, VERSION, Atom, BitBinary, ImproperList, NotATermError, Opaque, Pairs, Term
 
 Buffer = bytes | bytearray | memoryview | NDArray[np.uint8]
 
@@ -55,16 +55,8 @@ _I32 = struct.Struct(">i")
 _F64 = struct.Struct(">d")
 
 
-class EtfError(ValueError):
+class EtfError(NotATermError):
     """Bytes that are not a term, or a term beyond the limits. offset: byte position in the given buffer."""
-
-    def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"byte {offset}: {what}")
-        self.offset = offset
-        self.what = what
-
-    def __reduce__(self) -> tuple[type[EtfError], tuple[int, str]]:
-        return EtfError, (self.offset, self.what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Term = Any
 
@@ -183,16 +183,24 @@ _ESCAPE = re.compile(r"\\(?:x\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{2})|([0-7]{1,3
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "b": "\b", "f": "\f", "e": "\x1b", "s": " ", "d": "\x7f"}
 
 
-class ErlangTextError(ValueError):
-    """Text that is not a sequence of terms. offset: character position."""
+class NotATermError(ValueError):
+    """What is not a term, or one beyond the limits. offset: where, in units of its kind."""
+
+    unit = "byte"
 
     def __init__(self, offset: int, what: str) -> None:
-        super().__init__(f"character {offset}: {what}")
+        super().__init__(f"{self.unit} {offset}: {what}")
         self.offset = offset
         self.what = what
 
-    def __reduce__(self) -> tuple[type[ErlangTextError], tuple[int, str]]:
-        return ErlangTextError, (self.offset, self.what)
+    def __reduce__(self) -> tuple[type[Self], tuple[int, str]]:
+        return type(self), (self.offset, self.what)
+
+
+class ErlangTextError(NotATermError):
+    """Text that is not a sequence of terms. offset: character position."""
+
+    unit = "character"
 
 
 def read_text(content: bytes) -> list[Term]:

@@ -119,16 +119,21 @@ def mapped_bytes(directory: ReadOnlyDirectory, name: str) -> Bytes | None:
         return None
 
 
+def small_file(directory: ReadOnlyDirectory, name: str, limit: int = 64 << 20) -> bytes | None:
+    """Return the bytes of a small file; None if it does not exist, or the operating system refuses."""
+    try:
+        return directory.read(name, limit)
+    except CannotOpenError:
+        return None
+
+
 def _is_vhost(directory: ReadOnlyDirectory, place: str) -> bool:
     return any(directory.is_directory(f"{place}/{mark}" if place else mark) for mark in _VHOST_MARKS)
 
 
 def cluster_nodes(node: ReadOnlyDirectory) -> tuple[str, ...]:
     """Return the members of the cluster that a data directory was in, by name: {[Node, …], [Node with a disk, …]} in a file."""
-    try:
-        text = (node.read("cluster_nodes.config", 1 << 20) or b"").decode("latin-1")
-    except CannotOpenError:
-        return ()
+    text = (small_file(node, "cluster_nodes.config", 1 << 20) or b"").decode("latin-1")
     return tuple(sorted(set(NODE_NAME.findall(text))))
 
 
@@ -175,7 +180,9 @@ def has_metadata(directory: ReadOnlyDirectory) -> bool:
         return True
     if not names & set(MNESIA):
         return False
-    return NODE_NAME.fullmatch(node_name(directory.root)) is not None or any(_names_tables(directory, name) for name in MNESIA)
+    return NODE_NAME.fullmatch(node_name(directory.root)) is not None or any(
+        b"rabbit_" in (small_file(directory, name, _MOST_SCHEMA) or b"") for name in MNESIA
+    )
 
 
 def node_beside(directory: ReadOnlyDirectory) -> str | None:
@@ -195,13 +202,6 @@ def node_name(root: Location) -> str:
     return root.name.removesuffix("-mnesia")
 
 
-def _names_tables(directory: ReadOnlyDirectory, name: str) -> bool:
-    try:
-        return b"rabbit_" in (directory.read(name, _MOST_SCHEMA) or b"")
-    except CannotOpenError:
-        return False
-
-
 def has_other_queues(directory: ReadOnlyDirectory) -> bool:
     """Return whether it is a node's data directory with quorum queues, `quorum/NAME@HOST`, or with streams, `stream/NAME/*.segment`."""
     if directory.is_directory("quorum") and any("@" in entry.name and entry.is_directory for entry in directory.entries("quorum")):
@@ -216,10 +216,7 @@ def read_vhost(directory: ReadOnlyDirectory, place: str) -> VhostDirectory:
     """Return the vhost at a place, with its name."""
     own = place.rpartition("/")[2] or directory.root.name
     file = f"{place}/.vhost" if place else ".vhost"
-    try:
-        raw = directory.read(file, 4096)
-    except CannotOpenError:
-        raw = None
+    raw = small_file(directory, file, 4096)
     if raw is None:
         return VhostDirectory(place, own, None)
     findings: tuple[Damage, ...] = ()
@@ -258,10 +255,7 @@ def names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) 
 def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, known: Mapping[str, tuple[str, bytes]]) -> QueueDirectory:
     place = vhost.below(f"queues/{own}")
     file = f"{place}/.queue_name"
-    try:
-        raw = directory.read(file, 8192)
-    except CannotOpenError:
-        raw = None
+    raw = small_file(directory, file, 8192)
     parsed = None if raw is None else parse_queue_name_file(raw, own)
     if parsed is not None:
         name, level = split_priority(parsed.name)

@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.convert.convert_queue import LEFT_OUT, LOST, select_messages
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.terms import Term
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
+from mqstore.rabbitmq.format.layout import small_file
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, queue_value
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.vhost import Vhost
@@ -84,10 +84,7 @@ def completed(directory: ReadOnlyDirectory, steps: Sequence[QueueStep]) -> list[
 
 def _recovery(directory: ReadOnlyDirectory, vhost: str, terms: Mapping[str, QueueTerms]) -> bytes:
     """Return `recovery.dets` with these terms in place of those that it has for the same queues."""
-    try:
-        content = directory.read(recovery_file(vhost)) or b""
-    except CannotOpenError:
-        content = b""
+    content = small_file(directory, recovery_file(vhost)) or b""
     objects: list[tuple[Term, Term]] = []
     for key, value in dets.read_objects(content) if content else []:
         name = bytes(each for each in key if isinstance(each, int) and 0 < each < 256).decode("latin-1") if isinstance(key, list) else ""

@@ -45,11 +45,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.errors import CannotOpenError
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import message_file
-from mqstore.rabbitmq.format.layout import STUMBLES, VhostDirectory, files_of_mac, own_entries
+from mqstore.rabbitmq.format.layout import STUMBLES, VhostDirectory, files_of_mac, own_entries, small_file
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import ENTRIES_WITHOUT_CONFIG, config_file
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, clean_dot, recovery_file
@@ -238,10 +237,7 @@ def _counted(counts: Mapping[int, int]) -> dict[int, int]:
 def terms_steps(vhost: Vhost, wrong: Mapping[str, tuple[QueueTerms, str]]) -> Iterator[QueueStep]:
     """Yield the steps for `recovery.dets`. wrong: corrected terms by queue directory, with what was wrong."""
     name = recovery_file(vhost.place.place)
-    try:
-        data = vhost.root.read(name) or b""
-    except CannotOpenError:
-        data = b""
+    data = small_file(vhost.root, name) or b""
     damage = dets.read_table(data, name).damage if data else ()
     if damage:
         readable = len(dets.read_objects(data))

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.terms import Term
-from mqstore.rabbitmq.format.layout import bytes_of
+from mqstore.rabbitmq.format.layout import bytes_of, small_file
 from mqstore.rabbitmq.format.names import split_priority
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.table.formatting import count
@@ -164,11 +163,7 @@ def _missing_of(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) -> 
 
 def _objects(directory: ReadOnlyDirectory, name: str) -> tuple[Term, ...] | None:
     """Return the objects of a saved table; None if it is not whole."""
-    try:
-        content = directory.read(name, _MOST_BYTES)
-    except CannotOpenError:
-        return None
-    table = disk_log.read_table(content or b"")
+    table = disk_log.read_table(small_file(directory, name, _MOST_BYTES) or b"")
     return table.objects if table.whole else None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from mqstore.errors import CannotOpenError, NotFoundError, UsageError
-from mqstore.files import Bytes, ReadOnlyDirectory
+from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
@@ -24,6 +24,7 @@ from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, mapped_bytes, unread_entries
 from mqstore.rabbitmq.message.message_term import MessageTerm
 from mqstore.rabbitmq.message.properties import Properties
+from mqstore.rabbitmq.message.stored_columns import StoredTerms
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, examine
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
@@ -296,7 +297,7 @@ class RabbitMQStore(Shown):
         if not isinstance(rows, MessageRows):
             return rows.batch(columns, selection)
         searched = selection.grep is not None or selection.verdicts is not None
-        messages = message_table.decode_terms(rows, self._data_of) if searched or message_table.needs_terms(rows, columns) else None
+        messages = self.terms(rows) if searched or message_table.needs_terms(rows, columns) else None
         if searched and messages is not None:
             keep = np.ones(len(rows), np.bool_)
             if selection.grep is not None:
@@ -306,11 +307,12 @@ class RabbitMQStore(Shown):
                 keep &= [verdict in selection.verdicts for verdict in message_table.verdicts(rows, messages)]
             if not keep.all():
                 rows = rows.take(np.flatnonzero(keep))
-                messages = message_table.decode_terms(rows, self._data_of)
+                messages = self.terms(rows)
         return message_table.build_batch(rows, columns, messages) if len(rows) else None
 
-    def _data_of(self, name: str) -> Bytes | None:
-        return mapped_bytes(self.directory, name)
+    def terms(self, rows: MessageRows) -> StoredTerms:
+        """Return the stored messages of rows of classic queues."""
+        return message_table.decode_terms(rows, lambda name: mapped_bytes(self.directory, name))
 
     def rows(self, selection: QueueSelection = QueueSelection()) -> Iterator[MessageRows]:
         """Yield the rows of classic queues in order, before their messages are read, in pieces of bounded size."""

@@ -23,7 +23,7 @@ from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, no
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
 from mqstore.rabbitmq.format.index_v1 import IN_STORE
-from mqstore.rabbitmq.format.layout import QueueDirectory, names_by_directory, read_queues, read_vhost
+from mqstore.rabbitmq.format.layout import QueueDirectory, names_by_directory, read_queues, read_vhost, small_file
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
 from mqstore.rabbitmq.store import stated_parts
@@ -81,7 +81,7 @@ class Vhost:
     @cached_property
     def _config(self) -> tuple[int, tuple[Damage, ...]]:
         name = self.config_file
-        content = self._small(name)
+        content = small_file(self.root, name)
         stated = vhost_config.ENTRIES_WITHOUT_CONFIG if content is None else vhost_config.stated_entry_count(content)
         if isinstance(stated, int):
             return stated, ()
@@ -115,7 +115,7 @@ class Vhost:
     @cached_property
     def config_crash(self) -> str | None:
         """Why the broker fails on `.config` after an unclean stop; None if it does not."""
-        content = self._small(self.config_file)
+        content = small_file(self.root, self.config_file)
         if content is None or not vhost_config.lacks_number(content):
             return None
         return f"{self.config_file} can be read, and does not state the number of entries of a segment"
@@ -128,23 +128,17 @@ class Vhost:
     @property
     def config_stated(self) -> bool:
         """Whether `.config` could be read: vhosts created before 3.8.17 have none."""
-        return self._small(self.config_file) is not None
+        return small_file(self.root, self.config_file) is not None
 
     @property
     def config_there(self) -> bool:
         """Whether `.config` exists, or something in its place that cannot be read."""
         return self.root.has_entry(self.config_file)
 
-    def _small(self, name: str) -> bytes | None:
-        try:
-            return self.root.read(name)
-        except CannotOpenError:
-            return None
-
     @cached_property
     def _recovery(self) -> tuple[dict[str, QueueTerms], tuple[Damage, ...]]:
         name = self.place.below("recovery.dets")
-        content = self._small(name)
+        content = small_file(self.root, name)
         if not content:
             return {}, ()
         table = dets.read_table(content, name)
@@ -171,7 +165,7 @@ class Vhost:
         store = self.persistent
         if store.has_leftovers or not store.has_clean_files:
             return False
-        dot = recovery_terms.read_clean_dot(self._small(f"{store.place}/clean.dot") or b"")
+        dot = recovery_terms.read_clean_dot(small_file(self.root, f"{store.place}/clean.dot") or b"")
         if isinstance(dot, str) or dot.index_module not in (INDEX_MODULE, None):
             return False
         for name in ("file_summary.ets", "msg_store_index.ets"):

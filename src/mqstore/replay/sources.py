@@ -159,7 +159,7 @@ def rabbitmq_messages(
         elif each.leaves is not None:
             skipped[each.leaves] += 1
         else:
-            mark = f"{store.path.name}#{source}/{each.index}"
+            mark = f"{store.path.name}#{source}/{each.entry}"
             yield _queued(each.stored, source, each.number, mark, each.queue, dict(each.properties))
 
 

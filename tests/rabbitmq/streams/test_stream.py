@@ -19,7 +19,7 @@ from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import record
 from mqstore.rabbitmq.streams.rows import walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
-from mqstore.rabbitmq.streams.stream import NamedStream, Stream, Tail, find_streams
+from mqstore.rabbitmq.streams.stream import NamedStream, Stream, find_streams
 from mqstore.rabbitmq.streams.tracking import Tracking
 
 CASE, QUEUE = "4.3.6-killed", "s.small"
@@ -139,7 +139,7 @@ def test_the_offsets_give_the_count_that_list_queues_gave(case: str) -> None:
     counts = {name: int(total) for name, kind, *_, total in streams.counts(case)["queues"] if kind == "stream"}
     for queue, directory in streams.directories(case).items():
         stream = Stream(ReadOnlyDirectory(directory), "")
-        assert stream.tail().next_offset - stream.first_offset == counts[queue]
+        assert stream.end() - stream.first_offset == counts[queue]
 
 
 def test_the_streams_of_a_node_are_found_by_their_directories() -> None:
@@ -227,13 +227,13 @@ def test_a_listing_of_many_segments_opens_none_of_them(tmp_path: Path, monkeypat
     stream = Stream(directory, "")
     assert (len(stream), stream.first_offset, stream.segment_of(25_005)) == (3000, 0, 2500)
     assert opened == []
-    assert stream.tail().next_offset == 29_990
+    assert stream.tracking() == Tracking()
     assert opened == ["00000000000000029990.segment"]
 
 
 def test_the_end_of_a_stream_is_after_its_last_valid_chunk(small: Path) -> None:
     stream = Stream(ReadOnlyDirectory(small), "")
-    assert stream.end() == stream.tail().next_offset == 304
+    assert stream.end() == 304
     last, index = of(small, -1), of(small, -1, "index")
     flip(index, index.stat().st_size - 29 + 26)  # position of the last chunk
     assert Stream(ReadOnlyDirectory(small), "").end() == 304
@@ -247,7 +247,7 @@ def test_the_end_of_a_stream_is_after_its_last_valid_chunk(small: Path) -> None:
 def test_a_stream_without_segments_ends_where_it_begins(tmp_path: Path) -> None:
     stream = Stream(ReadOnlyDirectory(tmp_path), "")
     assert stream.end() == stream.first_offset
-    assert stream.tail() == Tail(0, None, None, Tracking())
+    assert stream.tracking() == Tracking()
 
 
 def test_a_stream_that_no_definition_names_is_called_by_its_directory(small: Path) -> None:

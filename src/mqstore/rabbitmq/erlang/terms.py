@@ -248,10 +248,10 @@ class _TermReader:
             self.token = next(self.tokens)
         return taken
 
-    def mark(self, *wanted: str) -> str:
+    def mark(self, *expected: str) -> str:
         kind, text, at = self.take()
-        if kind != "mark" or text not in wanted:
-            raise ErlangTextError(at, f"{' or '.join(wanted)} belongs here, not {text[:20]!r}")
+        if kind != "mark" or text not in expected:
+            raise ErlangTextError(at, f"{' or '.join(expected)} belongs here, not {text[:20]!r}")
         return text
 
     def at_mark(self, text: str) -> bool:

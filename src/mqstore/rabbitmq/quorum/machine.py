@@ -484,10 +484,10 @@ class Machine:
             self._activate_first() if not self.rules.acquired else self._activate_best()
         self._round()
 
-    def _update_waiting(self, wanted: Callable[[Consumer], bool], status: str) -> None:
+    def _update_waiting(self, selected: Callable[[Consumer], bool], status: str) -> None:
         self.waiting = [each for each in self.waiting if each.status != "cancelled"]
         for consumer in self.waiting:
-            if wanted(consumer):
+            if selected(consumer):
                 consumer.status = status_after(status, consumer) if self.version >= 8 else status
         if self.rules.acquired:
             self._sort_waiting()

@@ -66,14 +66,12 @@ class SharedMessage:
 class Comparison:
     """The members of a queue, compared. best: number of the member to recover from.
 
-    agreed: every entry up to this index is the same on all members that have it, -1: none. held: the index up to which a majority of the
-    cluster has the entries; None if fewer than a majority of the members are given. conflicts: indexes with different entries.
-    absent: nodes of the cluster whose member is not given.
+    held: the index up to which a majority of the cluster has the entries; None if fewer than a majority of the members are given.
+    conflicts: indexes with different entries. absent: nodes of the cluster whose member is not given.
     """
 
     standings: tuple[Standing, ...]
     best: int
-    agreed: int
     held: int | None
     conflicts: tuple[int, ...]
     messages: tuple[SharedMessage, ...]
@@ -197,12 +195,10 @@ def compare(members: Sequence[tuple[str, QuorumQueue]]) -> Comparison:
     states = [queue.replay() for _, queue in members]
     standings = [_standing(name, queue, state) for (name, queue), state in zip(members, states, strict=True)]
     conflicts = _conflicts([queue for _, queue in members])
-    first = min(standing.last_index for standing in standings)
-    agreed = min(conflicts) - 1 if conflicts else first
     queues = [queue for _, queue in members]
     given = {queue.log.system.place.rpartition("/")[2] for queue in queues}
     absent = dict.fromkeys(node for queue in queues for _, node in queue.cluster if node not in given)
-    return Comparison(tuple(standings), furthest(standings), agreed, _held(queues), conflicts, _union(members, states), tuple(absent))
+    return Comparison(tuple(standings), furthest(standings), _held(queues), conflicts, _union(members, states), tuple(absent))
 
 
 def _standing(name: str, queue: QuorumQueue, state: QueueState) -> Standing:

@@ -47,15 +47,15 @@ SNAPSHOT_NAME = re.compile(r"([0-9A-F]{16})_([0-9A-F]{16})")
 SNAPSHOT_PLACES = ("snapshots", "checkpoints", "recovery_checkpoint")
 MAX_DETS_BYTES = 256 << 20
 WAL, SEGMENT = "wal", "segment"
+_BLOCK = 1 << 14  # entries that are applied together
 
 Longs = NDArray[np.int64]
 
 
 class Meta(NamedTuple):
-    """What meta.dets says about a member. voted_for: name and node, or None. last_applied: every entry up to it is committed."""
+    """What meta.dets says about a member. last_applied: every entry up to it is committed."""
 
     term: int
-    voted_for: tuple[str, str] | None
     last_applied: int
 
 
@@ -277,15 +277,15 @@ class MemberLog:
         """Return the file of the entry of a row, and the position of its record or place there."""
         return self.files[self._file[row]], int(self._start[row])
 
-    def blocks(self, count: int = 1 << 14) -> Iterator[tuple[Bytes, int, Longs, Longs]]:
+    def blocks(self) -> Iterator[tuple[Bytes, int, Longs, Longs]]:
         """Yield the entries to replay, in order, as blocks of one file: its bytes, the first row, position and length of each entry."""
         start = int(np.searchsorted(self.index, self.first_replayed))
         borders = [start, *(np.flatnonzero(np.diff(self._file[start:])) + start + 1).tolist(), len(self)]
         for low, high in pairwise(borders):
             mapped = self.system.directory.mapped(self.files[int(self._file[low])]) if low < high else None
-            for first in range(low, high, count):
+            for first in range(low, high, _BLOCK):
                 assert mapped is not None
-                rows = slice(first, min(first + count, high))
+                rows = slice(first, min(first + _BLOCK, high))
                 position, length = self._position[rows], self._length[rows]
                 data = mapped.load(int(position.min()), min(mapped.size, int((position + length).max())))
                 yield data, first, np.ascontiguousarray(position), np.ascontiguousarray(length)
@@ -366,8 +366,7 @@ class RaftDirectory:
         for item in self._objects("meta.dets"):
             if len(item) == 4 and isinstance(item[0], bytes):
                 numbers = [value if type(value) is int else 0 for value in (item[1], item[3])]
-                voted = item[2] if type(item[2]) is tuple and len(item[2]) == 2 else None
-                members[item[0].decode("latin-1")] = Meta(numbers[0], (str(voted[0]), str(voted[1])) if voted else None, numbers[1])
+                members[item[0].decode("latin-1")] = Meta(*numbers)
         return members
 
     @cached_property

@@ -169,7 +169,7 @@ def stream_rows(store: RabbitMQStore) -> Iterator[dict[str, Any]]:
     """Yield a row per stream. messages: that the restarted node keeps; lost: others, and those of damaged chunks; bytes: of its files."""
     for named, examined in store.examined_streams:
         start, stream = examined.node_start(), named.stream
-        known = stream.tail().tracking
+        known = stream.tracking()
         lost = start.lost + examined.unread
         yield _REPLAYED | {
             "vhost": named.vhost,

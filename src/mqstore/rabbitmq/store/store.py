@@ -57,19 +57,19 @@ BATCH_BYTES = 32 << 20
 
 
 class ReplayedMessage(NamedTuple):
-    """A message of a quorum queue or a stream. number: ascending in its queue; index: of its entry in the log, or its offset.
+    """A message of a quorum queue or a stream. number: ascending in its queue; entry: its index in the log, or its offset.
 
-    leaves: why it is about to leave the queue; the rest is as `QuorumRows.stored` yields it.
+    verdict, stored, properties: as `QuorumRows.stored` yields them. leaves: why it is about to leave the queue.
     """
 
     vhost: str | None
     queue: str
     number: int
-    index: int
-    leaves: str | None
+    entry: int
     verdict: str
     stored: MessageTerm | None
     properties: Properties | None
+    leaves: str | None = None
 
 
 class RabbitMQStore(Shown):
@@ -332,12 +332,12 @@ class RabbitMQStore(Shown):
     def replayed_messages(self, selection: QueueSelection = QueueSelection()) -> Iterator[ReplayedMessage]:
         """Yield the messages of quorum queues, then those of streams, as a node delivers them."""
         for held in self.quorum_rows(selection):
-            for number, (queued, row) in enumerate(zip(held.messages, held.stored(), strict=True), held.first):
-                yield ReplayedMessage(*held.queue.name, number, queued.index, queued.leaves, *row)
+            for number, (queued, (verdict, stored, sent)) in enumerate(zip(held.messages, held.stored(), strict=True), held.first):
+                yield ReplayedMessage(*held.queue.name, number, queued.index, verdict, stored, sent, queued.leaves)
         for named in self.selected_streams(selection):
             for part in self.stream_rows(named, selection):
-                for offset, row in zip(part.records.offset.tolist(), part.stored(), strict=True):
-                    yield ReplayedMessage(named.vhost, named.queue, offset, offset, None, *row)
+                for offset, (verdict, stored, sent) in zip(part.records.offset.tolist(), part.stored(), strict=True):
+                    yield ReplayedMessage(named.vhost, named.queue, offset, offset, verdict, stored, sent)
 
     def stream_or_none(self, vhost: str, queue: str) -> NamedStream | None:
         """Return a stream by its names, the vhost empty where it is not known; None if there is none."""

@@ -78,14 +78,14 @@ def chunks_that_may_hold(data: Bytes, chunks: Chunks, values: Iterable[bytes | N
 
     Nothing is read but bits of the filters. A chunk that is damaged may hold anything.
     """
-    wanted = set(values)
+    selected = set(values)
     mask = np.asarray(chunks.state >= BAD_DATA)
-    if None in wanted:
+    if None in selected:
         mask |= chunks.filter_size == 0
     start = chunks.data_at - chunks.filter_size
     for size in np.unique(chunks.filter_size).tolist():
         rows = np.flatnonzero(chunks.filter_size == size)
-        for value in wanted if size else ():
+        for value in selected if size else ():
             held = np.ones(len(rows), np.bool_)
             for bit in _bits(value, size):
                 held &= (data[start[rows] + (bit >> 3)] & (0x80 >> (bit & 7))) != 0

@@ -91,12 +91,11 @@ class _Segment:
 class Examination:
     """A stream read as a whole. damage: findings in the order of the files; counts: what was read."""
 
-    def __init__(self, stream: Stream, *, expand: bool = True) -> None:
-        """Read every segment. expand: also look into sub-batches."""
+    def __init__(self, stream: Stream) -> None:
+        """Read every segment."""
         self.stream = stream
         self.counts = CheckCounts()
         self.damage: list[Damage] = stream.stray_findings()
-        self._expand = expand
         self._last = last_segment(stream)
         self._epoch = 0
         self.segments = [self._examine(number) for number in range(len(stream))]
@@ -127,9 +126,8 @@ class Examination:
                     self.damage += comparison.add(chunks)
                 if number == self._last:
                     kept.append(Chunks(chunks.columns.copy()))
-                if self._expand:
-                    for _, wrong in walk_records(data, chunks.take(chunks.state != BAD_DATA), file=name):
-                        self.damage += wrong
+                for _, wrong in walk_records(data, chunks.take(chunks.state != BAD_DATA), file=name):
+                    self.damage += wrong
         if comparison is not None:
             if number >= self._last:
                 self._check_end(comparison.listed_until(), segment, name)

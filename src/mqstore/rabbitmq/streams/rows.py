@@ -56,14 +56,14 @@ _HEAD = struct.Struct(">BBHIqQQ")  # of a chunk, as far as its id
 
 def _selected_chunks(selection: QueueSelection, data: Bytes, chunks: Chunks) -> NDArray[np.bool_]:
     """Return which chunks may hold selected records. A chunk without a value may be one of a client that gives none."""
-    wanted = chunks.kind == MESSAGES
+    selected = chunks.kind == MESSAGES
     if selection.from_offset is not None:
-        wanted &= chunks.id + chunks.records > selection.from_offset
+        selected &= chunks.id + chunks.records > selection.from_offset
     if selection.to_offset is not None:
-        wanted &= chunks.id < selection.to_offset
+        selected &= chunks.id < selection.to_offset
     if selection.filter_values is not None:
-        wanted &= chunks_that_may_hold(data, chunks, [value.encode("utf-8", "surrogateescape") for value in selection.filter_values])
-    return np.asarray(wanted)
+        selected &= chunks_that_may_hold(data, chunks, [value.encode("utf-8", "surrogateescape") for value in selection.filter_values])
+    return np.asarray(selected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +210,16 @@ def walk_rows(
             tracking = np.cumsum(chunks.kind != MESSAGES)
             pos_less_offset = before.segment(number) - first - others - tracking
             others += int(tracking[-1]) if len(tracking) else 0
-            wanted = np.flatnonzero(_selected_chunks(selection, data, chunks))
-            if not len(wanted):
+            selected = np.flatnonzero(_selected_chunks(selection, data, chunks))
+            if not len(selected):
                 continue
-            chosen = chunks.take(wanted)
+            chosen = chunks.take(selected)
             kept = (chosen.at < ends.of(number)) & chosen.readable
             for records, wrong in walk_records(data, chosen, file=name):
                 findings += wrong
                 for part in _parts(records, selection):
                     row = part.chunk
-                    pos = np.where(kept[row], pos_less_offset[wanted[row]] + part.offset, -1)
+                    pos = np.where(kept[row], pos_less_offset[selected[row]] + part.offset, -1)
                     rows = StreamRows(named.vhost, named.queue, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
                     if selection.recovered is not None:
                         rows = rows.take(np.flatnonzero((pos >= 0) == selection.recovered))
@@ -230,12 +230,12 @@ def walk_rows(
 
 
 def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:
-    wanted = np.ones(len(records), np.bool_)
+    selected = np.ones(len(records), np.bool_)
     if selection.from_offset is not None:
-        wanted &= records.offset >= selection.from_offset
+        selected &= records.offset >= selection.from_offset
     if selection.to_offset is not None:
-        wanted &= records.offset < selection.to_offset
-    rows = np.flatnonzero(wanted)
+        selected &= records.offset < selection.to_offset
+    rows = np.flatnonzero(selected)
     for start, stop in pieces(records.length[rows], BLOCK_BYTES, BLOCK):
         yield records.take(rows[start:stop])
 

@@ -29,16 +29,6 @@ _LAST_OFFSET = (1 << 63) - 1
 MOST_STRAYS = 100  # names that are kept of files that are not a stream's
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a stream. next_offset: after its last record; epoch, timestamp: of its last chunk, None without one."""
-
-    next_offset: int
-    epoch: int | None
-    timestamp: int | None
-    tracking: Tracking
-
-
 class Stream:
     """One replica of a stream, read-only. place: its directory, relative to the root.
 
@@ -119,9 +109,9 @@ class Stream:
         """Return the first offset of the segment after this one; None for the last."""
         return int(self.first[number + 1]) if number + 1 < len(self) else None
 
-    def walk(self, number: int, data: Bytes, *, check: bool = True) -> Iterator[tuple[Chunks, list[Damage]]]:
+    def walk(self, number: int, data: Bytes) -> Iterator[tuple[Chunks, list[Damage]]]:
         """Yield the chunks of a segment. data: its bytes, from `open`."""
-        yield from walk_segment(data, int(self.first[number]), self.after(number), file=self.segment_file(number), check=check)
+        yield from walk_segment(data, int(self.first[number]), self.after(number), file=self.segment_file(number))
 
     def segment_of(self, offset: int) -> int:
         """Return the number of the segment that holds an offset, if any does; -1 for one before the first."""
@@ -132,20 +122,14 @@ class Stream:
         begin = 0 if start is None else max(0, self.segment_of(start))
         return range(begin, max(begin, len(self) if stop is None else int(np.searchsorted(self.first, stop, "left"))))
 
-    def tail(self) -> Tail:
-        """Return what the last segment says: a node has all its tracking from there."""
+    def tracking(self) -> Tracking:
+        """Return what consumers and publishers have stored: a node has all of it from the last segment."""
         state = Tracking()
-        if not len(self):
-            return Tail(0, None, None, state)
-        number = len(self) - 1
-        data, _ = self.open(number)
-        following, epoch, timestamp = int(self.first[number]), None, None
-        for chunks, _ in self.walk(number, data):
-            if len(chunks):
+        if len(self):
+            data, _ = self.open(len(self) - 1)
+            for chunks, _ in self.walk(len(self) - 1, data):
                 track(state, data, chunks)
-                following = int(chunks.id[-1] + chunks.records[-1])
-                epoch, timestamp = int(chunks.epoch[-1]), int(chunks.timestamp[-1])
-        return Tail(following, epoch, timestamp, state)
+        return state
 
     def end(self) -> int:
         """Return the offset after the last valid chunk. Of the last segment, what its index has is not read, but for the last chunk."""

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import Damage
+from mqstore.rabbitmq.queue_states import STATES, QueueDepth, state_numbers
 from mqstore.rabbitmq.store.queue import Queue
-from mqstore.rabbitmq.store.queue_states import STATES, QueueDepth, state_numbers
 from mqstore.rocketmq.store.timeline import Timeline
 from mqstore.table.formatting import count
 

@@ -20,7 +20,7 @@ from typing import Any
 from mqstore.console.stores import OpenStore
 from mqstore.errors import MqstoreError, NotFoundError, UsageError
 from mqstore.files.location import Url
-from mqstore.rabbitmq.store.queue_states import depths_beside, queue_depths
+from mqstore.rabbitmq.queue_states import depths_beside, queue_depths
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq.store.timeline import timeline
 from mqstore.table.formatting import printable

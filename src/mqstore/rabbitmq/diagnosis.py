@@ -36,13 +36,13 @@ from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name, small_file
 from mqstore.rabbitmq.format.names import vhost_directory
+from mqstore.rabbitmq.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, damaged_logs
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.rabbitmq.repair.plan import LOCKING, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
-from mqstore.rabbitmq.store.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.store.stated_parts import MissingFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.verify import verify
@@ -87,6 +87,11 @@ def diagnose(store: RabbitMQStore, version: str | None = None, *, progress: Call
     """Return what a node makes of a store. version: of the node, by default the one that the files suggest. Raises MqstoreError."""
     name = version or likely_version(store)
     return _Work(store, name, node_version(name), asked=version is not None).run(progress)
+
+
+def _listed(row: dict[str, Any]) -> int:
+    """Return the messages of a queue that are not acknowledged, transient ones left out."""
+    return int(row["messages"] + row["lost"] + row["waiting"])
 
 
 def _without(absent: Sequence[str]) -> str:
@@ -157,7 +162,7 @@ class _Work:
                 sentence = f"{other}: it does not start, as it reaches none of these nodes (failed_to_cluster_with, tried with 3.10.8)"
                 self.obstacles.append(Evidence("other-node", "cluster_nodes.config" if members else SCHEMA, sentence))
             else:
-                messages = sum(row["messages"] + row["lost"] + row["waiting"] for row in rows)
+                messages = sum(_listed(row) for row in rows)
                 self._lose(messages, "other-node", ".", f"{other}: it deletes the directories of queues that it does not know")
                 self.unknown.append("whether a node starts on the metadata of a node of another name")
         else:
@@ -167,10 +172,10 @@ class _Work:
                         f"the node looks for vhost {row['vhost']!r} in a directory {vhost_directory(row['vhost'])}, and finds nothing of"
                         f" queue {row['queue']!r}: give this one that name"
                     )
-                    self._lose(row["messages"] + row["lost"] + row["waiting"], "unknown-directory", self._renamed[row["vhost"]], sentence)
+                    self._lose(_listed(row), "unknown-directory", self._renamed[row["vhost"]], sentence)
                 elif why := self._unknown_queue(row):
                     self._deleted.add((row["vhost"], row["queue"]))
-                    messages = row["messages"] + row["lost"] + row["waiting"]
+                    messages = _listed(row)
                     self._lose(messages, "unknown-queue", str(row["directories"][0]), f"{why} ({count(messages, 'message')})")
                 else:
                     self._take_queue(row)
@@ -214,7 +219,7 @@ class _Work:
         starts = not self.obstacles
         loses = self.loses if starts else 0
         every = (*rows, *quorum_rows(self._careful))
-        listed = sum(row["messages"] + row["lost"] + row["waiting"] for row in every) + self.gained
+        listed = sum(_listed(row) for row in every) + self.gained
         for _, examined in self._careful.examined_streams:
             start = examined.node_start()
             listed += start.kept + start.lost + examined.unread
@@ -434,7 +439,7 @@ class _Work:
     def _take_queue(self, row: dict[str, Any]) -> None:
         where = f"vhost {row['vhost']!r}, queue {row['queue']!r}"
         path = str(row["directories"][0]) if isinstance(row["directories"], list) and row["directories"] else "."
-        listed = row["messages"] + row["lost"] + row["waiting"]
+        listed = _listed(row)
         if row["queue_version"] == 1 and self._unread(1):
             sentence = (
                 f"{where} is a version 1 queue, which {self.name} does not read: the node starts, reports nothing and deletes its messages"
@@ -568,7 +573,7 @@ class _Work:
         marked: Counter[str] = Counter()
         for rows in self.store.rows(QueueSelection(recovered=True)):
             if not self._unread(rows.table.version) and (rows.vhost, rows.queue) not in self._deleted:
-                marked[f"vhost {rows.vhost!r}, queue {rows.queue!r}"] += int((rows.table.kept & rows.table.redelivered).sum())
+                marked[f"vhost {rows.vhost!r}, queue {rows.queue!r}"] += int((rows.table.recovered & rows.table.redelivered).sum())
         for queue, messages in marked.items():
             self._deliver_again(messages, ".", queue)
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mqstore.rabbitmq.definitions.document import encrypted_values
 from mqstore.rabbitmq.diagnosis import advise
+from mqstore.rabbitmq.listing import empty_queues, quorum_rows, stream_rows, totals, unread_parts, vhost_rows
 from mqstore.rabbitmq.site import site_of
-from mqstore.rabbitmq.store.listing import empty_queues, quorum_rows, stream_rows, totals, unread_parts, vhost_rows
 from mqstore.rabbitmq.version import version_evidence
 from mqstore.store import StorePart
 from mqstore.table.columns import QUORUM, STREAM
 
 if TYPE_CHECKING:
     from mqstore.findings import Advice, Damage
-    from mqstore.rabbitmq.store.listing import StoreTotals
+    from mqstore.rabbitmq.listing import StoreTotals
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
     from mqstore.rabbitmq.version import VersionEvidence

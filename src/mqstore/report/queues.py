@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mqstore.rabbitmq.store import listing as rabbitmq_listing
+from mqstore.rabbitmq import listing as rabbitmq_listing
 from mqstore.report.parts import Column, Field, Sentence, Table, Tone
 from mqstore.rocketmq import listing as rocketmq_listing
 from mqstore.table.columns import QUORUM, STREAM

@@ -27,7 +27,7 @@ from support.golden import case_named, unpack
 from support.rabbitmq_states import rename_vhost, writable
 
 from mqstore.rabbitmq.format.names import vhost_directory
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 SUITES = {"3.8.9": "bullseye", "3.10.8": "", "4.0.5": "trixie", "4.3.6": "sid"}

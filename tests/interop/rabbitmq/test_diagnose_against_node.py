@@ -12,7 +12,7 @@ from support.golden import case_named, opened, unpack_node_site
 from support.rabbitmq_states import made
 
 from mqstore.rabbitmq.diagnosis import diagnose
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]

@@ -17,7 +17,7 @@ from support.golden import case_named, expected, run_cli, tree_checksum
 
 from mqstore.rabbitmq.convert.convert_vhost import convert
 from mqstore.rabbitmq.diagnosis import diagnose
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 pika = pytest.importorskip("pika")

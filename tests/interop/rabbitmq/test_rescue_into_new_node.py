@@ -26,7 +26,7 @@ from support.golden import Row, case_named, expected, opened_node, run_cli, tree
 from support.rabbitmq_nodes import damaged, delivered_by_the_old_node, unpacked
 
 from mqstore.rabbitmq.diagnosis import diagnose
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 pika = pytest.importorskip("pika")

@@ -17,9 +17,9 @@ from mqstore.files.recorder import RecordedWrites
 from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format.recovery_terms import read_terms
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.repair.plan import LOCKING, NodeLock, holder, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
-from mqstore.rabbitmq.store.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.repair.change import chosen
 from mqstore.repair.journal import apply, read_journal, undo

@@ -11,7 +11,7 @@ from support.golden import run_cli, unpack_node_site
 import mqstore
 from mqstore.findings import Kind
 from mqstore.rabbitmq.diagnosis import diagnose
-from mqstore.rabbitmq.store.listing import queue_rows
+from mqstore.rabbitmq.listing import queue_rows
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 ROOT = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"

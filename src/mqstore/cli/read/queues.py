@@ -74,7 +74,7 @@ def _topics(out: Output, opened: RocketMQ, options: TopicsOptions) -> int:
 
 
 def _queues(out: Output, opened: RabbitMQ, options: TopicsOptions) -> int:
-    from mqstore.rabbitmq.store.listing import NOT_READ, QUEUE_NAMES, queue_rows, totals
+    from mqstore.rabbitmq.listing import NOT_READ, QUEUE_NAMES, queue_rows, totals
     from mqstore.report.queues import topics_table
 
     shown = list(queue_rows(opened, options.vhost, options.queue, unread=True))
@@ -153,7 +153,7 @@ def _entries(out: Output, opened: RocketMQ, options: QueueOptions) -> int:
 
 
 def _index_entries(out: Output, opened: RabbitMQ, options: QueueOptions) -> int:
-    from mqstore.rabbitmq.store.listing import BAD_STATES, ENTRY_NAMES, entry_rows
+    from mqstore.rabbitmq.listing import BAD_STATES, ENTRY_NAMES, entry_rows
     from mqstore.report.queues import index_entries_table, index_entries_title
 
     if members := opened.quorum_members(options.topic, options.queue_id):

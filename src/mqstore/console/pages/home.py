@@ -13,8 +13,8 @@ from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Report
-from mqstore.rabbitmq.store.listing import StoreTotals
-from mqstore.rabbitmq.store.queue_states import depths_beside
+from mqstore.rabbitmq.listing import StoreTotals
+from mqstore.rabbitmq.queue_states import depths_beside
 from mqstore.rabbitmq.summary import RabbitMQSummary
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.summary import RocketMQSummary

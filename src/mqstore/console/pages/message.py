@@ -14,7 +14,7 @@ from mqstore.console.basket import InLog, InQueue, queue_rows
 from mqstore.console.page import PageRequest, PageRoute
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
-from mqstore.rabbitmq.store import listing
+from mqstore.rabbitmq import listing
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
 from mqstore.rocketmq.get import consumers_of, trace_of

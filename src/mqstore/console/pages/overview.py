@@ -16,7 +16,7 @@ from mqstore.console.pages.files import damage_of, log_end, written_bytes
 from mqstore.console.pages.home import Health, store_line
 from mqstore.console.stores import OpenStore
 from mqstore.diagnosis import Diagnosis
-from mqstore.rabbitmq.store.queue_states import QueueDepth
+from mqstore.rabbitmq.queue_states import QueueDepth
 from mqstore.report.checks import diagnosis_parts
 from mqstore.report.parts import NextStep, Part, Table
 from mqstore.report.queues import progress_notes

@@ -16,12 +16,12 @@ from mqstore.console.drawing import segment_maps
 from mqstore.console.page import PageRequest, PageRoute, address
 from mqstore.console.stores import OpenStore
 from mqstore.errors import NotFoundError, UsageError
+from mqstore.rabbitmq import listing, queue_states
 from mqstore.rabbitmq.get import indexed_with_id
+from mqstore.rabbitmq.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.rows import QuorumRows, log_rows
-from mqstore.rabbitmq.store import listing, queue_states
 from mqstore.rabbitmq.store.message_table import MessageRows
-from mqstore.rabbitmq.store.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
 from mqstore.rabbitmq.streams.rows import StreamRows
 from mqstore.rabbitmq.streams.stream import NamedStream
 from mqstore.report.queues import held_back, member_sentences, not_recovered

@@ -263,7 +263,7 @@ class _QueueConverter:
                 self.refused += basic.refused
             self.messages += len(entries)
             self.bytes += int(entries["size"].sum())
-            self.beyond += int((~table.kept[rows]).sum())
+            self.beyond += int((~table.recovered[rows]).sum())
             shared = entries[entries["place"] == IN_STORE]
             if len(shared):
                 self.rows.append(self.vhost.persistent.find(shared["hi"], shared["lo"]))
@@ -317,7 +317,7 @@ def select_messages(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
     repeated = live & (table.known == DUPLICATE)
-    persistent = table.kept | ((table.entries["flags"] & PERSISTENT) != 0)
+    persistent = table.recovered | ((table.entries["flags"] & PERSISTENT) != 0)
     left_out[REPEATED] += int(repeated.sum())
     live &= ~repeated
     left_out[TRANSIENT] += int((live & ~persistent).sum())

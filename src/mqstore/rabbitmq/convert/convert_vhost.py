@@ -21,6 +21,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,8 @@ def convert(
     if not (places or beside):
         raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
     chosen = None if queues is None else set(queues)
-    options = ConvertOptions(version, entries_v2, now, tuple(sorted(set(names))), link, threads, run, progress)
-    options = replace(options, broker=broker, beside=beside)
+    known = tuple(sorted(set(names)))
+    options = ConvertOptions(version, entries_v2, now, known, link, threads, run, progress, broker=broker, beside=beside)
     report = write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
     return report if beside else replace(report, notes=(*report.notes, *_not_converted(directory)))
 
@@ -226,20 +227,9 @@ def write_stores(
         versions = _versions(opened.values(), options.version, chosen)
         with NewDirectory(to) as new:
             stage = str(new.directory.root)
+            task = partial(QueueTask, root, entries_v2=options.entries_v2, now=options.now, names=options.names, files=files)
             tasks = [
-                QueueTask(
-                    root,
-                    place,
-                    own,
-                    stage,
-                    versions[place, own],
-                    options.entries_v2,
-                    options.now,
-                    options.names,
-                    files,
-                    places[place],
-                    options.basic,
-                )
+                task(place, own, stage, versions[place, own], place=places[place], basic=options.basic)
                 for place, (_, directories) in opened.items()
                 for own, queue in directories.items()
                 if options.into is None or has_place(queue)

@@ -165,8 +165,8 @@ def rescue(
         made.append(prepared)
         sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3)
         text = steps(
-            broker.name, Path(to), prepared.document, queues, prepared.unknown, prepared.others, prepared.dropped, sending, users=users,
-            plugins=prepared.plugins, delayed=delayed, untold=untold, written_by=written_by, stores=bool(store.vhosts),
+            broker.name, Path(to), prepared, queues, sending, users=users, delayed=delayed, untold=untold, written_by=written_by,
+            stores=bool(store.vhosts),
         )  # fmt: skip
         files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
         return files | {OF_PLUGINS: _json(prepared.of_plugins)} if prepared.plugins else files
@@ -402,26 +402,20 @@ def message_table(counts: Counts) -> list[str]:
 def steps(
     version: str,
     to: Path,
-    document: dict[str, Any],
+    prepared: _Prepared,
     queues: Sequence[QueueReport],
-    unknown: Sequence[QueueReport],
-    others: Sequence[str],
-    dropped: Sequence[str],
     sending: Sequence[str],
     *,
     users: bool,
-    plugins: Mapping[str, tuple[str, ...]],
     delayed: Mapping[str, int],
     untold: Sequence[str],
     written_by: VersionEvidence,
     stores: bool,
 ) -> str:
-    """Return the text. document: the definitions; queues: those converted; stores: whether there are any; the others: as in `RescueReport`.
-
-    sending: from `replay_steps`.
-    """
+    """Return the text. queues: those converted; stores: whether there are any; sending: from `replay_steps`."""
     out = quoted(os.path.abspath(to))
-    counts = message_counts(queues, unknown)
+    document, plugins = prepared.document, prepared.plugins
+    counts = message_counts(queues, prepared.unknown)
     total = sum(counts.values())
     lines = [
         f"# Into a RabbitMQ {version} node",
@@ -467,7 +461,7 @@ def steps(
         lines += _stores_in_place(out, document, counts)
     lines += sending
     lines += ["", "## Not in the new node", ""]
-    lines += [f"* {name}: such queues are not carried over." for name in others]
+    lines += [f"* {name}: such queues are not carried over." for name in prepared.others]
     lines += [
         f"* {count(number, 'message')} that the plug-in {PLUGIN} of node {node} holds until the time has come: `mqstore timers` with "
         "the old data directory lists them, with exchange, payload and time."
@@ -475,9 +469,9 @@ def steps(
     ]
     lines += [
         f"* {count(queue.messages, 'message')} of the directory {queue.directory}: no definition leads to it; the node deletes all of it."
-        for queue in unknown
+        for queue in prepared.unknown
     ]
-    lines += [f"* {what}: RabbitMQ {version} does not need or know it." for what in dropped]
+    lines += [f"* {what}: RabbitMQ {version} does not need or know it." for what in prepared.dropped]
     if not users:
         lines.append(
             "* Users and permissions: `mqstore rescue --users` includes them. Without them, create users with access to each vhost."

@@ -157,7 +157,7 @@ def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     rows, entries = select_messages(table, vhost, left_out)
     state = table.entries["state"]
     live = (state & (PUBLISHED | ACKED)) == PUBLISHED
-    rest = np.setdiff1d(np.flatnonzero(table.kept & live & ((table.entries["flags"] & PERSISTENT) != 0)), rows)
+    rest = np.setdiff1d(np.flatnonzero(table.recovered & live & ((table.entries["flags"] & PERSISTENT) != 0)), rows)
     readable = np.array([table.message(int(row), vhost.root) is not None for row in rest], np.bool_)
     if readable.any():
         more = rest[readable]
@@ -168,9 +168,9 @@ def segment_content(table: EntryTable, vhost: Vhost, left_out: dict[str, int]) -
     shared = np.flatnonzero(entries["place"] == IN_STORE)
     at = vhost.persistent.find(entries["hi"][shared], entries["lo"][shared])
     missed = (at >= 0) & ~vhost.persistent.seen(at)
-    gained = ~table.kept[rows]
+    gained = ~table.recovered[rows]
     gained[shared[missed]] = False
     if vhost.clean:  # the tables are not right: without `clean.dot` the node finds all
         gained[shared[at >= 0]] = False
-    returned = int((table.kept & ~live).sum())
+    returned = int((table.recovered & ~live).sum())
     return SegmentContent(rows, entries, gained, at[missed], returned, rest[~readable] if len(rest) else rest)

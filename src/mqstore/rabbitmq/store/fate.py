@@ -73,14 +73,14 @@ FATES = tuple(each.name for each in fields(Fates))
 def fates(
     entries: NDArray[np.void],
     *,
-    kept: NDArray[np.bool_],
+    recovered: NDArray[np.bool_],
     consumed: NDArray[np.bool_],
     nowhere: NDArray[np.bool_],
     invalid: NDArray[np.bool_],
 ) -> NDArray[np.uint8]:
     """Return the fate of each entry of a queue that the node starts.
 
-    kept: by its rules of start; consumed: acknowledged; nowhere: its message is in no file; invalid: its bytes are not a message.
+    recovered: by its rules of start; consumed: acknowledged; nowhere: its message is in no file; invalid: its bytes are not a message.
     """
     result = np.full(len(entries), UNFOUND, np.uint8)
     result[entries["seen"] == 0] = HIDDEN
@@ -89,7 +89,7 @@ def fates(
     result[(entries["flags"] & PERSISTENT) == 0] = TRANSIENT
     result[(entries["flags"] & REPEATED_PUBLISH) != 0] = REPEATED
     result[consumed] = ACKNOWLEDGED
-    result[kept] = RECOVERED
+    result[recovered] = RECOVERED
     return result
 
 

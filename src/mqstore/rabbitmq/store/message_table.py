@@ -139,7 +139,6 @@ def build_batch(rows: MessageRows, columns: Sequence[str], messages: StoredTerms
 def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
     table, count = rows.table, len(rows)
     entries = table.entries
-    recovered = table.kept
     if name in ("vhost", "queue", "priority_level"):
         value = getattr(rows, name)
         return [encodable(value) if isinstance(value, str) else value] * count
@@ -166,12 +165,12 @@ def _values(rows: MessageRows, name: str, messages: StoredTerms | None) -> Any:
         case "redelivered":
             return [
                 bool(mark) if is_recovered else None
-                for mark, is_recovered in zip(table.redelivered.tolist(), recovered.tolist(), strict=True)
+                for mark, is_recovered in zip(table.redelivered.tolist(), table.recovered.tolist(), strict=True)
             ]
         case "location":
             return [LOCATIONS[number] for number in table.location.tolist()]
         case "recovered":
-            return recovered
+            return table.recovered
         case "store_file":
             names = [encodable(file) for file, _ in table.sources]
             return [names[k] for k in np.where(table.source < 0, table.index_file, table.source).tolist()]

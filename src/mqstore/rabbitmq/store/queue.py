@@ -81,7 +81,7 @@ class EntryTable:
     """Entries of one segment, as columns.
 
     sources: the buffers with messages, and their file names; source, at, length: of each entry's stored message (source -1: in no file).
-    record: position of the record in its file. kept: the broker would recover it. known: PLAIN, CONSUMED, …; location: INDEX, ….
+    record: position of the record in its file. recovered: by the broker. known: PLAIN, CONSUMED, …; location: INDEX, ….
     fate: what becomes of it at the next start (`store.fate`).
     """
 
@@ -93,7 +93,7 @@ class EntryTable:
     length: NDArray[np.int64]
     record: NDArray[np.int64]
     index_file: NDArray[np.int32]
-    kept: NDArray[np.bool_]
+    recovered: NDArray[np.bool_]
     redelivered: NDArray[np.bool_]
     known: NDArray[np.uint8]
     location: NDArray[np.uint8]
@@ -105,8 +105,8 @@ class EntryTable:
 
     def refuse(self) -> None:
         """Mark the entries as those of a queue that the broker does not start."""
-        self.fate[self.kept] = fate.REFUSED
-        self.kept[:] = False
+        self.fate[self.recovered] = fate.REFUSED
+        self.recovered[:] = False
 
     def take(self, rows: NDArray[np.intp]) -> EntryTable:
         """Return the same of some rows, without crashes and findings."""
@@ -125,7 +125,7 @@ class EntryTable:
 
 
 _ENTRY_COLUMNS = (
-    "entries", "source", "at", "length", "record", "index_file", "kept", "redelivered", "known", "location", "fate",
+    "entries", "source", "at", "length", "record", "index_file", "recovered", "redelivered", "known", "location", "fate",
 )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ class _QueueSummary:
     astray: list[int] = field(default_factory=list)
     findings: list[Damage] = field(default_factory=list)
     next_seq: int = 0
-    kept: list[tuple[int, int]] = field(default_factory=list)  # first sequence id of each segment, and entries that the broker keeps
+    recovered: list[tuple[int, int]] = field(default_factory=list)  # first sequence id of each segment, and entries that it recovers
 
 
 class _MessagePlaces(NamedTuple):
@@ -225,9 +225,9 @@ class Queue(Shown):
         for version, number in self.segments(within):
             yield self.entry_table(version, number)
 
-    def kept_before(self, seq: int | None) -> int:
+    def recovered_before(self, seq: int | None) -> int:
         """Return how many entries the broker keeps of the segments that begin before a sequence id; None: of all."""
-        return sum(count for first, count in self._summary.kept if seq is None or first < seq)
+        return sum(count for first, count in self._summary.recovered if seq is None or first < seq)
 
     def entry_table(self, version: int, number: int) -> EntryTable:
         """Return the entries of one segment of `segments`."""
@@ -324,7 +324,7 @@ class Queue(Shown):
             fate.redelivered(entries, self.start),
             known,
             location.astype(np.uint8),
-            fate.fates(entries, kept=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid),
+            fate.fates(entries, recovered=recovered, consumed=consumed, nowhere=nowhere, invalid=invalid),
             tuple(crashes),
             findings,
             self.start.queue_addresses,
@@ -399,23 +399,23 @@ class Queue(Shown):
             table = self.entry_table(version, number)
             entries = table.entries
             counts.fates.add(fate.totals(table.fate))
-            facts.kept.append((self.index_of(table.version).count * number, int(table.kept.sum())))
-            counts.size += int(entries["size"][table.kept].sum())
+            facts.recovered.append((self.index_of(table.version).count * number, int(table.recovered.sum())))
+            counts.size += int(entries["size"][table.recovered].sum())
             counts.transient_missing += int(((table.fate == fate.TRANSIENT) & (table.known == UNREACHABLE)).sum())
             if self.now is not None:
                 expired = (entries["expiry"] > 0) & (entries["expiry"] <= self.now)
-                counts.expired = (counts.expired or 0) + int((expired & table.kept).sum())
+                counts.expired = (counts.expired or 0) + int((expired & table.recovered).sum())
                 if head:
-                    among = expired[table.kept]
+                    among = expired[table.recovered]
                     first = int(np.argmin(among)) if len(among) and not among.all() else len(among)
                     counts.expired_at_head = (counts.expired_at_head or 0) + first
                     head = first == len(among)
-            if table.kept.any():
-                low, high = int(entries["seq"][table.kept].min()), int(entries["seq"][table.kept].max())
+            if table.recovered.any():
+                low, high = int(entries["seq"][table.recovered].min()), int(entries["seq"][table.recovered].max())
                 counts.min_seq = low if counts.min_seq is None else min(low, counts.min_seq)
                 counts.max_seq = high if counts.max_seq is None else max(high, counts.max_seq)
                 count = self.index_of(table.version).count
-                facts.next_seq = fate.next_sequence_id(entries[table.kept], self.start, count)
+                facts.next_seq = fate.next_sequence_id(entries[table.recovered], self.start, count)
             facts.crashes += table.crashes
             facts.astray += table.astray
             facts.findings += table.findings

@@ -386,7 +386,7 @@ class RabbitMQStore(Shown):
             part = WHOLE
             if parts and queue.name in divided:
                 part = parts.get(queue.directory, SequenceRange(0, 0))
-                position += 0 if refused else queue.kept_before(part.start if part.stop != 0 else None)
+                position += 0 if refused else queue.recovered_before(part.start if part.stop != 0 else None)
             for rows, following in _directory_rows(queue, part, position, selection, refused=refused, now=self.now):
                 yield from _split_rows(rows)
                 position = following
@@ -407,8 +407,8 @@ def _directory_rows(
     for table in queue.entry_tables(part):
         if refused:
             table.refuse()
-        pos = np.where(table.kept, position + np.cumsum(table.kept) - 1, -1)
-        position += int(table.kept.sum())
+        pos = np.where(table.recovered, position + np.cumsum(table.recovered) - 1, -1)
+        position += int(table.recovered.sum())
         keep = np.ones(len(pos), np.bool_)
         if not selection.everything:
             keep = table.fate != ACKNOWLEDGED
@@ -417,7 +417,7 @@ def _directory_rows(
         if selection.to_seq is not None:
             keep &= table.entries["seq"] < selection.to_seq
         if selection.recovered is not None:
-            keep &= table.kept == selection.recovered
+            keep &= table.recovered == selection.recovered
         rows = MessageRows(queue.vhost, queue.name, queue.priority_level, table, pos, now)
         yield rows if keep.all() else rows.take(np.flatnonzero(keep)), position
 

@@ -14,26 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mqstore.rabbitmq.definitions.document import queue_type
-from mqstore.rabbitmq.definitions.metadata import CLASSIC
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
 from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.erlang.terms import text_of
+from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
 from mqstore.rabbitmq.format.names import queue_directory, vhost_directory
 from mqstore.rabbitmq.quorum.facts import FAILING
+from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import FATES, HIDDEN, UNFOUND, Fates
+from mqstore.rabbitmq.store.message_table import MessageRows
+from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, UNREACHABLE, Queue
+from mqstore.rabbitmq.store.stated_parts import MissingQueue
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
 from mqstore.table.columns import QUORUM, STREAM
 from mqstore.table.formatting import count
-
-if TYPE_CHECKING:
-    from mqstore.rabbitmq.definitions.metadata import QueueDefinition
-    from mqstore.rabbitmq.store.message_table import MessageRows
-    from mqstore.rabbitmq.store.queue import Queue
-    from mqstore.rabbitmq.store.stated_parts import MissingQueue
-    from mqstore.rabbitmq.store.store import RabbitMQStore
-    from mqstore.rabbitmq.store.vhost import Vhost
 
 QUEUE_NAMES = (
     "vhost",
@@ -320,10 +319,6 @@ def totals(rows: Iterable[dict[str, Any]]) -> StoreTotals:
 
 def entry_rows(rows: MessageRows) -> Iterator[dict[str, Any]]:
     """Yield index entries with their state, as `queue` lists them, and their fate at the next start of the broker."""
-    from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
-    from mqstore.rabbitmq.store import message_table
-    from mqstore.rabbitmq.store.queue import CONSUMED, DAMAGED, DUPLICATE, UNREACHABLE
-
     entries = rows.table.entries
     special = {CONSUMED: "acknowledged", UNREACHABLE: "missing", DAMAGED: "damaged", DUPLICATE: "duplicate"}
     table = message_table.build_batch(rows, _FROM_TABLE, None).to_pylist()

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.rabbitmq.store import fate, listing
-from mqstore.rabbitmq.store.listing import entry_rows
+from mqstore.rabbitmq import listing
+from mqstore.rabbitmq.listing import entry_rows
+from mqstore.rabbitmq.store import fate
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.store.queue import EntryTable
 from mqstore.rabbitmq.store.store import RabbitMQStore

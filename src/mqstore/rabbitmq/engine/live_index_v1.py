@@ -220,10 +220,6 @@ class LiveIndexV1(LiveIndex):
 
     # reaching the disk
 
-    @property
-    def unsynced(self) -> bool:
-        return self.written < len(self.journal)
-
     def sync(self) -> None:
         """Write and sync the journal."""
         if self.written == len(self.journal):

@@ -169,10 +169,6 @@ class LiveIndexV2(LiveIndex):
     def name(self, number: int, suffix: str) -> str:
         return f"{self.place}/{number}.{suffix}"
 
-    @property
-    def unsynced(self) -> bool:
-        return bool(self._changes or self._touched or self._names_changed)
-
     def write_out(self) -> None:
         """Write pending changes. Only the messages that entries point to are synced."""
         self._remove_empty()

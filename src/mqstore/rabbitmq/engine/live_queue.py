@@ -89,11 +89,6 @@ class LiveIndex(ABC):
     def store_references(self, number: int) -> StoreReferences:
         """Return the live entries of a segment whose messages are in the message store."""
 
-    @property
-    @abstractmethod
-    def unsynced(self) -> bool:
-        """Whether there is something that `sync` would write."""
-
     @abstractmethod
     def sync(self) -> None:
         """Write and sync everything."""

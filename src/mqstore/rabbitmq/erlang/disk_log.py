@@ -25,7 +25,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang.etf import Buffer, EtfError, decode
@@ -117,11 +117,11 @@ def read_log(data: Buffer, file: str = "") -> DiskLog:
     return DiskLog(tuple(terms), closed, end, tuple(damage))
 
 
-def write_log(terms: Sequence[Term], closed: bool = True, atoms: Literal["latin1", "utf8"] = "latin1") -> bytes:
+def write_log(terms: Sequence[Term], closed: bool = True) -> bytes:
     """Return the bytes of a log with these terms."""
     out = bytearray(MAGIC + (CLOSED if closed else OPENED))
     for term in terms:
-        octets = encode(term, atoms)
+        octets = encode(term)
         length = len(octets).to_bytes(4, "big")
         out += length + ITEM
         if len(octets) >= CHECKED_LENGTH:

@@ -403,7 +403,6 @@ class JournalMap:
     state: bits P, D, A in the broker's map. publish: the action that publishes, or -1. removed: published, delivered and acknowledged
     within the journal, and therefore no longer in the map. other: all other actions that publish one of these ids, by id and in file
     order; what is before `publish` of its id was acknowledged before that. bad: the action at which the broker would crash, or -1.
-    dirty_count: number of actions.
     """
 
     seq: NDArray[np.int64]
@@ -412,7 +411,6 @@ class JournalMap:
     removed: NDArray[np.bool_]
     other: NDArray[np.int64]
     bad: NDArray[np.int64]
-    dirty_count: int
 
 
 def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: bool = False) -> JournalMap:
@@ -436,5 +434,4 @@ def journal_map(kind: NDArray[np.uint8], seq: NDArray[np.int64], *, lenient: boo
         bits & queue_index.REMOVED != 0,
         order[other[order]],
         bad,
-        count,
     )

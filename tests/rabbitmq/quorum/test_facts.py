@@ -132,7 +132,7 @@ def test_a_missing_segment_above_the_snapshot_makes_the_queue_uncertain(tmp_path
     queue = queue_named(tmp_path, "snap.holes")
     sorted((node / queue.log.uid).glob("*.segment"))[1].unlink()
     state = queue_named(tmp_path, "snap.holes").replay()
-    assert not state.certain
+    assert state.uncertain
     assert "entries-missing" in facts(tmp_path)
     assert Kind.MISSING_ENTRIES in {item.kind for item in state.damage}
 
@@ -146,7 +146,7 @@ def test_a_snapshot_that_is_cut_leaves_every_readable_message(tmp_path: Path) ->
     again = queue_named(tmp_path, "snap.fifo")
     state = again.replay()
     assert expected <= set(indexes(state))
-    assert not state.certain
+    assert state.uncertain
     assert Kind.BAD_SNAPSHOT in {item.kind for item in state.damage}
 
 

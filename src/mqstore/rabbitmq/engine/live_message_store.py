@@ -100,7 +100,7 @@ class LiveMessageStore:
 
     def write_again(self, message_id: bytes, term: bytes) -> None:
         """Store the message of an id that is referenced but has no place."""
-        ids = np.frombuffer(message_id, ">i8").astype(np.int64)
+        (ids,) = message_file.halves(message_id)
         at, total = np.array([self.files[self.current].size]), np.array([len(term) + OVERHEAD])
         self.locations.place(self.current, (ids[:1], ids[1:]), at, total)
         self._append(message_id, term)

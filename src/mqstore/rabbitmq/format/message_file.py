@@ -119,6 +119,11 @@ def ids(data: Bytes, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
     return hi, lo
 
 
+def halves(octets: bytes) -> NDArray[np.int64]:
+    """Return the ids in these bytes, one after the other, a row of two big-endian halves each."""
+    return np.frombuffer(octets, ">i8").astype(np.int64).reshape(-1, 2)
+
+
 def gaps(scan: CarefulScan, size: int, extents: Extents | None = None) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
     """Yield the ranges of a file of this size without a record of a scan, each with its parts that are not holes."""
     starts, ends = scan.at, scan.at + scan.total

@@ -116,10 +116,6 @@ class QueueState:
     deleted: bool
     entries: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def certain(self) -> bool:
-        return not self.uncertain
-
 
 class Departures:
     """Why the messages of a log left their queue, by index: a byte for the reason and a number for each entry of the log."""

@@ -40,7 +40,7 @@ from mqstore.rabbitmq.erlang.disk_log import ITEM, items
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom
 from mqstore.rabbitmq.format import recovery_terms
-from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD
+from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD, halves
 
 _LOCATION, _SUMMARY = Atom("msg_location"), Atom("file_summary")
 _INT = rb"(a.|b.{4}|n\x04\x00.{4}|n\x05\x00.{5}|n\x06\x00.{6})"
@@ -119,10 +119,10 @@ class Locations:
             if row is not None and row[1]:
                 ids += row[0]
                 numbers.extend(row[2:])
-        halves = np.frombuffer(bytes(ids), ">i8").astype(np.int64).reshape(-1, 2)
+        hi, lo = halves(bytes(ids)).T
         columns = np.frombuffer(numbers, np.int64).reshape(-1, 3)
-        order = np.lexsort((halves[:, 1], halves[:, 0]))
-        return cls(*(np.ascontiguousarray(column[order]) for column in (*halves.T, *columns.T)))
+        order = np.lexsort((lo, hi))
+        return cls(*(np.ascontiguousarray(column[order]) for column in (hi, lo, *columns.T)))
 
     def find(self, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the row of each id, or -1."""

@@ -191,11 +191,11 @@ class MessageStore:
         hits = [each for each in hits if each.quality & message_store.PROVED or each.at not in framed]
         if not hits:
             return None
-        ids = np.frombuffer(b"".join(each.id for each in hits), ">i8").astype(np.int64).reshape(-1, 2)
+        hi, lo = message_file.halves(b"".join(each.id for each in hits)).T
         at, total, quality = (
             np.array(column, np.int64) for column in zip(*((each.at, each.total, each.quality) for each in hits), strict=True)
         )
-        return ids[:, 0], ids[:, 1], at, total, quality.astype(np.uint8), np.zeros(len(hits), np.bool_)
+        return hi, lo, at, total, quality.astype(np.uint8), np.zeros(len(hits), np.bool_)
 
     def _map(self, file: StoreFile) -> MappedFile | None:
         try:
@@ -444,15 +444,10 @@ def _by_term(data: Bytes, low: int, high: int, ids: MessageIds) -> Iterator[Foun
                 message_id = read_message(data[start:stop].tobytes()).id
             except EtfError:
                 continue
-            if len(message_id) == 16 and ids.contain(*_halves(message_id))[0]:
+            if len(message_id) == 16 and ids.contain(*message_file.halves(message_id).T)[0]:
                 yield _record(data, start, stop, message_id, message_store.PROVED)
         if not tried:
             return
-
-
-def _halves(message_id: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    halves = np.frombuffer(message_id, ">i8").astype(np.int64)
-    return halves[:1], halves[1:]
 
 
 def _by_head(data: Bytes, low: int, high: int, limit: int, ids: MessageIds) -> Iterator[FoundRecord]:

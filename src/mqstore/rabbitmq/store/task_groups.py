@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rabbitmq import message_store
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED, IN_QUEUE_STORE, IN_STORE, PERSISTENT
+from mqstore.rabbitmq.format.message_file import halves
 from mqstore.rabbitmq.store.message_store import MessageStore, RecordTable
 from mqstore.rabbitmq.store.message_table import hex_ids
 from mqstore.rabbitmq.store.queue import WHOLE, SequenceRange
@@ -440,7 +441,7 @@ class JoinedStore(MessageStore):
         if records is None or not records.num_rows:
             empty = np.empty(0, np.int64)
             return RecordTable(empty, empty, empty, empty, np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.bool_), ())
-        ids = np.frombuffer(bytes.fromhex("".join(records.column("msg_id").to_pylist())), ">i8").astype(np.int64).reshape(-1, 2)
+        ids = halves(bytes.fromhex("".join(records.column("msg_id").to_pylist())))
         numbers = {file.name: number for number, file in enumerate(self.files)}
         file = np.array([numbers.get(name, -1) for name in records.column("store_file").to_pylist()], np.int32)
         at, total, seen = (records.column(name).to_numpy() for name in ("position", "length", "seen"))

@@ -85,10 +85,7 @@ def far(w: cython.ulonglong) -> cython.ulonglong:
     )
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def crc_on(b: cython.pointer[cython.const[cython.uchar]], start: cython.Py_ssize_t, n: cython.Py_ssize_t, crc: cython.uint) -> cython.uint:
+def crc_on(b, start, n, crc):
     """CRC-32 of n bytes of b from start, carried on from crc (0 at first; the result can be carried on again)."""
     p: cython.Py_ssize_t = start
     end: cython.Py_ssize_t = start + n

@@ -14,10 +14,7 @@ The columns, with the number of their first buffer (each begins with a bitmap of
 import cython
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def lay_out(n: cython.longlong, totals: Totals, nodes: cython.longlong[:, ::1], buffers: cython.longlong[:, ::1]) -> cython.longlong:
+def lay_out(n, totals, nodes, buffers):
     """Lay out the body of a batch of n records; return its bytes.
 
     nodes: filled with rows and nulls of each column. buffers: filled with begin and length of each buffer.
@@ -214,19 +211,7 @@ def put_hosts(
         st32(out, offsets + 4 * (k + 1), at - text)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def fill(
-    b: cython.pointer[cython.const[cython.uchar]],
-    fields: cython.longlong[:, ::1],
-    n: cython.Py_ssize_t,
-    spans: cython.longlong[:, ::1],
-    nodes: cython.longlong[:, ::1],
-    buffers: cython.longlong[:, ::1],
-    base: cython.Py_ssize_t,
-    out: cython.pointer[cython.uchar],
-) -> cython.void:
+def fill(b, fields, n, spans, nodes, buffers, base, out):
     """Write the body that `lay_out` has laid out, from byte `base` of the output on, a multiple of eight."""
     k: cython.Py_ssize_t
     bitmap: cython.Py_ssize_t

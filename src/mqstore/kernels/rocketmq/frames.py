@@ -9,16 +9,7 @@ import cython
 import numpy as np
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check(
-    b: cython.pointer[cython.const[cython.uchar]],
-    p: cython.Py_ssize_t,
-    limit: cython.Py_ssize_t,
-    base: cython.longlong,
-    strict: cython.bint,
-) -> cython.int:
+def check(b, p, limit, base, strict):
     """Return the status of the record at p: VALID, or what is wrong. Never reads at or past limit."""
     size: cython.longlong
     magic: cython.longlong
@@ -309,12 +300,7 @@ def walk(
     return n, p, status
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def check_entry(
-    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, limit: cython.Py_ssize_t, base: cython.longlong
-) -> cython.int:
+def check_entry(b, p, limit, base):
     """Return the status of the DLedger entry at p, which must hold one record and nothing else. Never reads at or past limit."""
     magic: cython.int
     size: cython.longlong
@@ -380,16 +366,7 @@ def walk_entries(
     return n, p, status
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def read_fields(
-    b: cython.const[cython.uchar][::1],
-    positions: cython.const[cython.longlong][::1],
-    first: cython.Py_ssize_t,
-    n: cython.Py_ssize_t,
-    out: cython.longlong[:, ::1],
-) -> cython.void:
+def read_fields(b, positions, first, n, out):
     """Fill the columns first..n-1 of out with the fields of those valid records.
 
     Each number is stored as soon as it is read. `parts_of` would find the parts first, but that takes a quarter more time.

@@ -9,12 +9,7 @@ import cython
 MALFORMED = 1 << 32  # set in the result of hash_span when the bytes are not UTF-8
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hash_span(
-    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong
-) -> cython.ulonglong:
+def hash_span(b, p, n, seed):
     """Return the hash of n bytes at p, carried on from seed; MALFORMED if they are not UTF-8."""
     h: cython.ulonglong = seed
     i: cython.Py_ssize_t = 0
@@ -40,12 +35,7 @@ def hash_span(
     return h
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def hash_utf8(
-    b: cython.pointer[cython.const[cython.uchar]], p: cython.Py_ssize_t, n: cython.Py_ssize_t, seed: cython.ulonglong
-) -> cython.ulonglong:
+def hash_utf8(b, p, n, seed):
     """Hash text that is not ASCII, as `hash_span` does: decode it and make surrogate pairs."""
     h: cython.ulonglong = seed
     i: cython.Py_ssize_t = 0

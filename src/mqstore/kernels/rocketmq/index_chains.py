@@ -41,18 +41,7 @@ def hash_of(keys: cython.pointer[cython.const[cython.uchar]], k: cython.Py_ssize
     return h if h > 0 else 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def add_entries(
-    keys: cython.pointer[cython.const[cython.uchar]],
-    n: cython.Py_ssize_t,
-    begin_timestamp: cython.longlong,
-    first_number: cython.longlong,
-    slots: cython.pointer[cython.int],
-    slot_count: cython.uint,
-    out: cython.pointer[cython.uchar],
-) -> cython.longlong:
+def add_entries(keys, n, begin_timestamp, first_number, slots, slot_count, out):
     """Do what `build` does, without its arrays: slot_count has to stay in a register, or each division waits for the last slot."""
     k: cython.Py_ssize_t
     slot: cython.uint

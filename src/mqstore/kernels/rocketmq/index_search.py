@@ -3,22 +3,7 @@
 import cython
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def follow(
-    b: cython.const[cython.uchar][::1],
-    slots: cython.longlong,
-    positions: cython.longlong,
-    count: cython.longlong,
-    begin_timestamp: cython.longlong,
-    key_hash: cython.longlong,
-    begin: cython.longlong,
-    end: cython.longlong,
-    max_results: cython.longlong,
-    offsets: cython.pointer[cython.longlong],
-    first: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
+def follow(b, slots, positions, count, begin_timestamp, key_hash, begin, end, max_results, offsets, first):
     """Write the offsets that `search_chain` returns to `offsets`, from `first` on; return their number, -1 where it returns None."""
     base: cython.longlong = INDEX_HEADER_SIZE + INDEX_SLOT_SIZE * slots
     size: cython.longlong = b.shape[0]

@@ -32,10 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Scope:
-    wanted = str(config.getini("rocketmq_scope"))
-    if wanted not in _SCOPES:
-        raise pytest.UsageError(f"rocketmq_scope is {wanted!r}; it must be one of {', '.join(_SCOPES)}")
-    return cast("Scope", wanted)
+    scope = str(config.getini("rocketmq_scope"))
+    if scope not in _SCOPES:
+        raise pytest.UsageError(f"rocketmq_scope is {scope!r}; it must be one of {', '.join(_SCOPES)}")
+    return cast("Scope", scope)
 
 
 @pytest.fixture(scope=_scope)

@@ -156,8 +156,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(asked: bool) -> None:
+    if asked:
         print(f"mqstore {__version__}")
         raise typer.Exit
 

@@ -151,18 +151,18 @@ def _queue_of(place: InQueue) -> tuple[int, str, str, int | None]:
 def queue_rows(stores: StoreList, places: Sequence[Place]) -> Iterator[tuple[RabbitMQStore, MessageRows]]:
     """Yield the index entries of RabbitMQ stores among the places."""
     for (number, vhost, queue, level), group in groupby((place for place in places if isinstance(place, InQueue)), _queue_of):
-        wanted = np.array(sorted({place.seq_id for place in group}), np.int64)
+        seq_ids = np.array(sorted({place.seq_id for place in group}), np.int64)
         store = stores.get(number).rabbitmq
         selection = QueueSelection(
             vhosts=frozenset({vhost}),
             queues=frozenset({queue}),
-            from_seq=int(wanted[0]),
-            to_seq=int(wanted[-1]) + 1,
+            from_seq=int(seq_ids[0]),
+            to_seq=int(seq_ids[-1]) + 1,
             everything=True,
         )
         for rows in store.rows(selection):
             if rows.priority_level == level:
-                hits = np.flatnonzero(np.isin(rows.table.entries["seq"], wanted))
+                hits = np.flatnonzero(np.isin(rows.table.entries["seq"], seq_ids))
                 if len(hits):
                     yield store, rows.take(hits)
 

@@ -188,9 +188,9 @@ class PageRequest:
 
     def back(self, fallback: str) -> Response:
         """Redirect to the page of the form, if it is one of the console's."""
-        wanted = self.text("back")
-        ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
-        return self.go(wanted if ours else fallback)
+        target = self.text("back")
+        ours = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
+        return self.go(target if ours else fallback)
 
     def waited(self, job: Job) -> Job:
         """Return the job after a short wait: most finish at once."""

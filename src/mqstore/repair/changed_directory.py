@@ -110,12 +110,12 @@ class ChangedDirectory(ReadOnlyDirectory):
             size = before.size if before is not None else 0
             written = list(before.data_extents()) if before is not None else []
             file = _private(before) if before is not None else None
-        wanted = length if exactly else max(size, length)
-        if wanted != size:
-            longer = _memory(wanted)
+        new_size = length if exactly else max(size, length)
+        if new_size != size:
+            longer = _memory(new_size)
             for begin, end in written if longer is not None and file is not None else ():
-                kept = max(begin, min(end, wanted, size))  # what was cut off is gone, also if the file gets longer again
-                longer[begin:kept] = file[begin:kept]  # type: ignore[index]
+                old_end = max(begin, min(end, new_size, size))  # what was cut off is gone, also if the file gets longer again
+                longer[begin:old_end] = file[begin:old_end]  # type: ignore[index]
             file = longer
         self._take(relative, file, written)
         return file, written

@@ -272,8 +272,8 @@ def _record(root: Path, change: Change, directory: DurableDirectory, number: int
     match change.op:
         case "write":
             content = change.made
-            kept = max(0, min(len(content), size - change.offset))
-            old, new = _keep(directory, old_name, source, change.offset, kept), _keep_bytes(directory, new_name, content)
+            replaced = max(0, min(len(content), size - change.offset))
+            old, new = _keep(directory, old_name, source, change.offset, replaced), _keep_bytes(directory, new_name, content)
             return Recorded("write", change.file, kind, present, offset=change.offset, old_length=size, old=old, new=new)
         case "resize":
             old = _keep(directory, old_name, source, change.length, max(0, size - change.length))

@@ -124,8 +124,8 @@ def converted_parts(report: ConvertReport, title: str, *, everything: bool = Fal
     """Return what was converted, queue by queue, and what was left out. everything: all queues."""
     yield Headline(f"{title}: {report.to}", outcome(report.ok), whole=True)
     files = report.store
-    kept = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
-    yield Sentence(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{kept}.")
+    stored = f"; {count(files.files, 'message file')}, {size(files.bytes)}" if files.files else ""
+    yield Sentence(f"{count(report.messages, 'message')} of {count(len(report.queues), 'queue')}, {size(report.bytes)} of bodies{stored}.")
     where = f", with {ran_on(report)}" if report.runs_on else ""
     yield Sentence(f"It took {clock(report.seconds)}{where}.")
     yield Gap()

@@ -106,7 +106,7 @@ class CrashState:
                 os.close(descriptor)
 
 
-def _clear(root: str, kept: set[str]) -> set[str]:
+def _clear(root: str, spared: set[str]) -> set[str]:
     """Remove every file, and each directory that is not kept. Returns the kept directories that exist."""
     there: set[str] = set()
     left = [""]
@@ -118,7 +118,7 @@ def _clear(root: str, kept: set[str]) -> set[str]:
             path = f"{above}/{entry.name}" if above else entry.name
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
-            elif path in kept:
+            elif path in spared:
                 left.append(path)
             else:
                 shutil.rmtree(entry.path)

@@ -424,9 +424,9 @@ def _message_fragments(sources: Sequence[rabbitmq.FoundMessages]) -> Iterator[tu
 def read_ids(task: MessagesTask) -> bytes:
     """Return the ids of the messages of a task, unless an earlier run read them, then those."""
     name = f"ids-{task.fragment.number:06d}"
-    kept = ReadOnlyDirectory(task.fragment.stage).read(name) if task.fragment.keep else None
-    if kept is not None and len(kept) == ID_SIZE * task.records:
-        return kept
+    before = ReadOnlyDirectory(task.fragment.stage).read(name) if task.fragment.keep else None
+    if before is not None and len(before) == ID_SIZE * task.records:
+        return before
     halves = []
     for part in task.parts:
         messages = part.opened()

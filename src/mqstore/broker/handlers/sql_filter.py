@@ -359,7 +359,7 @@ class _Terms(Transformer[Token, Term]):
         return membership(value, frozenset(map(_unquoted, texts)), inverted=inverted is not None)
 
     def contains(self, value: Term, inverted: Token | None, text: Token) -> Term:
-        return _searched(value, inverted, text, lambda held, wanted: wanted in held)
+        return _searched(value, inverted, text, lambda held, part: part in held)
 
     def starts_with(self, value: Term, inverted: Token | None, text: Token) -> Term:
         return _searched(value, inverted, text, str.startswith)

@@ -292,7 +292,7 @@ class _Folding:
             if self._widths[k] <= least:
                 continue
             width = max(
-                least, self._widths[k] - excess, next(wanted for part in count(2) if (wanted := self._part(k, part)) < self._widths[k])
+                least, self._widths[k] - excess, next(fitting for part in count(2) if (fitting := self._part(k, part)) < self._widths[k])
             )
             lines = [len(self._fold(k, row[k], width)) for row in self._rows]
             others = [1] * len(self._rows), *(each for other, each in self._lines.items() if other != k)

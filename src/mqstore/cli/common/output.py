@@ -66,8 +66,8 @@ class ChosenColumns:
     [0, 3, 1]
     """
 
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self.wanted = tuple(wanted)
+    def __init__(self, selected: Sequence[str]) -> None:
+        self.selected = tuple(selected)
         self._found: set[str] = set()
         self._offered: dict[str, None] = {}
 
@@ -75,13 +75,13 @@ class ChosenColumns:
         """Return the positions of the wanted columns in a table with these titles, in the order in which they are wanted."""
         self._offered |= dict.fromkeys(title for title in titles if title)
         places = {_plain(title): k for k, title in enumerate(titles)}
-        names = [name for name in self.wanted if _plain(name) in places]
+        names = [name for name in self.selected if _plain(name) in places]
         self._found |= set(names)
         return list(dict.fromkeys(places[_plain(name)] for name in names))
 
     def check(self) -> None:
         """Raise UsageError if a wanted column was in none of the tables so far."""
-        unknown = [name for name in self.wanted if name not in self._found]
+        unknown = [name for name in self.selected if name not in self._found]
         if unknown and self._offered:
             names = ", ".join(printable(name) for name in unknown)
             raise UsageError(f"--columns: there is no column {names}; the columns are {', '.join(self._offered)}")
@@ -251,7 +251,7 @@ class Output:
 
     def records(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
         """Print rows of named values in a machine format. Returns their number."""
-        if self._columns.wanted:
+        if self._columns.selected:
             names = [names[k] for k in self._columns.of(names)]
             self._columns.check()
             rows = ({name: row[name] for name in names} for row in rows)
@@ -263,7 +263,7 @@ class Output:
         """Print rows of the message table in a machine format, batch by batch. Returns their number."""
         from mqstore.table.text import csv_rows, json_rows
 
-        if self._columns.wanted:
+        if self._columns.selected:
             names = [names[k] for k in self._columns.of(names)]
             self._columns.check()
             batches = (batch.select(names) for batch in batches)
@@ -325,7 +325,7 @@ class Output:
         def put(text: str) -> None:
             self.write("".join(margin + line for line in text.splitlines(keepends=True)) if margin else text)
 
-        chosen = self._columns.of([column.title for column in columns]) if self._columns.wanted else None
+        chosen = self._columns.of([column.title for column in columns]) if self._columns.selected else None
         width = self.console.width - indent if self.bounded and not self.settings.wide else None
         return Grid(columns, put, chosen=chosen, width=width, colour=self.coloured)
 
@@ -369,9 +369,7 @@ class Output:
         """Show a progress bar while the block runs. unit: of what is counted, in the plural."""
         quiet = self.settings.quiet
         visible = sys.stderr.isatty() and not quiet
-        with progress_bar(
-            title, unit=unit, wanted=self.settings.progress and not quiet, console=self.errors if visible else None
-        ) as report:
+        with progress_bar(title, unit=unit, lines=self.settings.progress and not quiet, console=self.errors if visible else None) as report:
             yield report
 
 

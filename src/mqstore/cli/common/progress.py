@@ -105,13 +105,13 @@ def interrupted_work() -> str:
 
 
 @contextmanager
-def progress_bar(title: str, *, unit: str = BYTES, wanted: bool, console: Any) -> Iterator[Report]:
+def progress_bar(title: str, *, unit: str = BYTES, lines: bool, console: Any) -> Iterator[Report]:
     """Yield a function that takes (done, total or 0 if unknown), in units. Nothing is shown without a terminal unless it is wanted."""
     work = _Work(title, unit)
     bar: _Bar | _Lines | None = None
     if console is not None and console.is_terminal:
         bar = _Bar(title, unit, console)
-    elif wanted:
+    elif lines:
         bar = _Lines(title, unit)
 
     def report(done: int, total: int) -> None:

@@ -58,12 +58,12 @@ def files(request: PageRequest) -> Response:
     counts: dict[str, list[Damage]] = {}
     for item in damage:
         counts.setdefault(item.file, []).append(item)
-    wanted, start, only = request.text("name").lower(), request.number("from") or 0, request.text("only") == "damaged"
+    substring, start, only = request.text("name").lower(), request.number("from") or 0, request.text("only") == "damaged"
     end = log_end(opened)
-    entries = [(name, entry) for name, entry in opened.store.directory.walk() if wanted in name.lower() and (not only or name in counts)]
+    entries = [(name, entry) for name, entry in opened.store.directory.walk() if substring in name.lower() and (not only or name in counts)]
     # a missing file has a finding but no directory entry
     there = {name for name, _ in entries}
-    missing = sorted(name for name in counts if name not in there and wanted in name.lower() and not opened.store.directory.exists(name))
+    missing = sorted(name for name in counts if name not in there and substring in name.lower() and not opened.store.directory.exists(name))
     rows = [
         File(
             name,

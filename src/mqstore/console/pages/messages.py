@@ -152,10 +152,10 @@ def explain(request: PageRequest) -> Response:
 def by_id(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
-    wanted = request.text("id")
-    if not wanted:
+    message_id = request.text("id")
+    if not message_id:
         return request.show("byid.html", **_values(request, opened, view, "id"))
-    place = place_of(opened.rocketmq, view, wanted, request.text("topic"))
+    place = place_of(opened.rocketmq, view, message_id, request.text("topic"))
     return request.go(address(f"/stores/{opened.number}/message", offset=place, view=request.text("view")))
 
 

@@ -50,9 +50,9 @@ _COLUMNS = ("vhost", "queue", "priority_level", "seq_id", "pos", "size", "exchan
 def queues(request: PageRequest) -> Response:
     opened = request.store
     store = opened.rabbitmq
-    wanted, start = request.text("name").lower(), request.number("from") or 0
+    substring, start = request.text("name").lower(), request.number("from") or 0
     rows = opened.cached("queues", lambda: [*listing.queue_rows(store), *listing.quorum_rows(store), *listing.stream_rows(store)])
-    shown = [row for row in rows if wanted in row["queue"].lower() or wanted in (row["vhost"] or "").lower()]
+    shown = [row for row in rows if substring in row["queue"].lower() or substring in (row["vhost"] or "").lower()]
     return request.show(
         "queues.html",
         store=opened,
@@ -176,11 +176,11 @@ def _kind(row: dict[str, Any]) -> str:
 
 def by_id(request: PageRequest) -> Response:
     opened = request.store
-    wanted = request.text("id")
-    hits = indexed_with_id(opened.rabbitmq, wanted)
+    message_id = request.text("id")
+    hits = indexed_with_id(opened.rabbitmq, message_id)
     if hits is None:
         raise NotFoundError(
-            f"no index entry of this store has message id {wanted}; a version 2 queue keeps ids of small messages elsewhere"
+            f"no index entry of this store has message id {message_id}; a version 2 queue keeps ids of small messages elsewhere"
         )
     vhost, queue, level, seq = hits
     return request.go(address(f"/stores/{opened.number}/message", vhost=vhost, queue=queue, level=level, seq=seq))
@@ -207,15 +207,15 @@ def _beginning(payload: bytes | None) -> str | None:
     return None if text is None else shorten(" ".join(text.split()), BEGINNING)
 
 
-def _others(opened: OpenStore, wanted: str, start: int) -> list[dict[str, Any]]:
+def _others(opened: OpenStore, substring: str, start: int) -> list[dict[str, Any]]:
     """Return the messages of quorum queues and streams from a number on, one more than are shown; the queues before it are not decoded."""
     store = opened.rabbitmq
     parts: Iterator[QuorumRows | StreamRows] = chain(
-        store.quorum_rows(), chain.from_iterable(store.stream_rows(named) for named in store.streams if _has(wanted, named))
+        store.quorum_rows(), chain.from_iterable(store.stream_rows(named) for named in store.streams if _has(substring, named))
     )
     others: list[dict[str, Any]] = []
     for part in parts:
-        if isinstance(part, QuorumRows) and not any(wanted in (name or "").lower() for name in part.queue.name):
+        if isinstance(part, QuorumRows) and not any(substring in (name or "").lower() for name in part.queue.name):
             continue
         skipped, start = min(start, len(part)), max(0, start - len(part))
         batch = store.batch(part.take(np.arange(skipped, min(len(part), skipped + SHOWN + 1 - len(others)))), _OTHER_COLUMNS)
@@ -225,18 +225,18 @@ def _others(opened: OpenStore, wanted: str, start: int) -> list[dict[str, Any]]:
     return [row | {"beginning": _beginning(row["payload"])} for row in others]
 
 
-def _has(wanted: str, named: NamedStream) -> bool:
-    return wanted in named.queue.lower() or wanted in (named.vhost or "").lower()
+def _has(substring: str, named: NamedStream) -> bool:
+    return substring in named.queue.lower() or substring in (named.vhost or "").lower()
 
 
 def queue_messages(request: PageRequest) -> Response:
     """Show the messages in the order of `messages`: by vhost, queue, priority and position."""
     opened = request.store
-    state, wanted, start = request.text("state"), request.text("name").lower(), request.number("from") or 0
+    state, substring, start = request.text("state"), request.text("name").lower(), request.number("from") or 0
     if state not in ("", *queue_states.STATES):
         raise UsageError(f"there is no state {state!r}; the states are {', '.join(reversed(queue_states.STATES))}")
     depths: tuple[QueueDepth, ...] = opened.cached("depths", lambda: queue_depths(opened.rabbitmq))
-    shown = [depth for depth in depths if wanted in depth.queue.lower() or wanted in depth.vhost.lower()]
+    shown = [depth for depth in depths if substring in depth.queue.lower() or substring in depth.vhost.lower()]
     states = [number for number, each in enumerate(queue_states.STATES) if (each == state if state else each != "acknowledged")]
     total = sum(depth.counts[number] for depth in shown for number in states)
     names = frozenset((depth.vhost, depth.queue) for depth in shown)
@@ -248,7 +248,7 @@ def queue_messages(request: PageRequest) -> Response:
             place = InQueue(opened.number, row["vhost"] or "", row["queue"] or "", row["priority_level"], row["seq_id"])
             rows.append(row | {"state": queue_states.STATES[number], "beginning": _beginning(row["payload"]), "place": place})
     beyond = request.number("others") or 0
-    others = _others(opened, wanted, beyond) if not state and start + len(rows) >= total else []
+    others = _others(opened, substring, beyond) if not state and start + len(rows) >= total else []
     return request.show(
         "queuemessages.html",
         store=opened,

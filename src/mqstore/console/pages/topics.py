@@ -34,11 +34,11 @@ def unread_offsets(opened: OpenStore) -> str:
 def topics(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
-    wanted, start = request.text("name").lower(), request.number("from") or 0
+    substring, start = request.text("name").lower(), request.number("from") or 0
     by_name: dict[str, list[QueueView]] = {name: [] for name in opened.rocketmq.topics.names}
     for queue in view.queues():
         by_name.setdefault(queue.topic, []).append(queue)
-    names = sorted(name for name in by_name if wanted in name.lower())
+    names = sorted(name for name in by_name if substring in name.lower())
     shown = [
         (name, kind_of(name), by_name[name], opened.cached(("messages", request.view, name), partial(messages_of, view, by_name[name])))
         for name in names[start : start + SHOWN]
@@ -58,8 +58,8 @@ def topics(request: PageRequest) -> Response:
 def groups(request: PageRequest) -> Response:
     opened = request.store
     view = opened.view(request.view)
-    wanted, start = request.text("name").lower(), request.number("from") or 0
-    shown = groups_of(each for each in view.consumer_offsets() if wanted in each.group.lower() or wanted in each.topic.lower())
+    substring, start = request.text("name").lower(), request.number("from") or 0
+    shown = groups_of(each for each in view.consumer_offsets() if substring in each.group.lower() or substring in each.topic.lower())
     return request.show(
         "groups.html",
         store=opened,

@@ -151,11 +151,11 @@ class RabbitMQReader(StoreReader):
 
     def _selection_of(self, store: RabbitMQStore) -> QueueSelection:
         """Return the selection with the vhosts whose rows may have one of the names in the filters."""
-        wanted, given = self.vhosts, self.selection.vhosts
-        if wanted is None:
+        selected, given = self.vhosts, self.selection.vhosts
+        if selected is None:
             return self.selection
-        held = {vhost.name for vhost in store.vhosts if vhost.name in wanted or any(queue.vhost in wanted for queue in vhost.queues)}
-        names: frozenset[Any] = wanted | held
+        held = {vhost.name for vhost in store.vhosts if vhost.name in selected or any(queue.vhost in selected for queue in vhost.queues)}
+        names: frozenset[Any] = selected | held
         return replace(self.selection, vhosts=names if given is None else names & given)
 
     def read_part(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -166,8 +166,8 @@ class QueueImage(BaseQueueImage):
         start = max(0, start)
         if start >= first.written:
             return
-        kept = first.written_rows()[start // ENTRY.itemsize :]
-        rows = kept["physical_offset"]
+        written = first.written_rows()[start // ENTRY.itemsize :]
+        rows = written["physical_offset"]
         if usable and int(rows[0]) >= log_min:
             return
         low, high = 0, len(rows) - 1
@@ -182,7 +182,7 @@ class QueueImage(BaseQueueImage):
                 low = middle
         for number in (low, high):
             if int(rows[number]) >= log_min:
-                self._set_first_entry(first.start + start + number * ENTRY.itemsize, int(kept["tags_code"][number]))
+                self._set_first_entry(first.start + start + number * ENTRY.itemsize, int(written["tags_code"][number]))
                 return
 
     def _set_first_entry(self, position: int, tags_code: int) -> None:

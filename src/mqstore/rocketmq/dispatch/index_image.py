@@ -115,9 +115,9 @@ class IndexImage:
 class IndexService:
     """All index files, oldest first, and the rules for putting keys into the last one."""
 
-    def __init__(self, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
+    def __init__(self, recovered: Sequence[IndexFile], *, slots: int, positions: int) -> None:
         """slots, positions: of new files."""
-        self.files = [self._kept_file(file) for file in kept]
+        self.files = [self._kept_file(file) for file in recovered]
         self._slots = slots
         self._positions = max(2, positions)
         self._made = 0

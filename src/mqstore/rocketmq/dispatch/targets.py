@@ -30,7 +30,7 @@ class DispatchTarget(Protocol):
         """Return the image of a queue. loaded: its files on disk; None for a queue that dispatch creates."""
         ...
 
-    def open_index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+    def open_index(self, recovered: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
         """Return the index service over the kept files. slots, positions: geometry of new files."""
         ...
 
@@ -66,8 +66,8 @@ class InMemoryTarget:
         sources = [(file.start, partial(self._directory.map, file.relative)) for file in files if file.size == file_size]
         return kind(topic, queue_id, file_size, sources)
 
-    def open_index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
-        return IndexService(kept, slots=slots, positions=positions)
+    def open_index(self, recovered: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+        return IndexService(recovered, slots=slots, positions=positions)
 
     def on_queues_recovered(self, queues: Sequence[AnyQueueImage]) -> None:
         return

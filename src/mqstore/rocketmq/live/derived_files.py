@@ -71,13 +71,13 @@ class DerivedFiles:
             stored.on_minimum = lambda tags_code: self.ext_of(topic, queue_id).truncate_by_min(tags_code)
         return stored
 
-    def open_index(self, kept: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
+    def open_index(self, recovered: Sequence[IndexFile], dropped: Sequence[IndexFile], *, slots: int, positions: int) -> IndexService:
         # only full files were synced: after a machine died, no other file can be trusted, whatever its times
-        unsynced = [file for file in kept if file.index_count < file.positions] if self.amending else []
+        unsynced = [file for file in recovered if file.index_count < file.positions] if self.amending else []
         for file in (*dropped, *unsynced):
             self._writing.remove(file.relative)
-        kept = [file for file in kept if file not in unsynced]
-        return StoredIndex(self._index_files, kept, slots=slots, positions=positions)
+        recovered = [file for file in recovered if file not in unsynced]
+        return StoredIndex(self._index_files, recovered, slots=slots, positions=positions)
 
     def remove_log_file(self, file: QueueFile) -> None:
         self._writing.remove(file.relative)

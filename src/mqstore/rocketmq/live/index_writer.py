@@ -161,10 +161,10 @@ class IndexFiles:
 class StoredIndex(IndexService):
     """All index files of a store, on disk."""
 
-    def __init__(self, files: IndexFiles, kept: Sequence[IndexFile], *, slots: int, positions: int) -> None:
+    def __init__(self, files: IndexFiles, recovered: Sequence[IndexFile], *, slots: int, positions: int) -> None:
         """slots, positions: of new files."""
         self._files = files
-        super().__init__(kept, slots=slots, positions=positions)
+        super().__init__(recovered, slots=slots, positions=positions)
 
     def _kept_file(self, file: IndexFile) -> IndexImage:
         return StoredIndexFile(self._files, file)

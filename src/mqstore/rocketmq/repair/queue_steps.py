@@ -102,8 +102,8 @@ class RepairScan(Verification):
             # a file is not read that is farther from the others
             farthest = min(FARTHEST, (MAX_GAP - 1) * (proof.queue.file_size // ROW)) if proof is not None and bounds else FARTHEST
             groups = np.split(numbers, np.flatnonzero(np.diff(numbers) > farthest) + 1)
-            kept = max(groups, key=lambda group: (bool(bounds) and group[0] <= bounds[0] <= group[-1], len(group)))
-            near = first[(known >= max(0, kept[0])) & (known <= kept[-1])]
+            largest = max(groups, key=lambda group: (bool(bounds) and group[0] <= bounds[0] <= group[-1], len(group)))
+            near = first[(known >= max(0, largest[0])) & (known <= largest[-1])]
             others = np.setdiff1d(np.arange(len(offsets)), near)
             gaps, held = _between(offsets[near], rows[near]["physical_offset"], rows[others]["physical_offset"])
             self.left_out[key] = len(others) - len(held)

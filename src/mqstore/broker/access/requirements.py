@@ -34,6 +34,7 @@ KNOWN = frozenset(map(int, RequestCode))  # any other request is not supported, 
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 RecordAt = Callable[[int], Record | None]  # physical offset -> the message that begins there
 Resource = tuple[str, Permission]
+Rule = Callable[[Frame, str, RecordAt], Iterator[Resource]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,29 @@ def _group(request: Frame, name: str) -> Iterator[Resource]:
     group = headers.text_or(request, name)
     if group is not None:
         yield retry_topic(group), SUB
+
+
+def _fields(description: str, permission: Permission | None, *groups: str) -> Rule:
+    """Return a rule that asks for a permission on the field `topic`, if there is one, and for `SUB` on the groups in these fields."""
+
+    def rule(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
+        if permission is not None:
+            yield from _topic(request, "topic", permission)
+        for name in groups:
+            yield from _group(request, name)
+
+    rule.__doc__ = description
+    return rule
+
+
+_consuming = _fields("`SUB` on `topic` and `consumerGroup`", SUB, "consumerGroup")
+_moving = _fields("`SUB` on `topic` and `group`", SUB, "group")
+_cloning = _fields("`SUB` on `srcGroup` and `destGroup`, and on `topic` if it is named", SUB, "srcGroup", "destGroup")
+_asking_by_key = _fields("`SUB` on `topic`", SUB)
+_reading_topic = _fields("`PUB` or `SUB` on `topic`", EITHER)
+_of_group_in_topic = _fields("`PUB` or `SUB` on `topic`, `SUB` on `group`", EITHER, "group")
+_of_consumers = _fields("`SUB` on `consumerGroup`", None, "consumerGroup")
+_of_group = _fields("`SUB` on `group`", None, "group")
 
 
 def _message(request: Frame, name: str, record_at: RecordAt) -> Record | None:
@@ -144,49 +168,11 @@ def _sending_back(request: Frame, cluster: str, record_at: RecordAt) -> Iterator
         yield (record.property_map().get("RETRY_TOPIC", record.topic) if retried else _topic_of(record)), PUB | SUB
 
 
-def _consuming(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `topic` and `consumerGroup`."""
-    yield from _topic(request, "topic", SUB)
-    yield from _group(request, "consumerGroup")
-
-
-def _reading_topic(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`PUB` or `SUB` on `topic`."""
-    return _topic(request, "topic", EITHER)
-
-
 def _leaving(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`SUB` on `consumerGroup`, unless it is empty."""
     group = _field(request, "consumerGroup")
     if group is not None:
         yield retry_topic(group), SUB
-
-
-def _asking_by_key(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `topic`."""
-    return _topic(request, "topic", SUB)
-
-
-def _of_consumers(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `consumerGroup`."""
-    return _group(request, "consumerGroup")
-
-
-def _of_group(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `group`."""
-    return _group(request, "group")
-
-
-def _of_group_in_topic(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`PUB` or `SUB` on `topic`, `SUB` on `group`."""
-    yield from _topic(request, "topic", EITHER)
-    yield from _group(request, "group")
-
-
-def _moving(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `topic` and `group`."""
-    yield from _topic(request, "topic", SUB)
-    yield from _group(request, "group")
 
 
 def _comparing_positions(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
@@ -221,13 +207,6 @@ def _ending(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resou
         yield _topic_of(record), PUB
 
 
-def _cloning(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
-    """`SUB` on `srcGroup` and `destGroup`, and on `topic` if it is named."""
-    yield from _topic(request, "topic", SUB)
-    yield from _group(request, "srcGroup")
-    yield from _group(request, "destGroup")
-
-
 def _beating(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Resource]:
     """`SUB` on the consumer groups and topics in the body."""
     for consumer in heartbeats.parse(request.body).consumers:
@@ -248,7 +227,7 @@ def _locking(request: Frame, cluster: str, record_at: RecordAt) -> Iterator[Reso
             yield topic, SUB
 
 
-RESOURCES: dict[int, Callable[[Frame, str, RecordAt], Iterator[Resource]]] = {
+RESOURCES: dict[int, Rule] = {
     RequestCode.SEND_MESSAGE: _sending,
     RequestCode.SEND_MESSAGE_V2: _sending_v2,
     RequestCode.SEND_BATCH_MESSAGE: _sending_v2,

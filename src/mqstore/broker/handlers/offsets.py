@@ -153,7 +153,11 @@ def correction_offset(context: Context, connection: Connection, request: Frame) 
 
 def all_consumer_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
     """Handle 43: return the table of consumer offsets as compact JSON."""
-    return make_response(request, body=_compact(context.store.offsets.text()))
+    value = fastjson.parse(context.store.offsets.text())
+    table = value.get("offsetTable")
+    if isinstance(table, dict):
+        value["offsetTable"] = {key: {int(number): offset for number, offset in by_queue.items()} for key, by_queue in table.items()}
+    return make_response(request, body=bodies.encode(value))
 
 
 def all_delay_offsets(context: Context, connection: Connection, request: Frame) -> Frame:
@@ -161,15 +165,6 @@ def all_delay_offsets(context: Context, connection: Connection, request: Frame) 
     store = context.store.writable
     table = {} if store is None else store.delays.offsets()
     return make_response(request, body=bodies.encode({"offsetTable": dict(sorted(table.items()))}))
-
-
-def _compact(text: str) -> bytes:
-    """Return the text of a file under config/ on one line."""
-    value = fastjson.parse(text)
-    table = value.get("offsetTable")
-    if isinstance(table, dict):
-        value["offsetTable"] = {key: {int(number): offset for number, offset in by_queue.items()} for key, by_queue in table.items()}
-    return bodies.encode(value)
 
 
 # resets

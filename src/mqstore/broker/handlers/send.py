@@ -103,18 +103,14 @@ def sent(context: Context, connection: Connection, request: Frame, header: SendH
     store = context.writable_store()
     config = store.topics.get(header.topic)
     if config is None or header.topic in FORBIDDEN_TOPICS:
-        _check_name(context, header.topic)
+        problem = topic_problem(header.topic)
+        if problem is not None:
+            raise ResponseError(context.profile.parameter_code, problem)
+        if header.topic in FORBIDDEN_TOPICS:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
         if config is None:
             return _sent_to_new_topic(context, connection, request, header)
     return _sent_to(context, connection, request, header, config)
-
-
-def _check_name(context: Context, topic: str) -> None:
-    problem = topic_problem(topic)
-    if problem is not None:
-        raise ResponseError(context.profile.parameter_code, problem)
-    if topic in FORBIDDEN_TOPICS:
-        raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
 
 async def _sent_to_new_topic(context: Context, connection: Connection, request: Frame, header: SendHeader) -> Frame:

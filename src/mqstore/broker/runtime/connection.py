@@ -179,7 +179,9 @@ class Connection(asyncio.Protocol):
                 at = start + length
                 frame = decode(buffer, start, at)
                 if frame.flag & RESPONSE:
-                    self._resolve_call(frame)
+                    waiting = self._calls.pop(frame.opaque, None)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(frame)
                 else:
                     self._on_request(self, frame)
         except FrameError as error:
@@ -210,11 +212,6 @@ class Connection(asyncio.Protocol):
                 self.close(why, logging.WARNING)
             return
         self._counted_bytes = len(self._buffer)
-
-    def _resolve_call(self, response: Frame) -> None:
-        waiting = self._calls.pop(response.opaque, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(response)
 
     def request_started(self, size: int) -> str:
         """Count a request of size bytes in flight; `request_finished` must follow. Returns why it is refused, if so, and counts nothing."""

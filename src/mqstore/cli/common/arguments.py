@@ -63,29 +63,14 @@ class CommonOptions:
     columns: tuple[str, ...] = ()
     escape_formulas: bool = False
 
-    def override(
-        self,
-        *,
-        format: Format | None,  # noqa: A002
-        no_color: bool,
-        quiet: bool,
-        verbose: bool,
-        progress: bool,
-        wide: bool,
-        columns: tuple[str, ...],
-        escape_formulas: bool,
-    ) -> CommonOptions:
+    def override(self, *, format: Format | None, no_color: bool, columns: tuple[str, ...], **switches: bool) -> CommonOptions:  # noqa: A002
         """Return these settings with those given after the command's name."""
         return replace(
             self,
             format=format or self.format,
             colour=self.colour and not no_color,
-            quiet=self.quiet or quiet,
-            verbose=self.verbose or verbose,
-            progress=self.progress or progress,
-            wide=self.wide or wide,
             columns=columns or self.columns,
-            escape_formulas=self.escape_formulas or escape_formulas,
+            **{name: getattr(self, name) or given for name, given in switches.items()},
         )
 
 

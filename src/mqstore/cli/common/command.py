@@ -112,6 +112,7 @@ def _is_options_class(annotation: Any) -> bool:
 
 
 _GLOBAL = "Output"
+_SWITCHES = ("no_color", "quiet", "verbose", "progress", "wide", "escape_formulas")
 _STATUSES = (
     "Exit status: 0 done and clean; 1 done, and something is damaged, different or missing; 2 not done, one sentence says why; "
     "130 interrupted."
@@ -153,39 +154,23 @@ def common_options(command: Any) -> list[Any]:
 
 def _common_parameters(short_output: bool, short_quiet: bool, reads_store: bool, with_columns: bool) -> list[inspect.Parameter]:
     """Return the options of every command; one that uses -o or -q for itself keeps only the long form, one with --columns its own."""
+
+    def output_option(*names: str, help: str, **more: Any) -> Any:  # noqa: A002 - as Typer calls it
+        return typer.Option(*names, help=help, rich_help_panel=_GLOBAL, **more)
+
     output = ("--output", "-o") if short_output else ("--output",)
     quiet = ("--quiet", "-q") if short_quiet else ("--quiet",)
     options: dict[str, tuple[Any, Any, Any]] = {
-        "output_": (
-            Format | None,
-            typer.Option(*output, help=OUTPUT_HELP, rich_help_panel=_GLOBAL, show_default=False),
-            None,
-        ),
-        "no_color_": (bool, typer.Option("--no-color", help="Do not use colours.", rich_help_panel=_GLOBAL), False),
-        "quiet_": (bool, typer.Option(*quiet, help=QUIET_HELP, rich_help_panel=_GLOBAL), False),
-        "verbose_": (
-            bool,
-            typer.Option("--verbose", "-v", help=VERBOSE_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "progress_": (
-            bool,
-            typer.Option("--progress", help=PROGRESS_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "wide_": (
-            bool,
-            typer.Option("--wide", help=WIDE_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
-        "escape_formulas_": (
-            bool,
-            typer.Option("--escape-formulas", help=FORMULAS_HELP, rich_help_panel=_GLOBAL),
-            False,
-        ),
+        "output_": (Format | None, output_option(*output, help=OUTPUT_HELP, show_default=False), None),
+        "no_color_": (bool, output_option("--no-color", help="Do not use colours."), False),
+        "quiet_": (bool, output_option(*quiet, help=QUIET_HELP), False),
+        "verbose_": (bool, output_option("--verbose", "-v", help=VERBOSE_HELP), False),
+        "progress_": (bool, output_option("--progress", help=PROGRESS_HELP), False),
+        "wide_": (bool, output_option("--wide", help=WIDE_HELP), False),
+        "escape_formulas_": (bool, output_option("--escape-formulas", help=FORMULAS_HELP), False),
     }
     if with_columns:
-        chosen = typer.Option("--columns", metavar="A,B,…", help=COLUMNS_HELP, rich_help_panel=_GLOBAL, show_default=False)
+        chosen = output_option("--columns", metavar="A,B,…", help=COLUMNS_HELP, show_default=False)
         options["columns_"] = (str | None, chosen, None)
     if reads_store:
         reached = typer.Option("--fs-option", metavar="NAME=VALUE", help=FS_HELP, rich_help_panel="Stores by URL", show_default=False)
@@ -226,13 +211,8 @@ def verb(
             settings = context_.find_object(CommonOptions) or CommonOptions()
             chosen = settings.override(
                 format=given.pop("output_"),
-                no_color=given.pop("no_color_"),
-                quiet=given.pop("quiet_"),
-                verbose=given.pop("verbose_"),
-                progress=given.pop("progress_"),
-                wide=given.pop("wide_"),
                 columns=column_names(given.pop("columns_", None), "--columns") or (),
-                escape_formulas=given.pop("escape_formulas_"),
+                **{name: given.pop(f"{name}_") for name in _SWITCHES},
             )
             if chosen.escape_formulas and chosen.format is not Format.CSV:
                 raise UsageError("--escape-formulas is for cells of CSV; give it with -o csv")

@@ -106,7 +106,10 @@ def serve(out: Output, store: Served, options: ServeOptions) -> int:
     import asyncio  # here, so that a help page does not load it
 
     _log_to_stderr(out.settings)
-    _raise_descriptor_limit()
+    # Allow as many file descriptors as the system does: each client takes one, and a shell often allows 1,024 only.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     broker = _broker(store, options)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(broker, lambda: _print_ready(broker, store, out.settings, as_json=options.print_ready)))
@@ -185,13 +188,6 @@ def _print_ready(broker: Broker, store: Path, settings: CommonOptions, *, as_jso
         role = "name server and broker" if writable else "name server and broker, read-only"
         line = f"Serving {store} as RocketMQ {version} on {broker.address} ({role}); Ctrl-C ends it."
     print(line, flush=True)
-
-
-def _raise_descriptor_limit() -> None:
-    """Allow as many file descriptors as the system does: each client takes one, and a shell often allows 1,024 only."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_to_stderr(settings: CommonOptions) -> None:

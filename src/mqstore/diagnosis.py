@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.findings import Damage
+from mqstore.shown import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,9 @@ class Diagnosis:
             return f"{who} does not start on {self.store}."
         parts = []
         if self.loses:
-            parts.append(f"loses {_messages(self.loses)}")
+            parts.append(f"loses {count(self.loses, 'message')}")
         if self.redelivers:
-            parts.append(f"delivers {_messages(self.redelivers)} again")
+            parts.append(f"delivers {count(self.redelivers, 'message')} again")
         if self.without:
             lead = f"it {' and '.join(parts)}, and what else" if parts else "what"
             return f"{who} starts on {self.store}; {lead} it keeps {self.without}."
@@ -139,7 +140,3 @@ class Diagnosis:
             "ways": [way.as_dict() for way in self.ways or (Way(self.next, self.why),)],
             "evidence": [item.as_dict() for item in self.evidence],
         }
-
-
-def _messages(number: int) -> str:
-    return f"{number:,} message{'' if number == 1 else 's'}"

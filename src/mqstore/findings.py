@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mqstore.shown import Shown
+from mqstore.shown import Shown, count
 
 STAND_IN = "as `repair` leaves it in the place of a message that is gone"  # said of an entry that repeats the one beside it
 
@@ -341,7 +341,7 @@ class Report(Shown):
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield "verdict", self.headline
-        yield "checked", f"{_count(self.checked.messages, 'message')} in {_count(self.checked.files, 'file')}"
+        yield "checked", f"{count(self.checked.messages, 'message')} in {count(self.checked.files, 'file')}"
 
     def __repr__(self) -> str:  # that of a dataclass would print every finding
         return Shown.__repr__(self)
@@ -350,8 +350,8 @@ class Report(Shown):
     def headline(self) -> str:
         """The outcome in one sentence, the same for the command line and the console."""
         if self.damage:
-            findings = _count(len(self.damage), "finding")
-            affected = f"{self.affected:,} of {_count(self.total, 'message')} affected"
+            findings = count(len(self.damage), "finding")
+            affected = f"{self.affected:,} of {count(self.total, 'message')} affected"
             return f"Damaged: {affected if self.affected else 'no message is known to be affected'}; {findings}."
         if self.without:
             return f"Whether messages are damaged {self.without}; nothing of what is here is."
@@ -418,10 +418,6 @@ class SalvageReport:
             "seconds": round(self.seconds, 3),
             "store": self.store,
         }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def merge_adjacent(findings: Iterable[Damage]) -> list[Damage]:

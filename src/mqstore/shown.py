@@ -1,10 +1,20 @@
-"""How stores, views, queues and reports show themselves: in a line at a prompt, as a small table in a notebook."""
+"""How stores, views, queues and reports show themselves: in a line at a prompt, as a table in a notebook; and numbers with their noun."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 Facts = Iterable[tuple[str, object]]
+
+
+def count(number: int, noun: str) -> str:
+    """Format a number with its noun, with thousands separators.
+
+    >>> count(1, "message"), count(12000, "queue entry"), count(0, "policy")
+    ('1 message', '12,000 queue entries', '0 policies')
+    """
+    plural = noun[:-1] + "ies" if noun.endswith(("try", "cy")) else noun + "s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 class Shown:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UsageError
 from mqstore.files.location import Url
 from mqstore.findings import Damage, merge_adjacent
-from mqstore.jobs.report import Progress
+from mqstore.jobs.report import Progress, by_share
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.find import FindReport, FindTask, FoundInSplit, HitStates, find_in_split
 from mqstore.rocketmq.format.record import parse_message_id
@@ -92,10 +92,6 @@ def _run(
     tasks = [task_of(piece) for piece in pieces]
     total = log_bytes(store.log, pieces) if pieces else 0
 
-    def done(finished: int) -> None:
-        if progress is not None:
-            progress(total * finished // max(1, len(tasks)), total)
-
     again = {task.split.number: task for task in tasks}
     parts: list[FoundInSplit] = []
     rows: list[dict[str, Any]] = []
@@ -109,7 +105,7 @@ def _run(
 
     if points:
         take(find_in_split(task_of(Split(-1, points[0], points[-1] + 1), points)))
-    outcomes = runner.each(tasks, find_in_split, done)
+    outcomes = runner.each(tasks, find_in_split, by_share(progress, total, len(tasks)))
     if len(pieces) == len(every):
         for outcome, _ in check_seams(store.log, outcomes, lambda split, first: find_in_split(again[split.number].again(first))):
             take(outcome)

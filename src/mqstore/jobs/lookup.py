@@ -413,7 +413,10 @@ class _Lookup:
             reason[:] = order.index(Reason.NO_INDEX_ENTRY)
         else:
             reason[:] = order.index(Reason.KEY_NEVER_SEEN if damage else Reason.NOT_IN_STORE)
-            reason[self._of_unknown_topics(findings.results)] = order.index(Reason.TOPIC_NEVER_SEEN)
+            known = {topic for each in findings.results for topic in each.topics}
+            known.update(queue.topic for queue in self._store.view().queues())
+            known.update(self._store.topics.names)
+            reason[~self._keys.of_topics(known & self._keys.topics)] = order.index(Reason.TOPIC_NEVER_SEEN)
         for result in findings.results:
             reason[_places(self._stage, result, COLLISION)] = order.index(Reason.HASH_COLLISIONS_ONLY)
         reason[findings.removed] = order.index(Reason.REMOVED_BY_RETENTION)
@@ -422,13 +425,6 @@ class _Lookup:
             reason[_places(self._stage, result, DAMAGED)] = order.index(Reason.RECORD_DAMAGED)
         missed = self._keys.in_order[~hits[self._keys.in_order]]
         return [(order[code], missed[reason[missed] == code]) for code in np.unique(reason[missed]).tolist()]
-
-    def _of_unknown_topics(self, results: Sequence[LookupResult]) -> Mask:
-        """Return which pairs have a topic of which there is no record, queue or configuration."""
-        known = {topic for each in results for topic in each.topics}
-        known.update(queue.topic for queue in self._store.view().queues())
-        known.update(self._store.topics.names)
-        return ~self._keys.of_topics(known & self._keys.topics)
 
 
 def _places(stage: DurableDirectory, result: LookupResult, outcome: int) -> Ints:

@@ -32,7 +32,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +55,7 @@ from mqstore.jobs.rebuild_database import (
     configuration_notes,
     refuse_batch_queues,
 )
-from mqstore.jobs.report import Progress, RebuildReport
+from mqstore.jobs.report import Progress, RebuildReport, by_share
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.repair.journal import apply, unshare
 from mqstore.rocketmq import rebuild_steps
@@ -282,8 +282,7 @@ class _RebuildRun:
 
     def _scan(self, sequence: IndexSequence | None) -> None:
         tasks = [self._task(split) for split in self.splits]
-        done = None if self.progress is None else self._progress_of(self.progress)
-        outcomes = self.runner.each(tasks, scan_split, done)
+        outcomes = self.runner.each(tasks, scan_split, by_share(self.progress, self.total, len(self.splits)))
         for outcome, wrong in check_seams(self.store.log, outcomes, lambda split, first: scan_split(self._task(split, first))):
             if wrong is not None:
                 self.rewalked += 1
@@ -291,12 +290,6 @@ class _RebuildRun:
                 if wrong.begin is not None:
                     self.tainted.update((part.topic, part.queue_id) for part in wrong.parts if not part.batch)
             self._take(outcome, sequence)
-
-    def _progress_of(self, progress: Progress) -> Callable[[int], None]:
-        def done(finished: int) -> None:
-            progress(self.total * finished // max(1, len(self.splits)), self.total)
-
-        return done
 
     def _take(self, outcome: DispatchResult, sequence: IndexSequence | None) -> None:
         self.begins[outcome.split.number] = outcome.begin

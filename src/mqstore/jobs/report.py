@@ -11,6 +11,11 @@ from mqstore.findings import Coverage, Damage
 Progress = Callable[[int, int], None]
 
 
+def by_share(progress: Progress | None, total: int, tasks: int) -> Callable[[int], None] | None:
+    """Return what reports a number of finished tasks as their share of the total; None if nothing is to be reported."""
+    return None if progress is None else lambda finished: progress(total * finished // max(1, tasks), total)
+
+
 class _LogJobReport:
     """What the reports of jobs that read a log have in common."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mqstore.errors import MqstoreError, UsageError
 from mqstore.findings import Damage, merge_adjacent
-from mqstore.jobs.report import Progress
+from mqstore.jobs.report import Progress, by_share
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_seams, plan
@@ -60,17 +60,13 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
         for split in pieces
     ]
 
-    def done(finished: int) -> None:
-        if progress is not None:
-            progress(read * finished // max(1, len(tasks)), read)
-
     groups: dict[Group, Tally] = {}
     by_key: dict[str | None, Tally] = {}
     filler: dict[int, int] = {}
     damaged: dict[int, int] = {}
     damage: list[Damage] = list(store.log.findings)
     unreported = 0
-    outcomes = runner.each(tasks, usage_of_split, done)
+    outcomes = runner.each(tasks, usage_of_split, by_share(progress, read, len(tasks)))
     again = {split.number: task for split, task in zip(pieces, tasks, strict=True)}
     for outcome, _ in check_seams(store.log, outcomes, lambda split, first: usage_of_split(replace(again[split.number], first=first))):
         add(groups, outcome.groups)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mqstore.findings import Report
-from mqstore.jobs.report import Progress
+from mqstore.jobs.report import Progress, by_share
 from mqstore.jobs.runner import Runner, choose_runner, open_for
 from mqstore.rocketmq.scan.splits import bytes_to_read, check_count
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -58,10 +58,6 @@ def _run(store: RocketMQStore, runner: Runner, count: int | None, progress: Prog
     tasks = parts(store, count)
     total = sum(sum(task.stop) - sum(task.start) for task in tasks)
 
-    def done(finished: int) -> None:
-        if progress is not None:
-            progress(total * finished // max(1, len(tasks)), total)
-
-    for part in joined(runner.each(tasks, check_part, done)):
+    for part in joined(runner.each(tasks, check_part, by_share(progress, total, len(tasks)))):
         absorb(work, part)
     return work.report(list(runner.each(index_tasks(work, store), check_index)))

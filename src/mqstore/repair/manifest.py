@@ -168,7 +168,11 @@ def decode(raw: bytes) -> Manifest:
     if not isinstance(fields["changes"], list):
         raise ManifestError("the changes are not a list")
     changes = tuple(_change(number, each) for number, each in enumerate(fields["changes"]))
-    _check_renames(changes)
+    # Refuse a renamed file that another change names, too: the bytes saved for that are not those under the other name.
+    renamed = [name for change in changes if change.op == "rename" for name in change.names]
+    others = {change.file for change in changes if change.op != "rename"}
+    if len(set(renamed)) != len(renamed) or others & set(renamed):
+        raise ManifestError("a file that is renamed is changed as well")
     return Manifest(
         _text(fields["store"], "store"),
         _text(fields["relative"], "relative"),
@@ -268,14 +272,6 @@ def _agrees(change: Recorded) -> bool:
         written = change.new.size if change.new is not None else 0
         end = change.offset + written if change.op == "write" else change.old_length
         start = change.offset if change.op == "write" else change.new_length
-        kept = max(0, min(end, change.old_length) - start)
-        return change.old is not None and change.old.size == kept and end <= _LARGEST and (change.existed or not change.old_length)
+        replaced = max(0, min(end, change.old_length) - start)
+        return change.old is not None and change.old.size == replaced and end <= _LARGEST and (change.existed or not change.old_length)
     return True
-
-
-def _check_renames(changes: tuple[Recorded, ...]) -> None:
-    """Refuse a renamed file that another change names, too: the bytes saved for that are not those under the other name."""
-    renamed = [name for change in changes if change.op == "rename" for name in change.names]
-    others = {change.file for change in changes if change.op != "rename"}
-    if len(set(renamed)) != len(renamed) or others & set(renamed):
-        raise ManifestError("a file that is renamed is changed as well")

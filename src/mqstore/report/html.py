@@ -107,7 +107,8 @@ def _rendered(part: Part, address: Address) -> str:
     if isinstance(part, Headline):
         return f'<p class="sentence">{_marked(prose(part.text), part.tone, "mark long")}</p>'
     if isinstance(part, Sentence):
-        return _paragraph(part.text, part.tone)
+        kind = _CLASSES.get(part.tone)
+        return f"<p>{prose(part.text)}</p>" if kind is None else f'<p class="{kind}">{prose(part.text)}</p>'
     if isinstance(part, Table):
         return _titled(part, address)
     if isinstance(part, Sentences):
@@ -135,11 +136,6 @@ def _facts(facts: Iterable[Fact]) -> str:
         value = _marked(prose(fact.value), fact.tone)
         pairs.append(f"<dt>{_text(fact.name[:1].upper() + fact.name[1:])}</dt><dd>{value}</dd>" if fact.name else f"<dd>{value}</dd>")
     return f'<dl class="facts">{"".join(pairs)}</dl>'
-
-
-def _paragraph(text: str, tone: Tone) -> str:
-    kind = _CLASSES.get(tone)
-    return f"<p>{prose(text)}</p>" if kind is None else f'<p class="{kind}">{prose(text)}</p>'
 
 
 def _marked(html: str, tone: Tone, kind: str = "mark") -> str:

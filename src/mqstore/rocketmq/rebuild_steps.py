@@ -454,7 +454,9 @@ def build_queue(task: QueueBuildTask) -> QueueBuildResult:
     written = 0
     with DurableDirectory(task.stage) as stage:
         for segment in task.segments:
-            image.append(_read_segment(task, segment, width))
+            offsets, entries = read_rows(Path(task.stage), segment, width)
+            plain = not task.batch and bool((np.diff(offsets) == 1).all())
+            image.append(QueueRun(task.topic, task.queue_id, offsets, entries, plain, task.batch))
             for file in image.files[:-1]:
                 written += _write_image(stage, directory, file, width)
             del image.files[:-1]
@@ -481,9 +483,3 @@ def read_rows(stage: Path, segment: StagedRows, width: int) -> tuple[NDArray[np.
     data = MappedFile(stage / segment.path).data
     middle = segment.start + segment.count * _OFFSETS.itemsize
     return data[segment.start : middle].view(_OFFSETS).astype(np.int64), data[middle : middle + segment.count * width]
-
-
-def _read_segment(task: QueueBuildTask, segment: StagedRows, width: int) -> QueueRun:
-    offsets, entries = read_rows(Path(task.stage), segment, width)
-    plain = not task.batch and bool((np.diff(offsets) == 1).all())
-    return QueueRun(task.topic, task.queue_id, offsets, entries, plain, task.batch)

@@ -27,6 +27,7 @@ from mqstore.files.durable import DurableDirectory
 from mqstore.files.image import Image
 from mqstore.files.readonly import walk_tree
 from mqstore.files.state_file import read_state
+from mqstore.jobs.report import by_share
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq.carved_logs import END, START, FoundLogs
 from mqstore.rabbitmq.salvage import FROM, FoundMessages
@@ -227,10 +228,6 @@ def carve(
     total = sum(each.size for each in files)
     tasks = list(_tasks(files, split, stage))
 
-    def done(finished: int) -> None:
-        if progress is not None:
-            progress(total * finished // max(1, len(tasks)), total)
-
     wreck = Wreck(pieces=len(files), bytes=total, runs_on=runner.name)
     stretches: list[Stretch] = []
     by_path = {each.path: each for each in files}
@@ -244,8 +241,8 @@ def carve(
         finished.append((by_path[joined.image.path], joined.finish(), joined.image))
         joined.image.close()
 
-    for task, (kept, outcome) in zip(tasks, runner.each(tasks, carve_task, done), strict=True):
-        wreck.resumed += kept
+    for task, (resumed, outcome) in zip(tasks, runner.each(tasks, carve_task, by_share(progress, total, len(tasks))), strict=True):
+        wreck.resumed += resumed
         for (path, _, _), raw in zip(task.ranges, outcome, strict=True):
             if joined is None or joined.image.path != path:
                 if joined is not None:

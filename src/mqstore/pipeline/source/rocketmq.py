@@ -146,11 +146,6 @@ def _sources(*, pushing: bool = False) -> tuple[type[TableFormat], ...]:
     return (RocketMQDataSource, *SOURCES, RabbitMQDataSource)
 
 
-def _format_named(name: str) -> type[TableFormat] | None:
-    """Return the class of one of our formats; None for any other format."""
-    return next((each for each in _sources() if each.name() == name.lower()), None)
-
-
 def read(
     spark: SparkSession,
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -174,7 +169,7 @@ def read(
         chosen["columns"] = ",".join(columns)
     paths = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     load_path = paths[0] if len(paths) == 1 else paths
-    source = _format_named(format)
+    source = next((each for each in _sources() if each.name() == format.lower()), None)
     if source is not None and not is_connect(spark):
         _check_read(source, paths, chosen)
     frame = spark.read.format(format).options(**chosen).load(load_path)

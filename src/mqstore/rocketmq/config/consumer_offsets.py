@@ -156,7 +156,7 @@ def load_offset_table(directory: ReadOnlyDirectory, *, lmq: bool | None = None) 
         passed_over = other.number if not used.number else 0
         doubt = f"{other.file} has {passed_over} offsets, and a broker with enableLmq={str(lmq).lower()} does not load it"
         return replace(used, doubt=doubt if passed_over else "")
-    if not _exists(directory, LMQ_OFFSETS):
+    if not (directory.exists(LMQ_OFFSETS) or directory.exists(f"{LMQ_OFFSETS}.bak")):
         return _load(directory, CONSUMER_OFFSETS)
     used, other = _load(directory, LMQ_OFFSETS), _load(directory, CONSUMER_OFFSETS)
     if other.number and not used.number:
@@ -166,10 +166,6 @@ def load_offset_table(directory: ReadOnlyDirectory, *, lmq: bool | None = None) 
     holds = f"{other.number} offsets" if other.number else "no offset"
     setting = f"enableLmq={'false' if used.file == LMQ_OFFSETS else 'true'}"
     return replace(used, doubt=f"a broker with {setting} does not load {used.file}, but {other.file}, which has {holds}")
-
-
-def _exists(directory: ReadOnlyDirectory, relative: str) -> bool:
-    return directory.exists(relative) or directory.exists(f"{relative}.bak")
 
 
 def _load(directory: ReadOnlyDirectory, relative: str) -> OffsetTable:

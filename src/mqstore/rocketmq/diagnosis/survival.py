@@ -33,7 +33,7 @@ from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
-from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, QueueProof
+from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, QueueProof, leads_to
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
@@ -97,16 +97,11 @@ def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> L
                 entries = image.entries(at, result.next_begin_offset)
                 passed, physical = ~np.isin(examined, np.array(result.queue_offsets, np.int64)), entries["physical_offset"].astype(np.int64)
                 for row in np.flatnonzero(passed & ~_readable(entries, starts, ends)).tolist():
-                    passed[row] = _is_place_of(log, int(physical[row]), image, int(examined[row]))
+                    # its entry has a wrong size only if the record at the physical offset is that of the queue offset
+                    passed[row] = leads_to(log, int(physical[row]), (image.topic, image.queue_id, int(examined[row])))
                 skipped.append(physical[passed])
                 at = result.next_begin_offset
     return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
-
-
-def _is_place_of(log: CommitLog, physical: int, image: QueueImage, offset: int) -> bool:
-    """Return whether the record at a physical offset is that of a queue offset: its entry has a wrong size only."""
-    record = log.record(physical)  # None outside of the files
-    return record is not None and (record.topic, record.queue_id, record.queue_offset) == (image.topic, image.queue_id, offset)
 
 
 def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.bool_]:

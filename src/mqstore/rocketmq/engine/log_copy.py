@@ -109,19 +109,14 @@ class LogCopy:
         with DurableDirectory(self.path) as directory:
             first = f"commitlog/{geometry.start:020d}"
             if not directory.exists("commitlog") or not any(directory.path("commitlog").iterdir()):
-                self._carry(directory, original)
+                for relative, entry in original.directory.walk(CARRIED):
+                    if entry.is_file and not directory.exists(relative):
+                        directory.link_or_copy(original.directory.path(relative), relative, copy=True)
+                original.directory.require_listed(CARRIED)
                 directory.create(first, geometry.log_file_size)
                 directory.sync(first)
                 directory.sync_directory("commitlog")
         self._store = MessageStore.open(self.path, replace(geometry.settings(), **_delays(original)))
-
-    @staticmethod
-    def _carry(directory: DurableDirectory, original: RocketMQStore) -> None:
-        """Copy the configuration as it is now: topics, groups, offsets."""
-        for relative, entry in original.directory.walk(CARRIED):
-            if entry.is_file and not directory.exists(relative):
-                directory.link_or_copy(original.directory.path(relative), relative, copy=True)
-        original.directory.require_listed(CARRIED)
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +148,8 @@ class LogCopy:
                         self._records(log, event)
                         taken += len(event)
                     elif isinstance(event, EndOfFile):
-                        self._end_file(file.start + event.position)
+                        if file.start + event.position == self.end:
+                            self._store.log.end_file(self._store.log.current())
                     else:
                         self._refuse(log, file.start + event.offset)
                 if self.end == before:
@@ -183,10 +179,6 @@ class LogCopy:
         if int(stored.min()) <= checkpoint.written.index:
             checkpoint.before_record(int(stored.min()))
         live.append(live.current(), records.data[first : last + _size_at(records, last)].data, int(stored[-1]))
-
-    def _end_file(self, offset: int) -> None:
-        if offset == self.end:
-            self._store.log.end_file(self._store.log.current())
 
     def close(self) -> None:
         """Close the copy as a broker does at a clean shutdown."""

@@ -234,7 +234,10 @@ class Sink:
                 done = manifest.runs.get(run)
                 if done is None or done.batch < batch:
                     if not stored:
-                        self._refuse_topics(store, ordered)
+                        for topic in dict.fromkeys(topic for part in ordered for topic in part.topics):
+                            refused = store.refusal_of(topic)
+                            if refused:
+                                raise UsageError(f"column topic: {refused}")
                     _sync_names(stage)
                     store.flush()
                     intent = Intent(run, batch, named, str(stage), ordered, store.log_max, stored, self._pinned(store))
@@ -296,12 +299,6 @@ class Sink:
     def _pinned(self, store: MessageStore) -> SinkSettings:
         """Return the settings with everything that decides the bytes of a record filled in."""
         return replace(self.settings, version=store.version, store_host=store.config.store_host)
-
-    def _refuse_topics(self, store: MessageStore, parts: Sequence[StagedPart]) -> None:
-        for topic in dict.fromkeys(topic for part in parts for topic in part.topics):
-            refused = store.refusal_of(topic)
-            if refused:
-                raise UsageError(f"column topic: {refused}")
 
     def _write(self, manifest: Manifest) -> None:
         with DurableDirectory(self.root, recorder=self.recorder) as directory:

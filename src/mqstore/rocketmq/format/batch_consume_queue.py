@@ -28,7 +28,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile, QueueReader
 
@@ -60,12 +59,8 @@ def valid_units(units: Units) -> NDArray[np.bool_]:
 class BatchQueueReader(QueueReader):
     """The units of one batch queue, as stored on disk. Satisfies `store.view.QueueView`."""
 
+    root = "batchconsumequeue"
     batch = True
-
-    def __init__(
-        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "batchconsumequeue"
-    ) -> None:
-        super().__init__(directory, topic, queue_id, file_size=file_size, place=place)
 
     def rows(self, file: QueueFile) -> Units:
         """Return the units of a file up to the last one that is not all zeros, as a view of the map."""

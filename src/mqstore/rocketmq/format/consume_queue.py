@@ -92,13 +92,9 @@ def common_file_size(directory: ReadOnlyDirectory, place: str = "consumequeue") 
 class ConsumeQueueReader(QueueReader):
     """Entries of one queue, by queue offset, as stored on disk. Satisfies `store.view.QueueView`."""
 
+    root = "consumequeue"
     batch = False
     max_gap = MAX_GAP
-
-    def __init__(
-        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue"
-    ) -> None:
-        super().__init__(directory, topic, queue_id, file_size=file_size, place=place)
 
     @property
     def findings(self) -> tuple[Damage, ...]:

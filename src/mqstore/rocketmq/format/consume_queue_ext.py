@@ -76,10 +76,8 @@ def unpack(raw: bytes, position: int) -> ExtUnit | None:
 class ConsumeQueueExt:
     """The extended queue of one topic queue; empty if the store does not have one."""
 
-    def __init__(
-        self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None, place: str = "consumequeue_ext"
-    ) -> None:
-        self.relative = f"{place}/{topic}/{queue_id}"
+    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None) -> None:
+        self.relative = f"consumequeue_ext/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
 

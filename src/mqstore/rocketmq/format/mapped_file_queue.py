@@ -251,13 +251,14 @@ def _damage(file: str, length: int, kind: Kind, sentence: str) -> Damage:
 class QueueReader(Shown):
     """The files of one queue on disk. Never writes; a missing file is a gap, not an error."""
 
+    root: str  # the directory of all queues of this kind
     max_gap: int | None = None  # files that may be missing in one place before the files after them count as stray
 
-    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None, place: str) -> None:
-        """place: the directory of all queues of this kind. file_size: bytes of a file as configured; inferred if None."""
+    def __init__(self, directory: ReadOnlyDirectory, topic: str, queue_id: int, *, file_size: int | None = None) -> None:
+        """file_size: bytes of a file as configured; inferred if None."""
         self.topic = topic.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self.queue_id = queue_id
-        self.relative = f"{place}/{topic}/{queue_id}"
+        self.relative = f"{self.root}/{topic}/{queue_id}"
         self._directory = directory
         self._file_size = file_size
 

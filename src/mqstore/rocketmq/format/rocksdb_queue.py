@@ -136,7 +136,8 @@ class RocksQueueReader(ConsumeQueueReader):
         queue_id: int,
         log_start: int = 0,
     ) -> None:
-        super().__init__(directory, topic.decode("utf-8", "surrogateescape"), queue_id, place=database.relative)
+        self.root = database.relative
+        super().__init__(directory, topic.decode("utf-8", "surrogateescape"), queue_id)
         self._database = database
         self._entries = entries
         self._stored_bounds = bounds

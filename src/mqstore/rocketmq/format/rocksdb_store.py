@@ -117,11 +117,19 @@ def parse_entry(key: bytes, value: bytes) -> IndexHit | None:
     return hit if hit.physical_offset >= 0 else None
 
 
-class RocksIndex:
-    """The index of one store."""
+class _Pairs:
+    """The pairs of one family."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
+
+    def is_empty(self) -> bool:
+        """Return whether the family holds nothing, as on a broker that keeps its contents in files."""
+        return self._family.first(b"") is None
+
+
+class RocksIndex(_Pairs):
+    """The index of one store."""
 
     @property
     def last_offset(self) -> int | None:
@@ -187,15 +195,8 @@ def parse_half(key: bytes, value: bytes) -> HalfMessage | None:
     return HalfMessage(offset, parts[1], parts[2], checks, size)
 
 
-class HalfMessages:
-    """The half messages of one store."""
-
-    def __init__(self, family: Family) -> None:
-        self._family = family
-
-    def is_empty(self) -> bool:
-        """Return whether the family holds nothing, as on a broker that keeps half messages in a queue."""
-        return self._family.first(b"") is None
+class HalfMessages(_Pairs):
+    """The half messages of one store; none on a broker that keeps them in a queue."""
 
     @property
     def last_offset(self) -> int | None:
@@ -229,15 +230,8 @@ def parse_timer(key: bytes, value: bytes) -> TimerPair | None:
     return TimerPair(due, key[_INT64.size :].decode("utf-8", "surrogateescape"), size, offset)
 
 
-class Timeline:
-    """The timeline of one store."""
-
-    def __init__(self, family: Family) -> None:
-        self._family = family
-
-    def is_empty(self) -> bool:
-        """Return whether the family holds nothing, as on a broker that keeps its timers in the wheel."""
-        return self._family.first(b"") is None
+class Timeline(_Pairs):
+    """The timeline of one store; empty on a broker that keeps its timers in the wheel."""
 
     @property
     def read_until(self) -> int:

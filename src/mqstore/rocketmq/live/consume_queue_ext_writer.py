@@ -62,14 +62,13 @@ class ExtQueueWriter:
         queue_id: int,
         *,
         file_size: int = DEFAULT_FILE_SIZE,
-        place: str = "consumequeue_ext",
     ) -> None:
-        self.relative = f"{place}/{topic}/{queue_id}"
         self.file_size = file_size
         self.end = 0
         self._directory = directory
         self._reading = reading
-        self._name = (topic, queue_id, place)
+        self._name = (topic, queue_id)
+        self.relative = self._image().relative
         self._starts: list[int] = []
         self._dirty: set[int] = set()
         self._named = False
@@ -93,7 +92,12 @@ class ExtQueueWriter:
                 self._write(start, self.end, _END_MARK)
             self.end = start + self.file_size
         if start is None or self.end == start + self.file_size:
-            start = self._create(self.end)
+            start = self.end
+            if start not in self._starts:
+                self._reading.forget(self._file(start))
+                self._directory.create(self._file(start), self.file_size)
+                self._named = True
+                insort(self._starts, start)
         position = self.end
         self._write(start, position, pack(tags_code, store_timestamp, bitmap))
         self.end = position + size
@@ -150,19 +154,10 @@ class ExtQueueWriter:
             self._named = False
 
     def _image(self) -> ConsumeQueueExt:
-        topic, queue_id, place = self._name
-        return ConsumeQueueExt(self._reading, topic, queue_id, file_size=self.file_size, place=place)
+        return ConsumeQueueExt(self._reading, *self._name, file_size=self.file_size)
 
     def _file(self, start: int) -> str:
         return f"{self.relative}/{start:020d}"
-
-    def _create(self, start: int) -> int:
-        if start not in self._starts:
-            self._reading.forget(self._file(start))
-            self._directory.create(self._file(start), self.file_size)
-            self._named = True
-            insort(self._starts, start)
-        return start
 
     def _write(self, start: int, position: int, content: bytes) -> None:
         self._directory.pwrite(self._file(start), position - start, content)

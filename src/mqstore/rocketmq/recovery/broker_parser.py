@@ -88,7 +88,7 @@ class RecordParser:
     """Parses records as a broker of a version does.
 
     check_crc: check body CRCs, as at load unless checkCRCOnRecover is off. property_crc: check the `__CRC32#` property instead
-    (forceVerifyPropCRC). largest_array: bytes that the broker can allocate in one piece. strict: also reject a record some of
+    (forceVerifyPropCRC). strict: also reject a record some of
     whose sectors never reached the disk, although a broker accepts the zeros in its topic or properties.
     """
 
@@ -98,13 +98,11 @@ class RecordParser:
         *,
         check_crc: bool = True,
         property_crc: bool = False,
-        largest_array: int = LARGEST_ARRAY,
         strict: bool = False,
     ) -> None:
         self._rules = version_rules(version)
         self._check_crc = check_crc and not property_crc
         self._property_crc = check_crc and property_crc
-        self._largest_array = largest_array
         self._strict = strict
 
     def runs(self, data: Bytes, start: int) -> Iterator[Longs | ParseStop]:
@@ -215,10 +213,10 @@ class RecordParser:
             return ParseStop(at, blank=True)
         if magic != MAGIC_V1 and not (self._rules.has_version_2 and magic == MAGIC_V2):
             return ParseStop(at)
-        if size > self._largest_array:
+        if size > LARGEST_ARRAY:
             raise RefusedError(
                 f"a 4.9.3 broker does not start on this store: the record at byte {at} of a log file claims {size} bytes, and the "
-                f"broker allocates that much memory at once before it checks further (at most {self._largest_array} bytes are assumed "
+                f"broker allocates that much memory at once before it checks further (at most {LARGEST_ARRAY} bytes are assumed "
                 "to be available); inspect it with --view disk"
             )
         read_to = self._end_of_misfit(data, at, size, 1 if magic == MAGIC_V1 else 2)

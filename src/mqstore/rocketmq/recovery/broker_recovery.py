@@ -67,7 +67,7 @@ from mqstore.rocketmq.format.record import (
     TRANSACTION_NONE,
 )
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader
-from mqstore.rocketmq.recovery.broker_parser import LARGEST_ARRAY, ParseStop, RecordParser
+from mqstore.rocketmq.recovery.broker_parser import ParseStop, RecordParser
 
 Longs = NDArray[np.int64]
 
@@ -115,12 +115,11 @@ class Recovery:
         version: str,
         *,
         unclean: bool,
-        largest_array: int = LARGEST_ARRAY,
         target: DispatchTarget | None = None,
         strict: bool = False,
         of: Profile | None = None,
     ) -> None:
-        """rules: for dispatch, of that version. largest_array: bytes that the broker can allocate in one piece.
+        """rules: for dispatch, of that version.
 
         strict: an unclean recovery also stops at a record whose end never reached the disk, although a broker accepts the zeros
         in its topic or properties. target: where queues and index files are; in memory by default. of: the release, of which some begin
@@ -139,13 +138,11 @@ class Recovery:
         self._config = config
         self.rules = rules if self.follows.has_batch_queues else replace(rules, batch_topics=frozenset())
         self.unclean = unclean
-        self._largest_array = largest_array
         self._of = profile(version) if of is None else of
         self._parser = RecordParser(
             version,
             check_crc=config.check_crc_on_recover is not False,
             property_crc=self.follows.has_property_crc and bool(config.force_verify_prop_crc),
-            largest_array=largest_array,
             strict=strict and unclean,
         )
         self._target: DispatchTarget = InMemoryTarget(directory) if target is None else target
@@ -407,7 +404,7 @@ class Recovery:
             self.correct_minimums()
 
     def _catch_up(self) -> None:
-        parser = RecordParser(self.version, check_crc=False, largest_array=self._largest_array)
+        parser = RecordParser(self.version, check_crc=False)
         at = max([0, self.log_min, *(queue.max_physical_offset for queue in self.queues.values())])
         while at < self.log_max:
             at = max(at, self.log_min)

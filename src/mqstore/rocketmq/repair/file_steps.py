@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mqstore.files import DirectoryEntry, ReadOnlyDirectory
+from mqstore.files import ReadOnlyDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.format import consume_queue, mapped_file_queue
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS, FileQueue
@@ -56,7 +56,7 @@ def _of_queue(directory: ReadOnlyDirectory, queue: FileQueue, *, of_log: bool = 
             yield _take_out(directory, name, "a directory does not belong here", "4.x does not start, 5.x ignores it")
         elif not entry.is_file:
             yield Step("take-out", name, 0, 0, "it is not a regular file, and is left alone: remove it by hand", _REFUSES, "", ())
-        elif not _is_position(entry):
+        elif not (len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()):
             otherwise = _OUT_OF_ORDER if name in astray else _REFUSES
             yield _take_out(directory, name, f"a file of {entry.size} bytes does not belong here", otherwise)
         elif not of_log and queue.file_size and int(entry.name) % queue.file_size:
@@ -67,10 +67,6 @@ def _of_queue(directory: ReadOnlyDirectory, queue: FileQueue, *, of_log: bool = 
             )
         elif queue.file_size and entry.size != queue.file_size:
             yield _give_length(name, entry.size, queue.file_size)
-
-
-def _is_position(entry: DirectoryEntry) -> bool:
-    return len(entry.name) == NAME_DIGITS and entry.name.isascii() and entry.name.isdigit()
 
 
 def _give_length(name: str, size: int, length: int) -> Step:

@@ -17,7 +17,7 @@ from mqstore.rocketmq.format.commit_log import CommitLog, Records
 from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, split_keys
 from mqstore.rocketmq.scan.columns import RecordColumns
 from mqstore.rocketmq.store.view import QueueLookup, QueueView
-from mqstore.table.columns import QueueBounds, Selection
+from mqstore.table.columns import Selection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,21 +32,18 @@ _INTACT, _UNINDEXED, _DUPLICATE, _DAMAGED = range(4)  # numbers of these verdict
 
 def select(columns: RecordColumns, selection: Selection) -> Mask:
     """Return which records fit the selection, not counting its limit. Bodies are read last, and only for grep."""
-    mask = np.ones(len(columns), np.bool_)
-    for field, low, high in (
+    mask = _is_within(
+        columns,
         (frames.PHYSICAL_OFFSET, selection.from_offset, selection.to_offset),
         (frames.QUEUE_OFFSET, selection.from_queue_offset, selection.to_queue_offset),
         (frames.STORE_TIMESTAMP, selection.since, selection.until),
-    ):
-        if low is not None:
-            mask &= columns.row(field) >= low
-        if high is not None:
-            mask &= columns.row(field) < high
+    )
     for bounds in selection.by_queue:
         own = mask & (columns.row(frames.QUEUE_ID) == bounds.queue_id)
         if own.any():
             own &= _is_in(columns.topic, frozenset((bounds.topic,)))
-            mask &= ~own | _is_within(columns, bounds)
+            offsets, times = (bounds.from_offset, bounds.to_offset), (bounds.since, bounds.until)
+            mask &= ~own | _is_within(columns, (frames.QUEUE_OFFSET, *offsets), (frames.STORE_TIMESTAMP, *times))
     if selection.queue_ids is not None:
         mask &= np.isin(columns.row(frames.QUEUE_ID), list(selection.queue_ids))
     if selection.topics is not None and mask.any():
@@ -65,12 +62,10 @@ def select(columns: RecordColumns, selection: Selection) -> Mask:
     return mask
 
 
-def _is_within(columns: RecordColumns, bounds: QueueBounds) -> Mask:
+def _is_within(columns: RecordColumns, *bounds: tuple[int, int | None, int | None]) -> Mask:
+    """Return which records have each of these fields from its lower bound on, and below its upper one."""
     mask = np.ones(len(columns), np.bool_)
-    for field, low, high in (
-        (frames.QUEUE_OFFSET, bounds.from_offset, bounds.to_offset),
-        (frames.STORE_TIMESTAMP, bounds.since, bounds.until),
-    ):
+    for field, low, high in bounds:
         if low is not None:
             mask &= columns.row(field) >= low
         if high is not None:

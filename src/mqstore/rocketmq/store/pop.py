@@ -30,7 +30,6 @@ Format: docs/formats/rocketmq.md, section 12.5.
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mqstore.rocketmq.config import fastjson
+from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.java_text import java_hash
 from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.system_topics import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
@@ -154,11 +154,6 @@ class Pops:
     def messages(self) -> int:
         """The number of messages that come again unless they are acknowledged first, each for each group."""
         return sum(map(len, self.held.values()))
-
-
-def now_ms() -> int:
-    """Return the time in ms."""
-    return time.time_ns() // 1_000_000
 
 
 def read_pops(files: StoreFiles, queues: Sequence[Queue], record: ReadRecord, log_min: int) -> Pops:

@@ -330,7 +330,9 @@ class StoreFiles:
         """The place of the consumer offsets, if it is not read: a database, or not given. None if they are read."""
         if self.log_only:
             return CONSUMER_OFFSETS
-        return _unread_offsets(self.directory, self.databases)
+        if self.directory.exists(CONSUMER_OFFSETS):
+            return None
+        return next((path for path in (OFFSETS, V2) if self.databases.why_unread(path) is not None), None)
 
     @property
     def queue_database(self) -> str | None:
@@ -456,13 +458,6 @@ def _offset_table(directory: ReadOnlyDirectory, databases: Databases, lmq: bool 
                 return table
             offsets = replace(offsets, findings=(*offsets.findings, *table.findings))
     return offsets
-
-
-def _unread_offsets(directory: ReadOnlyDirectory, databases: Databases) -> str | None:
-    """Return the database that holds the consumer offsets and is not read; None if they are read."""
-    if directory.exists(CONSUMER_OFFSETS):
-        return None
-    return next((path for path in (OFFSETS, V2) if databases.why_unread(path) is not None), None)
 
 
 # The consume queues of a store: files, entries in a RocksDB database, or both side by side.

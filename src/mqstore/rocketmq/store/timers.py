@@ -195,7 +195,10 @@ class Timers:
     def _not_in_timeline(self, timeline: Timeline, recalled: set[tuple[int, str]]) -> Iterator[Timer]:
         """Yield the messages without a pair: to come, recalled, due when they were read, or removed after they were delivered."""
         scanned = timeline.scanned
-        in_wheel = self._in_wheel()
+        in_wheel: set[int] = set()  # what the wheel got before its broker was set to use the timeline
+        for _, units in self.log.blocks():
+            units = units[(units["unit_size"] == UNIT_SIZE) & (units["bits"] & RECALLS == 0)]
+            in_wheel.update(units["physical_offset"].tolist())
         for physical in self._queued(-1):
             message = self._store.log.record(physical)
             if message is None or physical in in_wheel:
@@ -218,14 +221,6 @@ class Timers:
         for row in self._not_in_timeline(timeline, self._recalled()):
             if row.state == "delivered" and row.due_time > clock:
                 yield row
-
-    def _in_wheel(self) -> frozenset[int]:
-        """Return the physical offsets of the messages that the wheel got, before its broker was set to use the timeline."""
-        offsets: set[int] = set()
-        for _, units in self.log.blocks():
-            units = units[(units["unit_size"] == UNIT_SIZE) & (units["bits"] & RECALLS == 0)]
-            offsets.update(units["physical_offset"].tolist())
-        return frozenset(offsets)
 
     def _queued(self, newest: int) -> Iterator[int]:
         """Yield the physical offsets of the records that have not reached the timer log."""

@@ -28,6 +28,12 @@ LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a l
 MAX_FINDINGS = 200  # findings per queue that are listed
 
 
+def leads_to(log: CommitLog, physical: int, position: tuple[str, int, int]) -> bool:
+    """Return whether a record of the log is the one with this topic, queue id and queue offset."""
+    record = log.record(physical) if physical >= 0 else None
+    return record is not None and (record.topic, record.queue_id, record.queue_offset) == position
+
+
 @dataclass(slots=True)
 class QueueProof:
     """A queue that is being proved. proved: half-open ranges of queue offsets whose entries equal the log's."""
@@ -108,10 +114,9 @@ class QueueProof:
 
     def is_place_of(self, log: CommitLog, entry: np.void, queue_offset: int) -> bool:
         """Return whether an entry leads to a record of this queue that has the entry's queue offset."""
-        physical, size = int(entry["physical_offset"]), int(entry["size"])
-        record = log.record(physical) if size > 0 and physical >= 0 else None
-        position = (self.queue.topic, self.queue.queue_id, queue_offset)
-        return record is not None and (record.topic, record.queue_id, record.queue_offset) == position
+        return int(entry["size"]) > 0 and leads_to(
+            log, int(entry["physical_offset"]), (self.queue.topic, self.queue.queue_id, queue_offset)
+        )
 
     def _is_foreign(self, record: Record) -> bool:
         """Return whether a record cannot be one that the queue lists."""

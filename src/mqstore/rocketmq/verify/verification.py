@@ -126,7 +126,10 @@ class Verification:
         self._finish_timers()
         self._finish_compacted()
         self._finish_databases()
-        self._drop_unknown()
+        # Drop what was found to be missing in directories that could not be listed: whether it is missing is not known.
+        unread = [item.file for item in self.store.unread_directories]
+        if unread:
+            self.damage = [item for item in self.damage if item.kind is Kind.UNREADABLE or not below(item.file, unread)]
         self._settle_elsewhere()
         skipped = (
             *(
@@ -148,12 +151,6 @@ class Verification:
             tuple(self.cautions),
             "" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
         )
-
-    def _drop_unknown(self) -> None:
-        """Drop what was found to be missing in directories that could not be listed: whether it is missing is not known."""
-        unread = [item.file for item in self.store.unread_directories]
-        if unread:
-            self.damage = [item for item in self.damage if item.kind is Kind.UNREADABLE or not below(item.file, unread)]
 
     def _settle_elsewhere(self) -> None:
         """Drop what is said of places that are in no file of the log, where a part of the log is elsewhere or absent."""

@@ -32,12 +32,16 @@ READING = "mqstore.oracle.Report"  # in a stack trace: the store had started, an
 
 @dataclass(frozen=True)
 class Place:
-    """A store that is asked about. base: the store that it was made from, with the messages that it should still have."""
+    """A store that is asked about. base: the store that it was made from, with the messages that it should still have.
+
+    questions: key queries that the real store answers in `report/queries.jsonl`.
+    """
 
     name: str
     store: Path
     base: Path
     options: Mapping[str, str]
+    questions: Sequence[Mapping[str, object]] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ def outcomes_of(version: str, places: Sequence[Place], work: Path, *, threads: i
         out.mkdir()
         configs[place.name] = out / "store.properties"
         configs[place.name].write_text("".join(f"{name}={value}\n" for name, value in place.options.items()))
-        jobs.append(Job(str(number), ("report", str(place.store), "--tmp", str(out), "--out", str(out / "report")), dict(place.options)))
+        asked = out / "questions.jsonl"
+        asked.write_text("".join(json.dumps(question) + "\n" for question in place.questions), encoding="utf-8")
+        words = ("report", str(place.store), "--tmp", str(out), "--out", str(out / "report"), "--queries", str(asked))
+        jobs.append(Job(str(number), words, dict(place.options)))
     errors = _boot(version, jobs, work, threads, patience)
     bases: dict[Path, dict[int, tuple[str, int, int]]] = {}
     found = []

@@ -26,3 +26,19 @@ def swapped(pattern: str) -> Change:
             other.write_bytes(first)
 
     return change
+
+
+def circled(pattern: str) -> Change:
+    """Return a change that gives three files of one size, or two, the content of each other."""
+
+    def change(store: Path, dice: random.Random) -> None:
+        one = one_file(store, pattern, dice)
+        if one is not None:
+            size = one.stat().st_size
+            alike = [path for path in sorted(store.glob(pattern)) if path.is_file() and path.stat().st_size == size and path != one]
+            files = [one, *dice.sample(alike, min(2, len(alike)))]
+            contents = [path.read_bytes() for path in files]
+            for path, content in zip(files, [*contents[1:], contents[0]], strict=True):
+                path.write_bytes(content)
+
+    return change

@@ -241,7 +241,7 @@ class Diagnosis(Kind):
 
 class DiagnosisRabbitMQ(Diagnosis):
     name = "diagnosis-rabbitmq"
-    part = 160
+    part = 640
     module = "proofs.rabbitmq_diagnosis"
 
 

@@ -1,6 +1,6 @@
 """Structural states of RabbitMQ stores: what `diagnose` says, what a real node delivers, and the same after a repair.
 
-A seed is one state: a golden store on which the node of a version has started, in a vhost of its own, with one change. Ten are one boot.
+A seed is one state: a golden store on which the node of a version has started, in a vhost of its own, with one change. Twenty are one boot.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
-from interop.rabbitmq.bench import SUITES, Bench, Drained, Messages, bench, missing, predicted
+from interop.rabbitmq.bench import SUITES, TEMPLATES, Bench, Drained, Messages, bench, missing, predicted
 from proofs.changes import Change, one_file, swapped
 from support.rabbitmq_states import half_index, lying_records, without_message_file
 from support.repairs import image_of
@@ -27,6 +29,7 @@ from mqstore.repair.journal import apply, read_journal, undo
 
 VERSIONS = tuple(SUITES)
 PER_BENCH = 40  # seeds in a row that are states of one version
+PER_BOOT = 20  # of them in one node, each in a vhost
 
 
 def _removed(pattern: str) -> Change:
@@ -151,8 +154,8 @@ def _judge(state: State, got: Drained, when: str) -> None:
 
 
 def check(node: Bench, seeds: Sequence[int], base: Path) -> Iterator[State]:
-    """Yield the states of these seeds, judged: before and after a repair. At most as many seeds as the node has vhosts."""
-    states = [_state(node, seed, slot, base) for slot, seed in enumerate(seeds)]
+    """Yield the states of these seeds, judged: before and after a repair. A vhost has one: that of the seed modulo their number."""
+    states = [_state(node, seed, seed % len(node.cases), base) for seed in seeds]
     booted = [state for state in states if state.said.starts]
     for state, got in _boot(node, booted, "as it is"):
         _judge(state, got, "as it is")
@@ -188,13 +191,13 @@ def _boot(node: Bench, states: Sequence[State], when: str) -> Iterator[tuple[Sta
         return
     try:
         delivered = node.boot({state.slot: state.store for state in states})
-    except Exception as error:  # one of them keeps the node from starting: each alone shows it
+    except Exception as error:  # one of them keeps the node from starting: halves of them show which
         node.node.kill()
         if len(states) == 1:
             states[0].error += f"{when}: the node does not start: {error}"[:500]
             return
-        for state in states:
-            yield from _boot(node, [state], when)
+        yield from _boot(node, states[: len(states) // 2], when)
+        yield from _boot(node, states[len(states) // 2 :], when)
         return
     for state in states:
         yield state, delivered[state.slot]
@@ -202,18 +205,21 @@ def _boot(node: Bench, states: Sequence[State], when: str) -> Iterator[tuple[Sta
 
 def check_seeds(seeds: range, deadline: float) -> Iterator[State]:
     """Yield the states of a range of seeds, by version, until it is too late to boot again."""
-    at = seeds.start
-    while at < seeds.stop and time.time() < deadline:
-        version = version_of(at)
-        stop = min(seeds.stop, (at // PER_BENCH + 1) * PER_BENCH)
-        with tempfile.TemporaryDirectory(prefix="mqstore-states-") as place, bench(Path(place) / "bench", version) as node:
-            while at < stop and time.time() < deadline:
-                group = range(at, min(stop, at + len(node.cases)))
-                base = Path(place) / f"states{at}"
-                base.mkdir()
-                yield from check(node, group, base)
-                shutil.rmtree(base)
-                at = group.stop
+    with ExitStack() as ends:
+        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="mqstore-states-")))
+        nodes: dict[str, Bench] = {}
+        at = seeds.start
+        while at < seeds.stop and time.time() < deadline:
+            version = version_of(at)
+            if version not in nodes:
+                templates = tuple(islice(cycle(TEMPLATES[version]), PER_BOOT))
+                nodes[version] = ends.enter_context(bench(place / f"bench{version}", version, templates))
+            group = range(at, min(seeds.stop, (at // PER_BOOT + 1) * PER_BOOT))
+            base = place / f"states{at}"
+            base.mkdir()
+            yield from check(nodes[version], group, base)
+            shutil.rmtree(base)
+            at = group.stop
 
 
 def missing_brokers() -> str | None:

@@ -14,17 +14,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from interop.diagnosing import Outcome, Place, outcomes_of
 from interop.realbroker import why_not
-from proofs.changes import Change, one_file, swapped
+from proofs.changes import Change, circled, one_file, swapped
 from support.golden import GoldenCase, case_named, opened, unpack
 from support.repairs import image_of
 
 from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply, read_journal, undo
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS
+from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.record import decode_properties
+from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 CASES = {
@@ -33,8 +38,10 @@ CASES = {
     "5.5.0": ("5.5.0/a-clean", "5.3.3/j-broker-offsets", "5.3.3/k-rolled"),
 }
 VERSIONS = tuple(CASES)
-PER_VERSION = 40  # seeds in a row that are states of one version
-PER_JVM = 20
+PER_VERSION = 40  # seeds in a row that are states of one version, in one JVM
+AT_ONCE = 12  # stores of a JVM
+ASKED = 100  # messages of a golden store for which key queries are made
+PATIENCE = 20.0  # seconds without a further answer, more under load: a store that waits forever keeps the others waiting
 
 
 def _on_file(pattern: str, edit: Callable[[bytearray, random.Random], bytes | bytearray | None]) -> Change:
@@ -135,8 +142,35 @@ def _empty_last_queue_file(store: Path, dice: random.Random) -> None:
         (last.parent / f"{int(last.name) + last.stat().st_size:020d}").write_bytes(b"")
 
 
+def _other_header(store: Path, dice: random.Random) -> None:
+    """Give an index file the header of another one, or, if there is only one, one of another time."""
+    path = one_file(store, "index/*", dice)
+    if path is not None:
+        raw = bytearray(path.read_bytes())
+        others = [other for other in sorted(store.glob("index/*")) if other != path]
+        if others:
+            raw[:40] = dice.choice(others).read_bytes()[:40]
+        else:
+            later = dice.choice((-86_400_000, 86_400_000))
+            struct.pack_into(">qq", raw, 0, *(time + later for time in struct.unpack_from(">qq", raw, 0)))
+        path.write_bytes(raw)
+
+
+def _garbage_keys(raw: bytearray, dice: random.Random) -> bytearray:
+    """Let index entries lead past the end of the log, below it, into the middle of a record, or to another time."""
+    slots = next((slots for slots in (100, 50, 5_000_000) if len(raw) > 40 + 4 * slots), 0)
+    (count,) = struct.unpack_from(">i", raw, 36)
+    first = dice.randrange(1, max(2, count))
+    for number in range(first, min(first + dice.choice((1, 3, 60)), count)):
+        at = 40 + 4 * slots + 20 * number
+        if at + 20 <= len(raw):
+            physical = struct.unpack_from(">q", raw, at + 4)[0]
+            struct.pack_into(">q", raw, at + 4, dice.choice((1 << 40, 1 << 20, -5, physical + 1)))
+    return raw
+
+
 REPAIRED = "repaired"
-MOVED = "log-swapped"  # once repaired, its messages have other physical offsets, by which they are compared
+MOVED = frozenset({"log-swapped", "log-circled"})  # once repaired, its messages have other physical offsets, by which they are compared
 QUEUE = "consumequeue/*/*/*"
 CHANGES: dict[str, Change] = {
     "as-it-is": lambda store, dice: None,
@@ -165,6 +199,15 @@ CHANGES: dict[str, Change] = {
     "configuration-file-cut": _on_file("config/*", _cut),
     "offsets-removed": _without_offsets,
 }
+FURTHER: dict[str, Change] = {
+    "log-circled": circled("commitlog/*"),
+    "queue-file-circled": circled(QUEUE),
+    "index-file-swapped": swapped("index/*"),
+    "index-file-circled": circled("index/*"),
+    "index-header-of-another": _other_header,
+    "keys-garbage": _on_file("index/*", _garbage_keys),
+}
+FURTHER_FROM = 60_000  # the seeds from which on one of these is the first change
 
 
 @dataclass
@@ -200,14 +243,43 @@ def _state(seed: int, base: Path) -> State:
     case = case_named(dice.choice(CASES[version]))
     store = unpack(case, base / f"{seed}")
     changes = tuple(dice.choice(sorted(CHANGES)) for _ in range(dice.choice((1, 1, 1, 2))))
+    if seed >= FURTHER_FROM:
+        changes = (dice.choice(sorted(FURTHER)), *changes[1:])
     for name in changes:
-        CHANGES[name](store, dice)
+        (CHANGES | FURTHER)[name](store, dice)
     if dice.random() < 0.4:
         _marked(store, dice)
     if dice.random() < 0.15 and _older_offsets(store, dice):
         changes += ("offsets-older",)
     unclean = (store / "abort").exists()
-    return State(seed, version, case, changes, unclean, Place(str(seed), store, opened(case), case.properties))
+    questions = [question for question, _ in _questions(case)]
+    return State(seed, version, case, changes, unclean, Place(str(seed), store, opened(case), case.properties, questions))
+
+
+@cache
+def _questions(case: GoldenCase) -> list[tuple[dict[str, Any], set[int]]]:
+    """Return key queries about messages of a golden store, at the seconds around their time, and the places that answer each there."""
+    store = open_rocketmq(opened(case), config=case.config if case.config.exists() else None)
+    files = store.view("recovered").index_files()
+    places = [event.file.start + at for event in store.log.scan() if isinstance(event, Records) for at in event.positions.tolist()]
+    keyed = [record for record in map(store.log.record, places) if record is not None and decode_properties(record.properties).get("KEYS")]
+    found = []
+    for record in keyed[:: len(keyed) // ASKED + 1]:
+        asked = {"topic": record.topic, "key": decode_properties(record.properties)["KEYS"].split()[0], "max_num": 64}
+        asked |= {"begin": record.store_timestamp - 2000, "end": record.store_timestamp + 2000}
+        found.append((asked, set(query_offsets(files, **asked).offsets)))
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _missed(state: State, report: Path) -> int:
+    """Count the messages that are delivered, and that a key query finds in the golden store but not in the real one."""
+    handed = {at for queue in _lines(report / "pulled.jsonl") for at in queue["physical_offsets"]}
+    answers = zip(_questions(state.case), _lines(report / "queries.jsonl"), strict=True)
+    return len({at for (_, expected), answer in answers for at in expected - set(answer["expected"])} & handed)
 
 
 def again_of(state: State, report: Path, config: Path) -> int:
@@ -216,8 +288,7 @@ def again_of(state: State, report: Path, config: Path) -> int:
     rows = json.loads((report / "groups.json").read_text())["offset_table"]
     loaded = {(key, int(queue_id)): int(offset) for key, by_queue in rows.items() for queue_id, offset in by_queue.items()}
     listed = {}
-    for line in (report / "queues.jsonl").read_text().splitlines():
-        queue = json.loads(line)
+    for queue in _lines(report / "queues.jsonl"):
         if "batch" in queue:
             continue
         listed[queue["topic"], queue["queue_id"]] = (queue["min_offset"], [int(entry[0]) for entry in queue["entries"]])
@@ -238,7 +309,7 @@ def _judge(state: State, outcome: Outcome, when: str, report: Path, config: Path
     if said.starts != outcome.starts:
         state.error += f"{when}: said to {'start' if said.starts else 'fail'}, and it does not: {outcome.error[:300]}\n"
         return
-    if not outcome.starts or outcome.lost is None or (when == REPAIRED and MOVED in state.changes):
+    if not outcome.starts or outcome.lost is None or (when == REPAIRED and not MOVED.isdisjoint(state.changes)):
         return
     if outcome.lost > said.loses and not (said.unknown or state.is_untold):
         state.error += f"{when}: {outcome.lost} lost, {said.loses} said\n"
@@ -249,7 +320,11 @@ def _judge(state: State, outcome: Outcome, when: str, report: Path, config: Path
         state.error += f"{when}: {again} delivered again, {said.redelivers} said\n"
     if said.status == 0 and (again or (outcome.lost and not state.is_untold)):
         state.error += f"{when}: {outcome.lost} lost and {again} again, and `diagnose` says that all are kept\n"
-    if said.status and not (outcome.lost or again or said.evidence or said.unknown):
+    # a broker that indexes again begins other files, and times the first message of each by the end of the one before it
+    missed = _missed(state, report) if any(name.startswith(("index", "keys")) for name in state.changes) else 0
+    if missed and not said.unknown and not any(item.finding == "keys-lost" or item.file.startswith("index") for item in said.evidence):
+        state.error += f"{when}: key queries miss {missed} messages, and nothing is said of the index\n"
+    if said.status and not (outcome.lost or again or missed or said.evidence or said.unknown):
         state.error += f"{when}: exit status {said.status} without a reason\n"
 
 
@@ -284,7 +359,7 @@ def check_states(version: str, states: Sequence[State], base: Path) -> Iterator[
         undo(state.place.store, kept, LOCKING)
         if image_of(state.place.store) != image:
             state.error += "undo does not give back every byte\n"
-        place = Place(f"{state.seed}", base / f"{state.seed}.repaired", state.place.base, state.place.options)
+        place = Place(f"{state.seed}", base / f"{state.seed}.repaired", state.place.base, state.place.options, state.place.questions)
         repaired.append(State(state.seed, version, state.case, state.changes, state.unclean, place))
     after = _boot(version, repaired, base / "after", REPAIRED)
     for mended in repaired:
@@ -293,7 +368,7 @@ def check_states(version: str, states: Sequence[State], base: Path) -> Iterator[
         was, now = before[state.seed], after[state.seed]
         if was.starts and not now.starts:
             state.error += "it does not start any more after the repair\n"
-        if now.lost is not None and was.lost is not None and now.lost > was.lost and MOVED not in state.changes:
+        if now.lost is not None and was.lost is not None and now.lost > was.lost and MOVED.isdisjoint(state.changes):
             state.error += f"the repair loses {now.lost}, {was.lost} without\n"
     yield from states
 
@@ -301,7 +376,7 @@ def check_states(version: str, states: Sequence[State], base: Path) -> Iterator[
 def _boot(version: str, states: Sequence[State], work: Path, when: str) -> dict[int, Outcome]:
     if not states:
         return {}
-    outcomes = outcomes_of(version, [state.place for state in states], work, threads=4)
+    outcomes = outcomes_of(version, [state.place for state in states], work, threads=AT_ONCE, patience=PATIENCE)
     for number, (state, outcome) in enumerate(zip(states, outcomes, strict=True)):
         _judge(state, outcome, when, work / f"{number}" / "report", work / f"{number}" / "store.properties")
     return {state.seed: outcome for state, outcome in zip(states, outcomes, strict=True)}
@@ -311,7 +386,7 @@ def check_seeds(seeds: range, deadline: float) -> Iterator[State]:
     """Yield the states of a range of seeds, by version, until it is too late to begin another group."""
     at = seeds.start
     while at < seeds.stop and time.time() < deadline:
-        stop = min(seeds.stop, (at // PER_VERSION + 1) * PER_VERSION, at + PER_JVM)
+        stop = min(seeds.stop, (at // PER_VERSION + 1) * PER_VERSION)
         with tempfile.TemporaryDirectory(prefix="mqstore-states-") as place:
             yield from check(version_of(at), range(at, stop), Path(place))
         at = stop

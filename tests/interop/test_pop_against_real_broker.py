@@ -7,9 +7,12 @@ what is in hand; then it is started again, and what comes into the retry topic i
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from interop.realbroker import JVM, ORACLE, java, why_not
@@ -33,6 +36,34 @@ def _run(version: str, *arguments: object) -> dict[str, Any]:
     return outcome
 
 
+class _Run(NamedTuple):
+    """made, again: what the broker printed of the making, and when it was started again. before: a copy of the store from between."""
+
+    made: dict[str, Any]
+    before: Path
+    again: dict[str, Any]
+
+
+def _made_and_resumed(version: str, kept: str, end: str, place: Path) -> _Run:
+    store, before = place / "store", place / "before"
+    made = _run(version, "make", store, kept, IN_HAND_MS, end)
+    shutil.copytree(store, before)
+    return _Run(made, before, _run(version, "resume", store, kept, PATIENCE_S))
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], Future[_Run]]]:
+    """The runs of all cases, at the same time: they wait for most of two minutes."""
+    cases = {
+        (call.params["version"], call.params["kept"], call.params["end"])
+        for item in request.session.items
+        if item.path == request.path and (call := getattr(item, "callspec", None)) is not None
+    }
+    runnable = [case for case in sorted(cases) if why_not(case[0]) is None]
+    with ThreadPoolExecutor(len(runnable) or 1) as pool:
+        yield {case: pool.submit(_made_and_resumed, *case, tmp_path_factory.mktemp("pop")) for case in runnable}
+
+
 @pytest.mark.parametrize(
     ("version", "kept", "end"),
     [
@@ -43,13 +74,12 @@ def _run(version: str, *arguments: object) -> dict[str, Any]:
         ("5.5.0", "kv", "stop"),
     ],
 )
-def test_what_is_in_hand_is_what_comes_again(version: str, kept: str, end: str, tmp_path: Path) -> None:
+def test_what_is_in_hand_is_what_comes_again(version: str, kept: str, end: str, runs: dict[tuple[str, ...], Future[_Run]]) -> None:
     if (reason := why_not(version)) is not None:
         pytest.skip(reason)
     if kept == "kv":
         pytest.importorskip("rocksdict")
-    store = tmp_path / "store"
-    made = _run(version, "make", store, kept, IN_HAND_MS, end)
+    made, store, resumed = runs[version, kept, end].result()
     assert made["popped"] == 12
     held = open_rocketmq(store).view().pops.held
     assert held.keys() == {QUEUE}
@@ -60,8 +90,7 @@ def test_what_is_in_hand_is_what_comes_again(version: str, kept: str, end: str, 
         (row,) = run_cli("groups", store, "--topic", "orders", "--at", at, "-o", "jsonl").rows
         assert (row["in_hand"], row["waiting"]) == counts
     assert run_cli("diagnose", store, "--for", version, "-o", "json").document["redelivers"] == 7
-    again = _run(version, "resume", store, kept, PATIENCE_S)["again"]
-    assert sorted(again) == sorted(f"o-{number}" for number in held[QUEUE])
-    settled = open_rocketmq(store).view()
+    assert sorted(resumed["again"]) == sorted(f"o-{number}" for number in held[QUEUE])
+    settled = open_rocketmq(store.with_name("store")).view()
     assert QUEUE not in settled.pops.held
     assert sum(queue.max_offset for queue in settled.queues() if queue.topic.startswith("%RETRY%billing")) == 7

@@ -113,14 +113,15 @@ class OtherNode:
         """Boot, and return when clients can connect."""
         if self._epmd is None:
             self._epmd = self._spawn("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
-        (self.base / "pid").unlink(missing_ok=True)
+        output = self.base / "out.txt"
+        heard = output.stat().st_size
         self._server = self._spawn(f"{self._sbin}/rabbitmq-server")
         end = time.monotonic() + BOOT_TIMEOUT
         while time.monotonic() < end:
-            assert self._server.poll() is None, (self.base / "out.txt").read_text(errors="replace")[-1500:]
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                if (self.base / "pid").exists():
-                    self.ctl("await_startup")  # clients can connect a moment before commands are taken
+            said = output.read_bytes()[heard:]
+            assert self._server.poll() is None, said.decode(errors="replace")[-1500:]
+            if b" completed with " in said:  # clients can connect a moment before commands are taken
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                     return
             time.sleep(0.05)
         raise AssertionError(f"no listener after {BOOT_TIMEOUT} s")

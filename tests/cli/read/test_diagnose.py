@@ -30,11 +30,18 @@ def test_the_document_has_the_fixed_names(tmp_path: Path) -> None:
         "finding": "stray-file",
         "file": "commitlog/core.4711",
         "offset": 0,
-        "length": 0,
+        "length": 23,
         "detail": "commitlog/core.4711 has 23 bytes, but every file must have 131072; move it away or give it that size; "
         "the broker does not start",
         "messages": 0,
     }
+
+
+def test_a_log_file_of_the_wrong_size_is_named_once_and_with_its_place() -> None:
+    found = json.loads(run_cli("diagnose", opened(case_named("4.9.3/m-damaged/07-truncate-last")), "-o", "json").stdout)["evidence"]
+    [named] = [each for each in found if each["finding"] == "wrong-size"]
+    assert (named["offset"], named["length"]) == (6562, 32768 - 6562)
+    assert named["detail"].endswith("; the broker does not start")
 
 
 @pytest.mark.parametrize(("state", "status"), [(None, 0), ("body_flip", 1), ("stray_file", 2)])

@@ -168,7 +168,7 @@ def lost_log(queue: QuorumQueue) -> Iterator[Fact]:
 
 def broken_recovery(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Entries above the snapshot that are missing or damaged: the queue fails in recovery."""
-    does = "starts, but this queue fails in recovery: clients see no message"
+    does = "does not recover this queue: clients see no message"
     gaps = queue.log.gaps
     above = queue.log.index >= queue.log.first_replayed
     damaged = queue.log.index[above & ~queue.log.valid].tolist()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -276,6 +277,7 @@ class _Work:
         if next_ == START and self.store.directory.root == Path(self.store.path):
             written = [*(file.relative for file in self.store.log.files[-1:]), "checkpoint"]
             self.evidence += second_name(self.store.directory.root, written, "broker", real_copy(self.store.path)[0])
+        named = {(each.finding, each.file) for each in self.obstacles}  # the refusal says what the check of the file says, and more
         return Diagnosis(
             store=str(self.store.path),
             family="rocketmq",
@@ -289,7 +291,7 @@ class _Work:
             changes=tuple(self.changes),
             harmless=self.harmless,
             unknown=tuple(dict.fromkeys(self.unknown)),
-            evidence=(*self.obstacles, *self.evidence),
+            evidence=(*self.obstacles, *(each for each in self.evidence if (each.finding, each.file) not in named)),
             without="" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
             ways=self._ways(Way(next_, why), check),
         )
@@ -414,8 +416,11 @@ class _Work:
         """Return a refusal of the simulated load as evidence: the sentence begins with the file, if it is about one."""
         match = _ABOUT_A_FILE.match(sentence)
         file = match[1] if match is not None else self.store.log.queue.relative
-        kind = next((str(item.kind) for item in self.store.findings if item.file == file), "refused" if match is None else "wrong-size")
-        return Evidence(kind, file, f"{sentence}; the broker does not start")
+        detail = f"{sentence}; the broker does not start"
+        for item in self.store.findings:
+            if item.file == file:
+                return replace(Evidence.of(item), detail=detail)
+        return Evidence("refused" if match is None else "wrong-size", file, detail)
 
     def _check_queue_types(self) -> None:
         """5.x compares the directory of a queue with the configured type of its topic."""

@@ -15,7 +15,7 @@ def test_streams_are_listed_and_paged_by_offset_as_the_commands_have_them() -> N
     rows = run_cli("messages", node, "--queue", "s.small", "-o", "jsonl").rows
     with visiting(node) as visitor:
         shown = {row["Queue"]: row for row in tables(visitor.get("/stores/0/queues"))["Queues"]}
-        assert {name: (row["Version"], int(row["Messages"])) for name, row in shown.items()} == {
+        assert {name: (row["Type or version"], int(row["Messages"])) for name, row in shown.items()} == {
             name: ("stream", row["messages"]) for name, row in listed.items()
         }
         offsets = []

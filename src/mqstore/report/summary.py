@@ -197,7 +197,8 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
 
 def _vhost_facts(vhost: VhostSummary) -> Parts:
     sums = vhost.totals
-    yield Fact("queues", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {count(sums.queues, 'queue')}")
+    held = f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {count(sums.queues, 'queue')}"
+    yield Fact("queues", held if sums.queues else "no classic queue")
     for sentence in sums.sentences:
         yield Fact("", f"besides, {sentence}")
     if sums.acknowledged:

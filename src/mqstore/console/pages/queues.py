@@ -20,13 +20,13 @@ from mqstore.rabbitmq import listing, queue_states
 from mqstore.rabbitmq.get import indexed_with_id
 from mqstore.rabbitmq.queue_states import QueueDepth, count_entries, entry_page, page_of_rows, queue_depths, state_numbers
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
-from mqstore.rabbitmq.quorum.rows import QuorumRows, log_rows
+from mqstore.rabbitmq.quorum.rows import QuorumRows, build_batch, log_rows, rows_of
 from mqstore.rabbitmq.store.message_table import MessageRows
 from mqstore.rabbitmq.streams.rows import StreamRows
 from mqstore.rabbitmq.streams.stream import NamedStream
 from mqstore.report.queues import held_back, member_sentences, not_recovered
 from mqstore.table.columns import QueueSelection
-from mqstore.table.formatting import shorten
+from mqstore.table.formatting import count, shorten
 
 SHOWN = 200
 MAPS = 24  # segments that are mapped
@@ -53,6 +53,8 @@ def queues(request: PageRequest) -> Response:
     substring, start = request.text("name").lower(), request.number("from") or 0
     rows = opened.cached("queues", lambda: [*listing.queue_rows(store), *listing.quorum_rows(store), *listing.stream_rows(store)])
     shown = [row for row in rows if substring in row["queue"].lower() or substring in (row["vhost"] or "").lower()]
+    sums, held = listing.totals(rows), sum(map(held_back, rows))
+    others = [f"{getattr(sums, state):,} {state}" for state in ("lost", "waiting", "transient") if getattr(sums, state)]
     return request.show(
         "queues.html",
         store=opened,
@@ -60,8 +62,8 @@ def queues(request: PageRequest) -> Response:
         vhosts=store.vhosts,
         rows=shown[start : start + SHOWN],
         reasons=not_recovered,
-        sums=listing.totals(rows),
-        held=sum(map(held_back, rows)),
+        sums=sums,
+        others=others + [f"{count(held, 'dead letter')} held, or delayed" for _ in range(bool(held))],
         start=start,
         total=len(shown),
         size=SHOWN,
@@ -114,6 +116,7 @@ def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, 
     if state not in ("", *counts):
         raise UsageError(f"there is no message in state {state!r}; the states are {', '.join(counts)}")
     shown = [row for row in rows if state in ("", _kind(row))]
+    bodies = _bodies(member, replayed, [row["raft_index"] for row in shown[start : start + SHOWN]])
     return request.show(
         "quorum.html",
         store=opened,
@@ -122,7 +125,7 @@ def _quorum_queue(request: PageRequest, opened: OpenStore, member: QuorumQueue, 
         others=others,
         replayed=replayed,
         sentences=[part.text for part in member_sentences(member, replayed)],
-        rows=shown[start : start + SHOWN],
+        rows=[row | {"beginning": _beginning(bodies.get(row["raft_index"]))} for row in shown[start : start + SHOWN]],
         counts=counts,
         state=state,
         start=start,
@@ -168,6 +171,16 @@ def _is_of(row: dict[str, Any], named: NamedStream) -> bool:
 def _replayed(member: QuorumQueue) -> tuple[QueueState, list[dict[str, Any]]]:
     state = member.replay()
     return state, list(log_rows(member, state, None, None))
+
+
+def _bodies(member: QuorumQueue, state: QueueState, indexes: list[int]) -> dict[int, bytes | None]:
+    """Return the bodies of messages by the indexes of their entries."""
+    bodies: dict[int, bytes | None] = {}
+    for rows in rows_of(member, QueueSelection(everything=True), None, state):
+        chosen = np.flatnonzero(np.isin([message.index for message in rows.messages], indexes))
+        for row in build_batch(member, rows.take(chosen).messages, ("raft_index", "payload")).to_pylist():
+            bodies[row["raft_index"]] = row["payload"]
+    return bodies
 
 
 def _kind(row: dict[str, Any]) -> str:

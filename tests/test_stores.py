@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support import rabbitmq_states, rocketmq_states
 from support.golden import case_named, opened, run_cli, unchanged
@@ -70,6 +71,7 @@ def test_every_form_has_the_same_rows(store: RocketMQ, node: RabbitMQ) -> None:
         assert messages.head(4).to_pylist() == wanted[:4]
         assert messages.to_polars().to_dicts() == wanted
         assert messages.to_duckdb().to_arrow_table().to_pylist() == wanted
+        assert pa.table(messages).to_pylist() == wanted
         assert messages.to_pandas().iloc[:, 0].tolist() == [next(iter(row.values())) for row in wanted]
 
 

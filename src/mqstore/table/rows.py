@@ -81,6 +81,12 @@ class Rows(Shown):
 
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the rows as an Arrow stream, batch by batch, for libraries that read one, as Polars and DuckDB do."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches()).__arrow_c_stream__(requested_schema)
+
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame`. Raises UnsupportedError if pandas is not installed."""
         _require("pandas")

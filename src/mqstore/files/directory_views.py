@@ -89,11 +89,18 @@ class ConfinedDirectory(ReadOnlyDirectory):
     as if they did not exist.
     """
 
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(root)
+        self._own_directories: dict[str, bool] = {}  # as they were when they were first asked for
+
     def __reduce__(self) -> tuple[type[ConfinedDirectory], tuple[Path]]:
         return ConfinedDirectory, (self.root,)
 
     def _is_own(self, relative: str) -> bool:
         """Return whether a name is that of a file or directory in here, or does not exist."""
+        above = relative.rpartition("/")[0]
+        if above and not self._is_own_directory(above):
+            return False
         path = f"{self.root}/{relative}"
         is_link = False
         try:
@@ -109,13 +116,24 @@ class ConfinedDirectory(ReadOnlyDirectory):
             return False
         return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
+    def _is_own_directory(self, relative: str) -> bool:
+        own = self._own_directories.get(relative)
+        if own is None:
+            own = self._own_directories[relative] = self._is_own(relative)
+        return own
+
     def exists(self, relative: str) -> bool:
         return super().exists(relative) and self._is_own(relative)
 
     def has_entry(self, relative: str) -> bool:
         return super().exists(relative)
 
+    def is_directory(self, relative: str) -> bool:
+        return super().is_directory(relative) and (not relative or self._is_own(relative))
+
     def _list(self, relative: str) -> list[DirectoryEntry]:
+        if relative and not self._is_own_directory(relative):
+            return []
         # what is neither a link nor special is its own; the others are looked up
         plain = ((entry, not entry.is_link and (entry.is_file or entry.is_directory)) for entry in self._all_entries(relative))
         return [entry for entry, own in plain if own or self._is_own(f"{relative}/{entry.name}" if relative else entry.name)]

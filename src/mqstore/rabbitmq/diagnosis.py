@@ -34,7 +34,15 @@ from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missin
 from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
-from mqstore.rabbitmq.format.layout import IGNORED, NODE_NAME, cluster_nodes, leads_elsewhere, node_name, small_file
+from mqstore.rabbitmq.format.layout import (
+    IGNORED,
+    NODE_NAME,
+    cluster_nodes,
+    has_other_queues,
+    leads_elsewhere,
+    node_name,
+    small_file,
+)
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
@@ -211,9 +219,15 @@ class _Work:
         self.unknown += [f"what of {item.file} is gone: {item.detail}" for item in gone]
         self.unknown += [f"whether the node keeps every message of {part}" for part in unread_parts(self.store)]
         if self._without_metadata() and other is None:
-            self.evidence.append(
-                Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
-            )
+            if self._is_of_node():
+                self.unknown.append(
+                    "which queues the node knows, and it deletes the directories of all others: that cannot be told without its metadata "
+                    "(schema.DAT and the tables of Mnesia, or Khepri in coordination/), which is not here"
+                )
+            else:
+                self.evidence.append(
+                    Evidence("note", ".", "the answer is for a node that has the definitions of these queues; all others it deletes")
+                )
         if not self.obstacles and other is None:
             self._check_steps()
         starts = not self.obstacles
@@ -324,9 +338,16 @@ class _Work:
                 self.obstacles.append(Evidence("broker-crash", vhost.place.place or ".", sentence))
 
     def _without_metadata(self) -> bool:
-        return not any(
-            self.store.directory.exists(name) for name in ("rabbit_durable_queue.DCD", "schema.DAT", "cluster_nodes.config", "coordination")
-        )
+        """Return whether there are neither files of Mnesia nor definitions of Khepri; `coordination` has other things, too."""
+        known = any(self.store.directory.exists(name) for name in ("rabbit_durable_queue.DCD", "schema.DAT", "cluster_nodes.config"))
+        definitions = self.store.definitions
+        return not known and not definitions.vhosts and not any(item.file.startswith("coordination") for item in definitions.damage)
+
+    def _is_of_node(self) -> bool:
+        """Return whether more of a node's data directory is here than its message stores, or it has the name of a node."""
+        directory = self.store.directory
+        named = NODE_NAME.fullmatch(node_name(directory.root)) is not None
+        return named or directory.exists("coordination") or has_other_queues(directory)
 
     def _check_feature_flags(self) -> None:
         """Say whether a node of the version starts with the feature flags of the one that wrote the metadata."""

@@ -68,7 +68,8 @@ def verify(store: RabbitMQStore, progress: Callable[[int, int], None] | None = N
         elif absent.sure or absent.may_have_been_empty:
             notes.append(absent.sentence)
     if work.unlisted:
-        notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is lost")
+        index = "lost, or not read" if store.unread else "lost"
+        notes.append(f"{count(work.unlisted, 'stored message')} in no queue: acknowledged and not yet reclaimed, or their index is {index}")
     affected = work.affected
     for vhost in store.vhosts:
         checked.records += len(vhost.persistent) + len(vhost.transient)

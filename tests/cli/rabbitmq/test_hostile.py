@@ -323,6 +323,24 @@ def test_links_that_lead_out_of_the_store_are_not_followed(tmp_path: Path) -> No
         assert b"SECRET" not in held
 
 
+@pytest.mark.parametrize("name", [f"msg_stores/vhosts/{VHOST}/queues", f"msg_stores/vhosts/{VHOST}/msg_store_persistent", "msg_stores"])
+def test_what_is_in_a_directory_that_is_a_link_out_of_the_store_is_not_read(name: str, tmp_path: Path) -> None:
+    """It was called skipped, and read through paths below it."""
+    held = message_file.record(message_id(9), term(message_id(9), b"SECRET"))
+    stored = {f"{QUEUE}/journal.jif": journal.publish(1, message_id(1), term(message_id(1), b"SECRET"), size=6)}
+    root = store(tmp_path, {**stored, "msg_store_persistent/0.rdq": held})
+    (root / name).rename(tmp_path / "elsewhere")
+    (root / name).symlink_to(tmp_path / "elsewhere")
+    answers = asked(root)
+    secret = [verb for verb, outcome in answers.items() if {"SECRET", "U0VDUkVU"} & set(outcome.stdout.split('"'))]
+    assert bool(secret) == name.endswith("msg_store_persistent")  # there, the journal has a message itself
+    (finding,) = [item for item in json.loads(run_cli("verify", root, "-o", "json").stdout)["damage"] if item["kind"] == "unreadable"]
+    assert (finding["file"], "it is skipped" in finding["detail"]) == (name, True)
+    answer = run_cli("diagnose", root, "-o", "json").document
+    assert any(name in sentence for sentence in answer["unknown"])
+    assert answer["loses"] == 0
+
+
 @pytest.mark.parametrize("name", [".vhost", ".config", "recovery.dets", f"{QUEUE}/.queue_name"])
 def test_a_small_file_that_is_a_link_out_of_the_store_reveals_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"root:SECRET:0:0\n")

@@ -30,6 +30,23 @@ def test_nothing_is_missing_from_a_whole_directory(tmp_path: Path) -> None:
     assert diagnose(RabbitMQStore(node)).loses == 0
 
 
+@pytest.mark.parametrize("others", [True, False], ids=["with-coordination", "name-alone"])
+def test_without_metadata_it_cannot_be_told_which_queues_the_node_knows(others: bool, tmp_path: Path) -> None:
+    """A node deletes the directories of queues that it does not know; `coordination` of 3.10 is no metadata."""
+    node = unpack_node_site("plain", tmp_path)
+    for entry in node.iterdir():
+        if entry.is_file():
+            entry.unlink()
+        elif entry.name != "msg_stores" and not others:
+            shutil.rmtree(entry)
+    answer = diagnose(RabbitMQStore(node))
+    assert any("cannot be told without its metadata" in sentence for sentence in answer.unknown)
+    assert (answer.status, answer.next) == (1, f"mqstore salvage {node} --to {node}.jsonl")
+    alone = diagnose(RabbitMQStore(node / "msg_stores"))
+    assert not alone.unknown
+    assert any("for a node that has the definitions of these queues" in item.detail for item in alone.evidence)
+
+
 def test_a_message_file_that_file_summary_names_is_to_be_got_before_anything_else(tmp_path: Path) -> None:
     node = unpack_node_site("missing-rdq", tmp_path)
     (part,) = _parts(node)

@@ -494,7 +494,7 @@ def test_what_was_moved_to_tiered_storage_has_not_expired_unread(tmp_path: Path)
     (store / "config/tieredStoreMetadata.json").write_text(json.dumps(table))
     behind = [row for row in run_cli("groups", store, "-o", "jsonl").rows if row["state"] == "below-min"]
     assert [row["expired_unread"] for row in behind] == [None] * 4
-    assert "expired before the group" not in run_cli("verify", store).stdout
+    assert "that the group has not read" not in run_cli("verify", store).stdout
 
 
 def test_epochs_of_a_controller_that_lie_elsewhere_are_there_and_not_read(tmp_path: Path) -> None:
@@ -510,9 +510,23 @@ def test_a_broker_of_a_controllers_group_may_cut_its_log(tmp_path: Path) -> None
     store = unpack_site("expired-unread-533", tmp_path)
     (store / "brokerIdentity").write_text("DefaultCluster#broker-a#2")
     cut = "what of the end of the log a broker keeps that becomes a slave in its controller's group: it cuts what the master lacks"
-    assert cut in run_cli("diagnose", store, "-o", "json").document["unknown"]
+    answer = run_cli("diagnose", store, "-o", "json").document
+    assert cut in answer["unknown"]
+    assert answer["next"] == f"mqstore salvage {store} --to {store}.jsonl"
+    assert f"mqstore diagnose {store}" in run_cli("verify", store).stdout
     assert "this is broker 2 of broker-a in cluster DefaultCluster" in run_cli("inspect", store).stdout
     assert "this is broker 2 of broker-a in cluster DefaultCluster" in run_cli("find", store, "nothing").stderr
+
+
+@pytest.mark.parametrize(("name", "what"), [("lock", "`lock` over the first four bytes"), ("checkpoint", "its times")])
+def test_a_small_file_that_is_a_link_is_written_through(name: str, what: str, tmp_path: Path) -> None:
+    """A real 5.3.3 wrote `lock` over the first four bytes of the file that `lock` was a link to."""
+    store = unpack_site("expired-unread-533", tmp_path)
+    (store / name).rename(tmp_path / "target")
+    (store / name).symlink_to(tmp_path / "target")
+    notes = [item["detail"] for item in run_cli("diagnose", store, "-o", "json").document["evidence"] if item["file"] == name]
+    said = f"it is a symbolic link: a broker that starts writes {what} into {tmp_path}/target, as seen with 5.3.3"
+    assert notes == [f"{said}; put a file in its place before"]
 
 
 def test_offsets_of_a_static_topic_are_those_of_the_queues_here(tmp_path: Path) -> None:
@@ -641,6 +655,28 @@ def test_no_second_log_is_begun_where_the_configuration_says_that_the_log_is_els
         assert done.status == 2
         assert f"the log of {store} is at {tmp_path}/logdisk/commitlog, and a second one is not begun" in done.stderr
         assert not (store / "commitlog").exists()
+
+
+def test_a_log_that_is_in_two_places_around_the_store_is_named_with_both(tmp_path: Path) -> None:
+    store = unpack_site("separate-commitlog", tmp_path)
+    (tmp_path / "broker.conf").unlink()
+    first, second = tmp_path / "logdisk" / "commitlog", tmp_path / "second" / "commitlog"
+    second.mkdir(parents=True)
+    for file in sorted(first.iterdir())[1::2]:
+        file.rename(second / file.name)
+    done = run_cli("diagnose", store, "-o", "json").document
+    assert any(f"{first} and {second} have 7 files with records of it" in sentence for sentence in done["unknown"])
+    assert f"storePathCommitLog={first},{second}, or move the files to {store}/commitlog" in run_cli("diagnose", store).stdout
+    (tmp_path / "given.conf").write_text(f"storePathCommitLog={first},{second}\n")
+    assert run_cli("diagnose", store, "--config", tmp_path / "given.conf", "-o", "json").document["loses"] == 0
+
+
+def test_the_older_state_of_the_offsets_alone_shows_a_store(tmp_path: Path) -> None:
+    store = unpack_site("config-only", tmp_path)
+    (store / "checkpoint").unlink()
+    offsets = store / "config" / "consumerOffset.json"
+    offsets.rename(f"{offsets}.bak")
+    assert run_cli("diagnose", store, "-o", "json").document["loses"] == 3172
 
 
 @pytest.mark.parametrize("state", ["missing", "twice", "file", "windows", "empty"])

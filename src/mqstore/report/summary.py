@@ -110,7 +110,8 @@ def _log_facts(summary: RocketMQSummary) -> Iterator[tuple[str, str]]:
     if summary.queues:
         place = "" if summary.queues_in == "files" else f", in {summary.queues_in}"
         listed = "messages" if summary.listed is None else count(summary.listed, "message")
-        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}{place}"
+        unknown = "" if summary.listed is not None or summary.log_files else "; how many cannot be told without the log"
+        yield "queues", f"{listed} in {count(summary.queues, 'queue')} of {count(summary.topics, 'topic')}{place}{unknown}"
     elif summary.log_only:
         yield "messages", f"{end.unqueued:,}" if end.walked else "not counted; `mqstore verify` reads all of it"
         return
@@ -231,7 +232,7 @@ def _cells(row: StoreRow) -> list[str]:
     return [
         row.store,
         _BROKERS[row.family or ""],
-        row.version or "",
+        row.suggested_version or "",
         row.shutdown or "",
         messages,
         f"{row.files:,}",

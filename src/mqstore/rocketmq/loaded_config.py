@@ -106,10 +106,15 @@ def sizes_not_known(store: RocketMQStore, version: str) -> Iterator[tuple[Eviden
             yield Evidence("refused", ".", sentence), f"write {known} instead of {config.where(name)}"
 
 
+def of_a_group(store: RocketMQStore) -> bool:
+    """Return whether the broker is one of a controller's group."""
+    return store.paths_config.store_path_epoch_file is not None or any(map(store.directory.exists, (EPOCHS, IDENTITY)))
+
+
 def unread_logs(store: RocketMQStore) -> Iterator[str]:
     """Yield what is not known of a store because messages are elsewhere: in a DLedger log, in tiered storage, at the master of a group."""
     config = store.paths_config
-    if config.store_path_epoch_file is not None or any(map(store.directory.exists, (EPOCHS, IDENTITY))):
+    if of_a_group(store):
         yield "what of the end of the log a broker keeps that becomes a slave in its controller's group: it cuts what the master lacks"
     ledger, tier = config.store_path_dledger_commit_log, config.tiered_store_file_path
     if ledger is not None and store.dledger is None:

@@ -5,7 +5,7 @@ A log of any size is summarised at once: only the records after the last one in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqstore.findings import Advice, Damage
     from mqstore.rocketmq.format.checkpoint import Checkpoint
     from mqstore.rocketmq.store.store import RocketMQStore
-    from mqstore.rocketmq.store.view import View
+    from mqstore.rocketmq.store.view import QueueView, View
     from mqstore.site import Site
 
 TAIL = 256 << 20
@@ -105,6 +105,11 @@ class RocketMQSummary:
         """Whether nothing was found, and each broker of these files would start."""
         return not self.findings and not self.refusals
 
+    @property
+    def shutdown(self) -> Literal["clean", "unclean", "unknown"]:
+        """How its broker ended, as far as known."""
+        return "unknown" if self.log_only or self.bare_log else "unclean" if self.unclean else "clean"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `inspect -o json` prints."""
         return {
@@ -115,7 +120,7 @@ class RocketMQSummary:
             "suggested_version": self.suggested,
             "version_known_from": self.version_known_from,
             "log_only": self.log_only,
-            "shutdown": "unknown" if self.log_only or self.bare_log else "unclean" if self.unclean else "clean",
+            "shutdown": self.shutdown,
             "abort_file": None if self.log_only else self.unclean,
             "lock_file": None if self.log_only else self.locked,
             "parts": [part.as_dict() for part in self.parts],
@@ -182,7 +187,7 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         end=_find_end(store, max(listed, default=-1)),
         topics=len({queue.topic for queue in queues}),
         queues=len(queues),
-        listed=None if store.unread_queues is not None else messages_of(view, queues),
+        listed=messages_of(view, queues) if _are_counted(store, queues) else None,
         first_store_timestamp=_first_store_timestamp(store),
         index_files=len(index) + len(unread),
         index_entries=sum(max(0, header.index_count - 1) for header in headers),
@@ -198,6 +203,11 @@ def summarize(store: RocketMQStore) -> RocketMQSummary:
         findings=(*view.findings, *_queue_findings(store), *_absent_log(view)),
         advice=advise(store),
     )  # fmt: skip
+
+
+def _are_counted(store: RocketMQStore, queues: Sequence[QueueView]) -> bool:
+    """Return whether the messages of the queues are known: they are in the log."""
+    return store.unread_queues is None and (bool(store.log.files) or all(queue.min_offset == queue.max_offset for queue in queues))
 
 
 def _queues_in(store: RocketMQStore) -> str:

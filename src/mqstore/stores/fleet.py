@@ -28,13 +28,15 @@ THREADS = 8  # opening a store waits for the disk, or for a server, more than it
 class StoreRow:
     """What `inspect` reports of one of many stores; of a path that is not a store, only `store` and `error`.
 
-    messages, messages_not_listed: as in the report of a single store. files, bytes: all of the store. findings: from names, sizes and small
-    files alone. refusals: versions, or vhosts, of which a broker would not start. unsupported: parts that are not read.
+    suggested_version, shutdown, messages, messages_not_listed: as in the report of a single store. files, bytes: all of the store.
+    findings: from names, sizes and small files alone. refusals: versions, or vhosts, of which a broker would not start. unsupported: parts
+    that are not read.
     """
 
     store: str
     family: str | None = None
     version: str | None = None
+    suggested_version: str | None = None
     shutdown: str | None = None
     messages: int | None = None
     messages_not_listed: int | None = None
@@ -108,7 +110,8 @@ def _log_row(place: Location, summary: RocketMQSummary) -> StoreRow:
         str(place),
         summary.family,
         summary.version,
-        "unclean" if summary.unclean else "clean",
+        summary.suggested,
+        summary.shutdown,
         summary.listed,
         summary.end.unqueued if summary.end.walked else None,
         sum(part.files for part in summary.parts),
@@ -125,6 +128,7 @@ def _queues_row(place: Location, summary: RabbitMQSummary) -> StoreRow:
         str(place),
         summary.family,
         shown["version"],
+        summary.written_by.version,
         summary.shutdown,
         shown["messages"] + sum(sums.messages for _, sums in summary.others),
         None,

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli, unchanged
+from support.golden import (
+    CASES,
+    FURTHER,
+    OTHER_RABBITMQ,
+    RABBITMQ,
+    GoldenCase,
+    case_id,
+    case_named,
+    opened,
+    run_cli,
+    unchanged,
+    unpack_site,
+)
 from support.privilege import needs_permissions, without_privilege
 
 from mqstore.jobs.runner import ThreadRunner
@@ -41,7 +53,7 @@ def test_a_row_says_what_the_report_of_the_store_says(case: GoldenCase, tmp_path
         alone = run_cli("inspect", path, "-o", "json")
         (row,) = rows_of(tmp_path / "stores" / "*", status=alone.status)
     report = alone.document
-    for name in ("store", "family", "version", "shutdown", "messages"):
+    for name in ("store", "family", "version", "suggested_version", "shutdown", "messages"):
         assert row[name] == report[name]
     parts = report["parts"] if "parts" in report else [part for vhost in report["vhosts"] for part in vhost["parts"]]
     assert row["files"] == sum(part["files"] for part in parts)
@@ -107,6 +119,20 @@ def test_paths_that_are_not_stores_are_rows_with_the_reason(tmp_path: Path) -> N
     assert "does not exist" in errors["15-nothing"]
     assert str(root / "14-torn.tar.xz") in errors["14-torn.tar.xz"]
     assert all(row["family"] is row["messages"] is None for row in found.values() if row["error"])
+
+
+def test_what_a_row_cannot_tell_is_not_made_up(tmp_path: Path) -> None:
+    """How the broker of a bare log ended, and the messages of queues whose log is elsewhere."""
+    unpack_site("bare-log-47", tmp_path / "stores" / "bare")
+    apart = unpack_site("separate-commitlog", tmp_path / "stores" / "apart")
+    shutil.rmtree(tmp_path / "stores" / "apart" / "logdisk")
+    bare, queues = rows_of(tmp_path / "stores" / "bare", apart, status=0)
+    assert (bare["shutdown"], bare["suggested_version"], bare["messages_not_listed"]) == ("unknown", "4.7.1", 3)
+    assert (queues["shutdown"], queues["messages"]) == ("clean", None)
+    text = run_cli("inspect", tmp_path / "stores" / "bare", apart)
+    assert "2 stores: at least 3 messages, " in text.stdout
+    assert "4.7.1" in text.stdout
+    assert "messages in 4 queues of 1 topic; how many cannot be told without the log" in run_cli("inspect", apart).stdout
 
 
 @needs_permissions

@@ -9,12 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.golden import case_named, opened, run_cli, unpack_site
+from support.golden import GOLDEN, case_named, opened, run_cli, unpack_site
 
 from mqstore.places import open_rocketmq
 from mqstore.replay.sources import UNPROVED, NotConsumed
 from mqstore.rocketmq.repair.plan import plan
 from mqstore.rocketmq.store.pop import Checkpoint
+from mqstore.rocketmq.store.unread_parts import read_epochs
 
 DURING, AFTER = "1795604502950", "1795604502951"  # the time in hand of the pop ends at the second one
 DELAYED = case_named("4.9.3/e-delay-transaction-batch")
@@ -45,7 +46,10 @@ def test_a_group_behind_the_first_message_of_the_log_has_lost_those_before_it(vi
     minimums = {(row["topic"], row["queue_id"]): row["min_offset"] for row in run_cli("topics", store, "-o", "jsonl", "--view", view).rows}
     assert {place: minimums[place] for place in rows} == {place: row["min_offset"] for place, row in rows.items()}
     if view == "disk":
-        assert "150 messages expired before the group read them" in run_cli("verify", store).stdout
+        assert (
+            "150 messages that the group has not read are gone, expired or with log files that are not here"
+            in run_cli("verify", store).stdout
+        )
         assert "expired unread" in run_cli("groups", store).stdout
 
 
@@ -240,6 +244,29 @@ def test_what_a_controller_wrote_is_read_as_far_as_it_goes(tmp_path: Path) -> No
     for damaged in (b"3\n1786556340\n1-0\n2-1000\n5-5181\n", b"2\n1786556340\n1-0\n2-1000\n5-5180\n", b"", b"\xff\n\n"):
         (store / "epochFileCheckpoint").write_bytes(damaged)
         assert any("epochFileCheckpoint is damaged" in part for part in run_cli("inspect", store, "-o", "json").document["unsupported"])
+
+
+def test_the_epochs_of_a_real_group_show_where_its_logs_part(tmp_path: Path) -> None:
+    """A real 5.5.0: the first master had 5 messages more than the second, which became master; as its slave it cut them."""
+    said = {row["step"]: row for row in map(json.loads, (GOLDEN / "rocketmq-sites" / "controller-550.jsonl").read_text().splitlines())}
+    store = unpack_site("controller-550", tmp_path)
+    first, second = said["first, alone"], said["second, as master"]
+    for path, row, epochs in ((store, first, [(1, 0)]), (tmp_path / "second", second, [(1, 0), (5, 2280)])):
+        assert read_epochs((path / "epochFileCheckpoint").read_bytes()) == epochs
+        found = run_cli("inspect", path, "-o", "json").document
+        assert (found["log"]["max_offset"], found["messages"]) == (row["log"], row["queue"])
+        assert found["checkpoint"]["confirmPhyOffset"] <= row["confirmed"]
+        parts = found["unsupported"]
+        assert f"this is broker {row['id']} of broker-a in cluster DefaultCluster" in parts[0]
+        assert f"{len(epochs)}, the last one, {row['epoch']}, from physical offset {epochs[-1][1]};" in parts[1]
+        states = {part["part"]: part["state"] for part in found["site"]}
+        assert states["epochs of the controller"] == states["identity of the broker"] == "here"
+        answer = run_cli("diagnose", path, "--for", "5.5.0", "-o", "json").document
+        assert (answer["loses"], answer["next"]) == (0, f"mqstore salvage {path} --to {path}.jsonl")
+        assert any("it cuts what the master lacks" in sentence for sentence in answer["unknown"])
+    keys = [{row["keys"] for row in run_cli("messages", path, "-o", "jsonl").rows} for path in (store, tmp_path / "second")]
+    assert keys[0] - keys[1] == {f"o-{number}" for number in range(20, 25)}
+    assert said["first, as slave"]["log"] == second["log"]
 
 
 # as ConsumerOrderInfoManager of 5.3.3 writes it: of 300, 302 and 303 one was acknowledged, and the time of another was changed

@@ -80,6 +80,7 @@ class _Tally:
     def __init__(self, rows: Iterator[StoreRow]) -> None:
         self._rows = rows
         self.total = self.messages = self.files = self.bytes = self.unclean = 0
+        self.least = ""  # "at least " once a store has messages that cannot be counted
         self.suspicious: list[StoreRow] = []
         self.unreadable: list[StoreRow] = []
 
@@ -92,8 +93,10 @@ class _Tally:
             self.unclean += row.shutdown == "unclean"
             if row.error is not None:
                 self.unreadable.append(row)
-            elif not row.clean:
-                self.suspicious.append(row)
+            else:
+                self.least = "at least " if row.messages is None else self.least
+                if not row.clean:
+                    self.suspicious.append(row)
             yield row
 
 
@@ -103,7 +106,8 @@ def _fleet_parts(rows: _Tally) -> Parts:
     yield fleet_table(rows)
     yield Gap()
     readable = rows.total - len(rows.unreadable)
-    what = f"{count(readable, 'store')}: {count(rows.messages, 'message')}, {size(rows.bytes)} in {count(rows.files, 'file')}"
+    messages = f"{rows.least}{count(rows.messages, 'message')}"
+    what = f"{count(readable, 'store')}: {messages}, {size(rows.bytes)} in {count(rows.files, 'file')}"
     yield Sentence(f"{what}; unclean shutdown: {rows.unclean}; with findings: {len(rows.suspicious)}.")
     if rows.unreadable:
         yield Gap()

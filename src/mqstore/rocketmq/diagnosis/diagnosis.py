@@ -25,6 +25,7 @@ import numpy as np
 
 from mqstore.diagnosis import Diagnosis, Evidence, Way, second_name
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
+from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import is_archive
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.files.location import Url
@@ -39,7 +40,16 @@ from mqstore.rocketmq.format.consume_queue import usable_topic
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.format.timer_wheel import CHECK, WHEEL
-from mqstore.rocketmq.loaded_config import TOPICS, LoadedConfig, loaded_configs, redelivery, sizes_not_known, unread_logs, without_offsets
+from mqstore.rocketmq.loaded_config import (
+    TOPICS,
+    LoadedConfig,
+    loaded_configs,
+    of_a_group,
+    redelivery,
+    sizes_not_known,
+    unread_logs,
+    without_offsets,
+)
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.repair.file_steps import directories_in_index
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
@@ -56,6 +66,7 @@ if TYPE_CHECKING:
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
 UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known"
+BEFORE_A_SLAVE = "save every message that can be read first: a broker that becomes a slave in its group cuts what the master lacks"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
@@ -66,6 +77,7 @@ _FOR_GOOD = frozenset(kind for kind in Kind if kind.subject is Subject.RECORD an
     "offset-past-end",
 }
 _OF_GONE = frozenset(kind for kind in Kind if kind.subject is Subject.QUEUE_ENTRY)
+_WRITTEN_AT_START = {"lock": "`lock` over the first four bytes", "abort": "its process number", "checkpoint": "its times"}
 _DERIVED = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "checkpoint")
 _MADE_NEW = frozenset(
     kind
@@ -207,7 +219,8 @@ class _Work:
             and report.coverage.complete
             and not (report.cautions or self.evidence or self.unknown or self.of_clients or self.store.unclean)
         )
-        if not (settled and self.harmless) or any(without_offsets(self.store, self.configs)):
+        elsewhere = (without_offsets(self.store, self.configs), unread_logs(self.store), static_topics(self.store.directory))
+        if not (settled and self.harmless) or any(map(any, elsewhere)):
             return False
         view = self.store.view("disk")
         delayed = any(queue.topic == SCHEDULE_TOPIC for queue in view.queues())
@@ -271,6 +284,7 @@ class _Work:
                     self.unknown.append("how many of these messages had expired before the log was lost")
                 self.evidence += [Evidence("note", ".", note) for note in report.notes]
         self.unknown += self.of_clients
+        self.evidence += self._written_links()
         next_, why = self._advice(check.lost, redelivers, loaded=recovery is not None)
         if self.elsewhere is None:
             self.evidence += [Evidence("note", ".", sentence) for sentence in self._assumed()]
@@ -334,6 +348,16 @@ class _Work:
             self.obstacles.append(Evidence("lock-held", "lock", sentence))
         elif held is None:
             self.unknown.append("whether a broker has the store open")
+
+    def _written_links(self) -> Iterator[Evidence]:
+        """Yield a note on each small file that is a link to a file, which a broker changes when it starts."""
+        if type(self.store.directory) is not ReadOnlyDirectory or self.obstacles:
+            return
+        for name, what in _WRITTEN_AT_START.items():
+            path = self.store.directory.path(name)
+            if path.is_symlink() and path.is_file():
+                sentence = f"it is a symbolic link: a broker that starts writes {what} into {path.resolve()}, as seen with 5.3.3"
+                yield Evidence("note", name, f"{sentence}; put a file in its place before")
 
     def _check_configs(self) -> None:
         table = self.store.offset_table
@@ -679,6 +703,8 @@ class _Work:
             return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
             return self._rebuild.next, self._rebuild.why
+        if of_a_group(self.store):
+            return command("mqstore", "salvage", store, "--to", f"{store}.jsonl"), BEFORE_A_SLAVE
         return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
 
     @cached_property

@@ -225,12 +225,15 @@ def _moved_log(store: StoreFiles, files: dict[int, FileBeside] | None = None) ->
     if not files:
         return None
     first = files[min(files)]
-    place, to = store.shown(first.path.parent), store.shown(store.directory.path(LOG))
-    why = f"{place} has {count(len(files), 'file')} with records of it{f', compressed with {first.method}' if first.method else ''}"
+    places = list(dict.fromkeys(store.shown(files[start].path.parent) for start in sorted(files)))
+    to = store.shown(store.directory.path(LOG))
+    has, them = ("has", "it") if len(places) == 1 else ("have", "the files")
+    packed = f", compressed with {first.method}" if first.method else ""
+    why = f"{' and '.join(places)} {has} {count(len(files), 'file')} with records of it{packed}"
     if first.method:
-        return LogElsewhere(place, "elsewhere", why, f"decompress {'it' if len(files) == 1 else 'them'} to {to} first")
-    remedy = f"give a configuration with storePathCommitLog={place}, or move it to {to}"
-    return LogElsewhere(place, "elsewhere", why, remedy)
+        return LogElsewhere(", ".join(places), "elsewhere", why, f"decompress {'it' if len(files) == 1 else 'them'} to {to} first")
+    remedy = f"give a configuration with storePathCommitLog={','.join(places)}, or move {them} to {to}"
+    return LogElsewhere(", ".join(places), "elsewhere", why, remedy)
 
 
 def _lacking(store: StoreFiles) -> set[int]:

@@ -404,7 +404,8 @@ def looks_like_rocketmq(directory: ReadOnlyDirectory, *, log: bool = True) -> bo
     if log and directory.is_directory("commitlog"):
         return True
     marks = sum(map(directory.exists, _MARKS))
-    return marks >= 2 or any(map(directory.exists, _OWN_MARKS)) or (marks == 1 and _configured_beside(directory))
+    own = any(directory.exists(mark) or directory.exists(f"{mark}.bak") for mark in _OWN_MARKS)
+    return marks >= 2 or own or (marks == 1 and _configured_beside(directory))
 
 
 def _configured_beside(directory: ReadOnlyDirectory) -> bool:

@@ -531,7 +531,10 @@ class Verification:
         for item in self.store.view().consumer_offsets():
             if item.state in ("below-min", "above-max"):
                 expired = item.expired_unread
-                lost = f": {count(expired, 'message')} expired before the group read {'it' if expired == 1 else 'them'}" if expired else ""
+                lost = ""
+                if expired:
+                    gone = f"{count(expired, 'message')} that the group has not read {'is' if expired == 1 else 'are'} gone"
+                    lost = f": {gone}, expired or with log files that are not here"
                 self.notes.append(
                     f"group {item.group!r} is at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, "
                     f"which holds {item.min_offset} to {item.max_offset}{lost}"

@@ -18,6 +18,7 @@ Format: docs/formats/rabbitmq-quorum.md, sections 2 and 3; docs/formats/rabbitmq
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,13 +32,13 @@ from mqstore.findings import Verdict
 from mqstore.kernels.rabbitmq import stream_chunks
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.message import stored_columns
-from mqstore.rabbitmq.message.message_term import message_from
-from mqstore.rabbitmq.message.properties import json_or_none
+from mqstore.rabbitmq.message.message_term import ID_SIZE, MessageTerm, message_from, write_message
+from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_or_none, properties_to_bin
 from mqstore.rabbitmq.message.stored_columns import DecodedMessage, StoredTerms
 from mqstore.rabbitmq.quorum.queue import stored_message
 from mqstore.rabbitmq.quorum.raft_log import SEGMENT, WAL
 from mqstore.rabbitmq.streams.delivered_entry import RULES
-from mqstore.rabbitmq.streams.entries import Records, walk_records
+from mqstore.rabbitmq.streams.entries import walk_records
 from mqstore.rabbitmq.streams.rows import StreamRows, build_batch
 from mqstore.rabbitmq.streams.segment import Chunks
 from mqstore.table.arrow_spans import pieces
@@ -85,6 +86,45 @@ def log_rows_of(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBa
             yield from (_chunks if chunk[low] else _entries)(logs.take(chosen[low:high]), columns)
 
 
+def stored_terms(logs: FoundLogs, vhost: str) -> Iterator[tuple[str, bytes, bytes, bool]]:
+    """Yield the messages in the order of positions, as a classic queue of a vhost stores them: verdict, id, term, whether it is persistent.
+
+    The id is made of the place. What a checksum covers is `unindexed`, whatever its index or offset; of others the term is empty.
+    """
+    chosen = logs.units.T[logs.units[MESSAGES] > 0]
+    for unit, copy in zip(chosen.tolist(), logs.duplicate[logs.units[MESSAGES] > 0].tolist(), strict=True):
+        read = _stored_in_chunk(logs, unit) if unit[KIND] == CHUNK else _stored_in_entry(logs.image.read(unit[AT], unit[END]).tobytes())
+        for number, (message, properties) in enumerate(read):
+            verdict = _verdict(PROVED if unit[PROOF] == CONTENT else unit[PROOF], copy, properties is not None)
+            if verdict != Verdict.UNINDEXED or message is None or properties is None:
+                yield verdict, b"", b"", False
+                continue
+            try:
+                block = properties_to_bin(properties)
+            except PropertiesError:
+                yield str(Verdict.DAMAGED), b"", b"", False
+                continue
+            place = f"{logs.name} {unit[START]} {number}".encode("utf-8", "surrogateescape")
+            id = hashlib.blake2b(place, digest_size=ID_SIZE).digest()  # noqa: A001
+            where = message.vhost or vhost.encode("utf-8", "surrogateescape")
+            made = MessageTerm(id, where, message.exchange, message.routing_keys, message.persistent, message.fragments, block)
+            yield verdict, id, write_message(made), message.persistent
+
+
+def _stored_in_entry(entry: bytes) -> Iterator[tuple[MessageTerm | None, Properties | None]]:
+    try:
+        message = message_from(stored_message(entry), with_id=False)
+        yield message, message.delivered()
+    except (EtfError, PropertiesError):
+        yield None, None
+
+
+def _stored_in_chunk(logs: FoundLogs, unit: Sequence[int]) -> Iterator[tuple[MessageTerm | None, Properties | None]]:
+    for rows in _chunk_rows(logs, unit):
+        for _, message, properties in rows.stored():
+            yield message, None if properties is None else {name: value for name, value in properties.items() if value is not None}
+
+
 def _verdict(proof: int, duplicate: bool, readable: bool) -> str:
     if not readable:
         return str(Verdict.DAMAGED)
@@ -127,24 +167,28 @@ def _decoded(entry: bytes) -> DecodedMessage | None:
 
 def _chunks(logs: FoundLogs, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of chunks, of one after the other."""
-    out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
     for row, unit in enumerate(logs.units.T.tolist()):
-        data = logs.image.read(unit[START], unit[AT])
-        count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
-        if not count:
-            continue  # the image has changed
-        chunks = Chunks(out.copy())
-        for records, _ in walk_records(data, chunks):
-            for first in range(0, len(records), BATCH_ROWS):
-                part = records.take(slice(first, first + BATCH_ROWS))
-                yield _chunk_batch(logs, row, chunks, part, columns)
+        for rows in _chunk_rows(logs, unit):
+            yield _chunk_batch(logs, row, rows, columns)
 
 
-def _chunk_batch(logs: FoundLogs, row: int, chunks: Chunks, records: Records, columns: Sequence[str]) -> pa.RecordBatch:
+def _chunk_rows(logs: FoundLogs, unit: Sequence[int]) -> Iterator[StreamRows]:
+    """Yield the messages of a chunk; none if the image has changed."""
+    out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
+    data = logs.image.read(unit[START], unit[AT])
+    count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
+    chunks = Chunks(out)
+    for records, _ in walk_records(data, chunks) if count else ():
+        for first in range(0, len(records), BATCH_ROWS):
+            part = records.take(slice(first, first + BATCH_ROWS))
+            nowhere, chunk = np.full(len(part), -1, np.int64), part.chunk
+            yield StreamRows(None, "", RULES["4.3"], logs.name, part, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
+
+
+def _chunk_batch(logs: FoundLogs, row: int, rows: StreamRows, columns: Sequence[str]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    nowhere, chunk = np.full(len(records), -1, np.int64), records.chunk
-    rows = StreamRows(None, "", RULES["4.3"], logs.name, records, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
+    records = rows.records
     batch = build_batch(rows, columns)
     proof, copy = int(logs.units[PROOF, row]), bool(logs.duplicate[row])
     values: list[Any]

@@ -53,6 +53,7 @@ from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.stated_parts import MissingFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.streams.examination import Change as StreamChange
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
 from mqstore.repair.change import renames
@@ -500,6 +501,8 @@ class _Work:
             for change in start.changes:
                 if change.messages:
                     what = f"{change.change.replace('-', ' the ')} {change.file}, because {change.detail}"
+                    if change.change is StreamChange.DOES_NOT_START:
+                        what = f"does not start it, because of {change.file}: {change.detail}"
                     sentence = f"{named}: the node {what}: {count(change.messages, 'message')} from offset {change.first} on"
                     self._lose(change.messages, str(change.change), change.file, sentence)
             if start.stops_at is not None:

@@ -593,12 +593,14 @@ def _rows(parts: Sequence[FoundMessages]) -> MessageRows:
 
 @dataclass(slots=True)
 class CarvedStore:
-    """The store that was written. damaged, transient: messages that were left out."""
+    """The store that was written. damaged, transient, unproved, copies: messages that were left out; the last two, of logs only."""
 
     path: Path
     count: int = 0
     damaged: int = 0
     transient: int = 0
+    unproved: int = 0
+    copies: int = 0
 
     def open(self) -> RabbitMQStore:
         """Open the store as what is left of one."""
@@ -606,15 +608,33 @@ class CarvedStore:
         return open_wreck(self.path)
 
 
-def write_carved(sources: Iterable[FoundMessages], to: DurableDirectory, *, damaged: bool = True, transient: bool = True) -> CarvedStore:
+def write_carved(
+    sources: Iterable[FoundMessages],
+    to: DurableDirectory,
+    *,
+    logs: Iterable[tuple[str, bytes, bytes, bool]] = (),
+    damaged: bool = True,
+    transient: bool = True,
+) -> CarvedStore:
     """Write messages into message files below a directory.
 
-    damaged: also those whose checksum does not fit. transient: also those that are not persistent, which a broker drops at its start.
+    logs: those of quorum queues and streams, as `carved_logs.stored_terms` has them. damaged: also those whose checksum does not fit.
+    transient: also those that are not persistent, which a broker drops at its start.
     Raises CannotOpenError if a message cannot be read any more, TargetError if there is no room.
     """
     store = CarvedStore(to.path(""))
     number = size = 0
     sink = to.open_new("0.rdq")
+
+    def write(id: bytes, term: bytes) -> None:  # noqa: A002
+        nonlocal number, size, sink
+        if size >= FILE_BYTES:
+            sink.close()
+            number, size = number + 1, 0
+            sink = to.open_new(f"{number}.rdq")
+        size += sink.write(record(id, term))
+        store.count += 1
+
     try:
         for source in sources:
             for terms in terms_of(source):
@@ -628,13 +648,17 @@ def write_carved(sources: Iterable[FoundMessages], to: DurableDirectory, *, dama
                     if not terms.persistent[k] and not transient:
                         store.transient += 1
                         continue
-                    if size >= FILE_BYTES:
-                        sink.close()
-                        number, size = number + 1, 0
-                        sink = to.open_new(f"{number}.rdq")
-                    size += sink.write(record(ids[16 * k : 16 * k + 16], bytes(raw[start : start + length])))
-                    store.count += 1
+                    write(ids[16 * k : 16 * k + 16], bytes(raw[start : start + length]))
             source.image.close()
+        for verdict, id, term, persistent in logs:  # noqa: A001
+            if verdict != Verdict.UNINDEXED:
+                store.damaged += verdict == Verdict.DAMAGED
+                store.unproved += verdict == Verdict.UNPROVED
+                store.copies += verdict == Verdict.DUPLICATE
+            elif not persistent and not transient:
+                store.transient += 1
+            else:
+                write(id, term)
     finally:
         sink.close()
     return store

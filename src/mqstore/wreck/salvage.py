@@ -30,6 +30,7 @@ from mqstore.jobs.resume import is_work, record_written, work_at, written_before
 from mqstore.jobs.runner import choose_runner
 from mqstore.places import open_rocketmq
 from mqstore.rabbitmq import salvage as rabbitmq
+from mqstore.rabbitmq.carved_logs import stored_terms
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rocketmq import salvage as rocketmq
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from mqstore.wreck.search import SourceFile, Wreck
 
 MAX_GROUPS = 1000
-_ONLY_ROWS = "messages found in logs of quorum queues and streams are only written to a file (.jsonl, .parquet)"
+_UNPROVED = "in a log of a quorum queue, and not proved by a checksum: only written to a file (.jsonl, .parquet)"
 _SENT = ("sent", "confirmed", "returned", "refused", "skipped")
 
 
@@ -418,9 +419,9 @@ class _Carved:
                 raise NotAStoreError(f"{self.path} holds no record of RocketMQ; --as rabbitmq writes a store of its RabbitMQ messages")
             return self._to_rocketmq_store(self.to, request.version)
         if request.as_kind == "rabbitmq":
-            if not wreck.found:
-                others = "--as rocketmq writes a store of its RocketMQ records" if wreck.placed else _ONLY_ROWS
-                raise NotAStoreError(f"{self.path} holds no message of a classic queue of RabbitMQ; {others}")
+            if not wreck.messages:
+                others = "; --as rocketmq writes a store of its RocketMQ records" if wreck.placed else ""
+                raise NotAStoreError(f"{self.path} holds no message of RabbitMQ{others}")
             return self._to_rabbitmq_store()
         if request.sent:
             return self._send()
@@ -528,20 +529,16 @@ class _Carved:
             stage.discard("messages")
             stage.make_directory("messages")
         with DurableDirectory(self.stage / "messages") as directory:
-            return rabbitmq.write_carved(self.wreck.found, directory, damaged=False, transient=transient)
-
-    def _in_logs(self) -> dict[str, int]:
-        """Return the messages that only a file of rows can take, with the reason."""
-        number = sum(logs.messages for logs in self.wreck.logs_found)
-        return {_ONLY_ROWS: number} if number else {}
+            logs = (stored for found in self.wreck.logs_found for stored in stored_terms(found, self.request.vhost or "/"))
+            return rabbitmq.write_carved(self.wreck.found, directory, logs=logs, damaged=False, transient=transient)
 
     def _to_rabbitmq_store(self) -> Part:
         store = self._message_files(transient=False)
         report = _write_queues(store.open(), self.request, self.observer, "writing")
-        verdicts = {str(Verdict.UNINDEXED): report.messages + store.transient, str(Verdict.DAMAGED): store.damaged}
-        verdicts[str(Verdict.DUPLICATE)] = store.count - report.messages
+        verdicts = _verdicts(store, report.messages + store.transient)
+        verdicts[str(Verdict.DUPLICATE)] += store.count - report.messages
         left_out = {"not persistent: a broker drops them when it starts": store.transient} if store.transient else {}
-        left_out |= self._in_logs()
+        left_out |= _left_in_logs(store)
         document = {"to": self.request.to, "format": "rabbitmq", "messages": report.messages, "groups": [], "left_out": left_out}
         return document, verdicts
 
@@ -550,12 +547,12 @@ class _Carved:
     def _send(self) -> Part:
         """Send the messages that were found: those of the broker's family, or of RocketMQ to AMQP if there are no others."""
         to = without_password(self.request.to)
-        if self.request.to_amqp and self.wreck.found:
+        if self.request.to_amqp and self.wreck.messages:
             sent, verdicts = self._send_rabbitmq()
         else:
             if not self.wreck.placed:
-                others = "its RabbitMQ messages can be sent to an amqp:// address" if self.wreck.found else _ONLY_ROWS
-                raise NotAStoreError(f"{self.path} holds no record of RocketMQ; {others}")
+                others = "; its RabbitMQ messages can be sent to an amqp:// address" if self.wreck.messages else ""
+                raise NotAStoreError(f"{self.path} holds no record of RocketMQ{others}")
             sent, verdicts = self._send_rocketmq()
         return {"to": to, "format": "broker", "groups": [], **sent}, verdicts
 
@@ -571,8 +568,9 @@ class _Carved:
         sent = sender.send(
             outgoing_messages(store.open(), chosen, by_exchange=request.into is None, user=sender.user, into=request.into, skipped=left)
         )
-        verdicts = {str(Verdict.UNINDEXED): sent.sent + sent.skipped, str(Verdict.DAMAGED): store.damaged}
-        return {"messages": sent.confirmed, **{name: getattr(sent, name) for name in _SENT}, "left_out": left | self._in_logs()}, verdicts
+        verdicts = _verdicts(store, sent.sent + sent.skipped)
+        numbers = {name: getattr(sent, name) for name in _SENT}
+        return {"messages": sent.confirmed, **numbers, "left_out": left | _left_in_logs(store)}, verdicts
 
     def _send_rocketmq(self) -> Part:
         from mqstore.replay.running import Journal, ReplayCounts, replay
@@ -596,6 +594,17 @@ class _Carved:
         document = {"messages": counts.sent, "confirmed": counts.sent, "skipped": counts.skipped, "refused": counts.refused}
         refusals = [{"message": mark, "reason": reason} for mark, reason in counts.refusals]
         return {**document, "refusals": refusals, "left_out": dict(skipped)}, verdicts
+
+
+def _verdicts(store: rabbitmq.CarvedStore, unindexed: int) -> dict[str, int]:
+    """Return the messages that were found by verdict. unindexed: of those that were written, without copies."""
+    left = {Verdict.DAMAGED: store.damaged, Verdict.UNPROVED: store.unproved, Verdict.DUPLICATE: store.copies}
+    return {str(Verdict.UNINDEXED): unindexed, **{str(verdict): number for verdict, number in left.items()}}
+
+
+def _left_in_logs(store: rabbitmq.CarvedStore) -> dict[str, int]:
+    """Return the messages that only a file of rows can take, with the reason."""
+    return {_UNPROVED: store.unproved} if store.unproved else {}
 
 
 def _part(to: Path, counts: RowCounts, groups: Counter[tuple[str, str]]) -> dict[str, Any]:

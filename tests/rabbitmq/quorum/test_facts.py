@@ -322,3 +322,17 @@ def test_whatever_the_files_hold_reading_ends_with_findings_and_untouched_queues
                 texts = {bytes(queue.log.entry(row).entry) for row in range(len(queue.log)) if queue.log.valid[row]}
                 assert b"" not in texts or len(texts) > 1
         path.write_bytes(data)
+
+
+def test_a_snapshot_of_another_queue_is_not_used_and_named(tmp_path: Path) -> None:
+    """Seeds 11479 and 21365 of damaged-quorum: every message up to its index seemed to have left the queue."""
+    node = copied(MIX, tmp_path)
+    before = whole(MIX, "fan.a")
+    (taken,) = node.glob("2F_PUR*/snapshots/*")
+    member = node / queue_named(tmp_path, "fan.a").log.uid
+    shutil.copytree(taken, member / "snapshots" / taken.name)
+    fact = facts(tmp_path)["snapshot-foreign"]
+    last = int(taken.name.rpartition("_")[2], 16)
+    assert fact.messages == sum(index <= last for index in before) > 0
+    assert "is the state of another queue" in fact.seen
+    assert indexes(queue_named(tmp_path, "fan.a").replay()) == before

@@ -104,6 +104,19 @@ def test_ids_are_those_of_the_file_and_records_of_several_members_are_told_apart
     assert [found.uids[number] for number in found.records["uid"].tolist()] == [b"A", b"B", b"A", b"B", b"B"]
 
 
+def test_the_id_that_a_damaged_record_gives_is_that_of_the_later_ones() -> None:
+    """Seeds 8446 and 11625 of damaged-quorum: both records that give an id have a wrong checksum, the later ones of both members not."""
+    first, second = bytearray(record(1, uid=b"A")), bytearray(record(1, uid=b"B", number=1))
+    first[-1] ^= 1
+    second[-1] ^= 1
+    rest = record(2), record(2, number=1), record(3), record(3, number=1)
+    data = np.frombuffer(HEAD + b"".join((first, second, *rest)), np.uint8)
+    found = read_wal(data, "1.wal", [b"A", b"B"])
+    for uid in "AB":
+        valid = found.of(uid)[found.of(uid)["valid"] == 1]
+        assert valid["index"].tolist() == [2, 3], uid
+
+
 def test_zeros_at_the_end_and_an_empty_file_are_not_damaged() -> None:
     assert not wal(record(1, uid=b"U"), bytes(5000)).damage
     assert not wal().damage
@@ -216,6 +229,16 @@ def test_an_unused_place_with_a_wrong_bit_voids_nothing(tmp_path: Path) -> None:
     assert indexes(log) == [(index, 1) for index in range(5)]
     assert log.valid.all()
     assert log.damage
+
+
+def test_an_unused_place_whose_offset_is_wrong_voids_nothing(tmp_path: Path) -> None:
+    """Seed 9249 of damaged-quorum: it led into the file, to an entry 0 of no bytes and no checksum, and the whole segment was void."""
+    raw = bytearray(segment(*((index, 1, b"\x83j") for index in range(5))))
+    raw[8 + 32 * 9 + 22 : 8 + 32 * 9 + 24] = b"\2\x20"  # the offset: 544, where the entries are
+    raw += bytes(100)
+    (tmp_path / "U").mkdir()
+    (tmp_path / "U" / "00000001.segment").write_bytes(raw)
+    assert indexes(system(tmp_path).member("U")) == [(index, 1) for index in range(5)]
 
 
 def test_a_record_with_the_number_of_another_member_is_left_out_and_reported() -> None:

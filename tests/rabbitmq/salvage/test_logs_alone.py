@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import quorum, streams
+from support.golden import run_cli
 
 import mqstore
 from mqstore.errors import NotAStoreError
@@ -226,3 +227,32 @@ def test_a_chunk_whose_header_lies_in_another_piece_is_unproved_unless_its_neigh
     assert [(row["verdict"], row["stream_offset"]) for row in carved(lone, tmp_path)] == [("unproved", 1)]
     both = bytes(512 - 30 - len(first)) + first + second
     assert [row["verdict"] for row in carved(both, tmp_path)] == ["unindexed", "unindexed"]
+
+
+def joined(quorum_case: str, stream_case: str) -> bytes:
+    """Return an image of the logs of quorum queues and streams, each file with noise before it."""
+    paths = [*logs(quorum_case, "wal"), *logs(quorum_case, "segment"), *sorted((streams.node(stream_case) / "stream").rglob("*.segment"))]
+    return b"".join(b"noise" * 301 + path.read_bytes() for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("quorum_case", "stream_case"), [("4.3.6/a-quorum-mix-kill9", "4.3.6-killed"), ("3.8.9/a-quorum-mix-kill9", "3.10.8-clean")]
+)
+def test_messages_of_carved_logs_become_a_classic_queue(quorum_case: str, stream_case: str, tmp_path: Path) -> None:
+    image = image_of(joined(quorum_case, stream_case), tmp_path)
+    rows = salvaged(image, tmp_path)
+    report = mqstore.salvage(image, tmp_path / "fresh", as_kind="rabbitmq", into="saved", vhost="v").as_dict()
+    expected = [row for row in rows if row["verdict"] == "unindexed" and row["persistent"]]
+    assert len(expected) > 100
+    assert {row["queue_type"] for row in expected} == {"quorum", "stream"}
+    shown = run_cli("messages", tmp_path / "fresh", "-o", "jsonl", "--body", "sha256").rows
+    assert {(row["vhost"], row["queue"], row["verdict"]) for row in shown} == {("v", "saved", "intact")}
+
+    def whole(row: Row) -> tuple[str, ...]:
+        properties = {name: value for name, value in (row["properties"] or {}).items() if value not in (None, [])}
+        properties["headers"] = [header for header in properties.get("headers", ()) if header[0] != "x-stream-offset"]
+        return (row["payload_sha256"], row["exchange"], str(row["routing_keys"]), str(sorted(properties.items())))
+
+    assert Counter(map(whole, shown)) == Counter(map(whole, expected))
+    assert report["messages"] == len(expected)
+    assert report["verdicts"]["unindexed"] == sum(row["verdict"] == "unindexed" for row in rows)

@@ -14,7 +14,7 @@ from support.streams import CASES
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
-from mqstore.rabbitmq.streams.examination import Change, Examination
+from mqstore.rabbitmq.streams.examination import Change, Examination, KeptEnds
 from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import record
 from mqstore.rabbitmq.streams.rows import walk_rows
@@ -178,6 +178,19 @@ def test_a_last_segment_without_a_chunk_goes_with_its_index_and_the_one_before_i
         (Change.CUTS_SEGMENT, of(small, 4).name),
     ]
     assert start.delivered == 269
+
+
+@pytest.mark.parametrize(("ending", "intact"), [("index", 300), ("segment", 230)])
+def test_a_node_does_not_start_a_stream_whose_first_segment_or_index_is_empty(ending: str, intact: int, small: Path) -> None:
+    """Seen on 3.10.8, 4.0.5 and 4.3.6: the stream has no running replica, whatever is in its other segments."""
+    path = of(small, 0, ending)
+    path.write_bytes(b"")
+    examined = examine(small)
+    start = examined.node_start()
+    assert [(change.change, change.file) for change in start.changes] == [(Change.DOES_NOT_START, path.name)]
+    assert (examined.counts.messages, start.kept, start.delivered, start.lost) == (intact, 0, 0, intact)
+    stream = Stream(ReadOnlyDirectory(small), "")
+    assert not any(KeptEnds(stream).of(number) for number in range(len(stream)))
 
 
 def test_offsets_that_only_the_index_of_the_last_segment_lists_are_counted_as_lost(small: Path) -> None:

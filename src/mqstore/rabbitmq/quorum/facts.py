@@ -166,6 +166,16 @@ def lost_log(queue: QuorumQueue) -> Iterator[Fact]:
         yield Fact("wal-missing", queue.log.place, seen, "starts with an older state: acknowledged messages come back, later ones are lost")
 
 
+def foreign_snapshots(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
+    """A snapshot of another queue in the member's directory. What a node makes of it was not tried."""
+    for base in queue.foreign[:1]:
+        last = base.snapshot.index
+        passed = sum(message.recovered and message.index <= last for message in state.messages)
+        seen = f"it is the state of another queue after entry {last} of that one"
+        does = f"may start with that state, which was not tried: {count(passed, 'message')} of this one up to that entry are then lost"
+        yield Fact("snapshot-foreign", base.path, seen, does, passed)
+
+
 def broken_recovery(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Entries above the snapshot that are missing or damaged: the queue fails in recovery."""
     does = "does not recover this queue: clients see no message"
@@ -216,6 +226,7 @@ def facts_of_queue(queue: QuorumQueue, state: QueueState) -> list[Fact]:
     return [
         *unknown_member(queue, state),
         *lost_log(queue),
+        *foreign_snapshots(queue, state),
         *broken_recovery(queue, state),
         *messages_without_entry(queue, state),
         *closed_consumers(queue, state),

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from mqstore.rabbitmq.erlang.terms import Atom, ImproperList, Pairs, Term
@@ -36,6 +37,7 @@ from mqstore.rabbitmq.quorum.entities import (
     message_from,
 )
 from mqstore.rabbitmq.quorum.machine import DEFAULT_PRIORITY, HIGHEST_PRIORITY, Machine
+from mqstore.rabbitmq.quorum.member_config import resource_names
 from mqstore.rabbitmq.quorum.rules import NEWEST, RULES
 
 _INDEX_BITS, _SIZE_BITS = 44, 15
@@ -63,6 +65,13 @@ def load(state: Term, version: int, left: Callable[[Message, str, int], None] | 
     machine.timed = any(message.expiry is not None for message in machine.all_messages())
     machine.ready.count = len(machine.ready.returns) + sum(map(len, machine.ready.levels.values()))
     return machine
+
+
+def queue_of(state: Term) -> tuple[str | None, str | None]:
+    """Return the vhost and the queue that a state names; None for what it does not name."""
+    with suppress(TypeError, IndexError, KeyError):
+        return resource_names(state[1][2])
+    return None, None
 
 
 def convert(machine: Machine, version: int, ts: int) -> None:

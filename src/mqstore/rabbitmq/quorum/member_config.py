@@ -44,10 +44,7 @@ def read_config(content: bytes) -> MemberConfig:
     top = terms[0]
     machine = top.get(Atom("machine"))
     config = machine[2] if type(machine) is tuple and len(machine) == 3 and isinstance(machine[2], dict) else {}
-    resource = config.get(Atom("queue_resource"))
-    vhost, queue = None, None
-    if type(resource) is tuple and len(resource) == 4 and type(resource[1]) is bytes and type(resource[3]) is bytes:
-        vhost, queue = _text(resource[1]), _text(resource[3])
+    vhost, queue = resource_names(config.get(Atom("queue_resource")))
     uid, version = top.get(Atom("uid")), top.get(Atom("initial_machine_version"))
     return MemberConfig(
         vhost,
@@ -63,6 +60,13 @@ def read_config(content: bytes) -> MemberConfig:
 def named_by_cluster(cluster: str) -> MemberConfig:
     """Return what the name of a cluster says of its queue: the vhost `/`, or none, since other names are ambiguous."""
     return MemberConfig("/", cluster[4:]) if cluster.startswith("%2F_") else MemberConfig()
+
+
+def resource_names(resource: Term) -> tuple[str | None, str | None]:
+    """Return the vhost and the name that `{resource, VHost, queue, Name}` has; None twice for any other term."""
+    if type(resource) is tuple and len(resource) == 4 and type(resource[1]) is bytes and type(resource[3]) is bytes:
+        return _text(resource[1]), _text(resource[3])
+    return None, None
 
 
 def _text(name: bytes) -> str:

@@ -38,7 +38,7 @@ from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Message
 from mqstore.rabbitmq.quorum.machine import CONSUMED, LIMIT, PURGED, Machine
 from mqstore.rabbitmq.quorum.member_config import MAX_CONFIG_BYTES, MemberConfig, named_by_cluster, read_config
-from mqstore.rabbitmq.quorum.raft_log import LogEntry, MemberLog, Meta
+from mqstore.rabbitmq.quorum.raft_log import Base, LogEntry, MemberLog, Meta
 from mqstore.rabbitmq.quorum.snapshot import members_of
 from mqstore.table.formatting import count
 
@@ -163,10 +163,11 @@ class Departures:
 
 
 class QuorumQueue:
-    """A queue, read from the log of one member. damage: of its log and its config."""
+    """A queue, read from the log of one member. damage: of its log and its config. foreign: snapshots of another queue, after a replay."""
 
     def __init__(self, log: MemberLog) -> None:
         self.log = log
+        self.foreign: list[Base] = []
         self.damage: list[Damage] = []
         self.departures = Departures(log)
 
@@ -412,7 +413,15 @@ class Replay:
 
     def _start(self) -> Machine:
         left = self.queue.departures.note
+        self.queue.foreign.clear()
         for base in self.log.bases():
+            named = machine_state.queue_of(base.snapshot.state)
+            config = self.queue.config
+            if None not in (*named, config.vhost, config.queue) and named != (config.vhost, config.queue):
+                detail = f"The snapshot is of queue {named[1]!r} of vhost {named[0]!r}: it is another member's, and is not used."
+                self.damage.append(Damage(base.path, 0, 0, Kind.BAD_SNAPSHOT, detail))
+                self.queue.foreign.append(base)
+                continue
             try:
                 machine = machine_state.load(base.snapshot.state, base.snapshot.machine_version, left)
             except machine_state.BadStateError as error:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from mqstore.files import Bytes
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.quorum.wal import TERM_START
 from mqstore.table.formatting import count as count_of
 
 MAGIC = b"RASG"
@@ -112,7 +113,8 @@ def read_segment(data: Bytes, file: str) -> SegmentEntries:
     for row, (position, length, here) in enumerate(
         zip(entries["position"].tolist(), entries["length"].tolist(), inside.tolist(), strict=True)
     ):
-        if here and (not crc[row] or zlib.crc32(view[position : position + length]) == crc[row]):
+        # an unused place with a wrong bit has no checksum, and leads to no entry
+        if here and length and (zlib.crc32(view[position : position + length]) == crc[row] if crc[row] else view[position] == TERM_START):
             continue
         entries["valid"][row] = 0
         if len(damage) < MAX_FINDINGS:

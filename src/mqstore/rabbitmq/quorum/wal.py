@@ -219,13 +219,18 @@ class _Walk:
             self.damage.append(_damage(self.file, at, rest - at, kind, detail))
         return rest
 
-    def _named_by_damage(self, at: int) -> None:
-        """Take over the id that a damaged record gives, if that is a known UID: later records name it by its number only."""
+    def _named_by_damage(self, at: int) -> bool:
+        """Take over the id that a damaged record gives, if that is a known UID: later records name it by its number only.
+
+        Return whether it is new.
+        """
         head = self.view[at : at + 5].tobytes()
-        number, length = int.from_bytes(head[:3], "big") & NUMBER, int.from_bytes(head[3:], "big")
-        uid = self.view[at + 5 : at + 5 + length].tobytes()
-        if uid in self.known and number not in self.numbers:
-            self._register(number, uid)
+        stated, length = int.from_bytes(head[:3], "big"), int.from_bytes(head[3:], "big")
+        number, uid = stated & NUMBER, self.view[at + 5 : at + 5 + length].tobytes()
+        if stated & KNOWN_ID or uid not in self.known or number in self.numbers:
+            return False
+        self._register(number, uid)
+        return True
 
     def _damaged_record(self, at: int, end: int) -> None:
         """Note an entry whose checksum is wrong but whose lengths lead exactly to the next record: its index is known."""
@@ -249,6 +254,8 @@ class _Walk:
                     return place
                 if self.patience < 0:
                     return -1
+                if self._named_by_damage(place):
+                    return self._next_record(place)
         return -1
 
     def _named(self, uid: bytes, low: int, high: int) -> list[int]:

@@ -7,6 +7,7 @@ What a node does, by the rules of osiris: it looks at the last index and segment
     last segment without a chunk        deletes it with its index; the one before is the last then
     chunk damaged elsewhere             serves it as it is: readers stop there
     offsets missing between segments    readers stop there
+    first segment or its index empty    does not start the stream
 
 Segments are read one at a time, block by block.
 
@@ -39,6 +40,7 @@ class Change(StrEnum):
     DELETES_SEGMENT = "deletes-segment"  # it has no index
     CUTS_SEGMENT = "cuts-segment"  # the index does not know the chunks at its end, or they are not valid
     DELETES_INDEX = "deletes-index"  # it has no segment
+    DOES_NOT_START = "does-not-start"  # the first segment, or its index, does not have its header
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,10 @@ class Examination:
     def node_start(self) -> NodeStart:
         """Return the stream after the start of a node."""
         stream = self.stream
+        if empty := _empty_first(stream):
+            first, messages = stream.first_offset, sum(segment.messages for segment in self.segments)
+            change = NodeChange(Change.DOES_NOT_START, empty, 0, messages, first, "the file does not have its header")
+            return NodeStart((change,), np.zeros(len(stream), np.int64), 0, 0, messages, None, "", first, first)
         ends = stream.size.copy()
         changes = [
             NodeChange(Change.DELETES_INDEX, stream.lone_index_file(first), 0, 0, first, "the index has no segment")
@@ -276,12 +282,22 @@ def last_segment(stream: Stream) -> int:
     return -1
 
 
+def _empty_first(stream: Stream) -> str:
+    """Return the file without which a node does not start a stream: the first segment, or its index, is shorter than its header."""
+    for number in np.flatnonzero(stream.index_size >= 0)[:1].tolist():
+        if stream.index_size[number] < len(INDEX_HEADER):
+            return stream.index_file(number)
+        if stream.size[number] < len(INDEX_HEADER):
+            return stream.segment_file(number)
+    return ""
+
+
 class KeptEnds:
     """Up to which byte a node keeps each segment of a stream; the last one is read when its end is asked for."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._last = last_segment(stream)
+        self._last = -1 if _empty_first(stream) else last_segment(stream)
         self._end: int | None = None
 
     def keeps(self, number: int) -> bool:

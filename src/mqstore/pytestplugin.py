@@ -31,6 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("rocketmq_version", "version that the broker of the fixture rocketmq shows to clients: 4.9.3 or 5.3.3", default="4.9.3")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the package be imported as it is: pytest would rewrite the `assert`s of every module of the package that a plug-in comes with.
+
+    That parses each module once more, and CPython 3.11 can fail at it where threads import at one time (its issue 106905).
+    """
+    getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set()).discard("mqstore")
+
+
 def _scope(fixture_name: str, config: pytest.Config) -> Scope:
     scope = str(config.getini("rocketmq_scope"))
     if scope not in _SCOPES:

@@ -23,6 +23,7 @@ from interop.realbroker import why_not
 from proofs.changes import Change, circled, one_file, swapped
 from support.golden import GoldenCase, case_named, opened, unpack
 from support.repairs import image_of
+from support.rocketmq_states import record_starts
 
 from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply, read_journal, undo
@@ -210,6 +211,107 @@ FURTHER: dict[str, Change] = {
 FURTHER_FROM = 60_000  # the seeds from which on one of these is the first change
 
 
+def _log_files(store: Path) -> list[Path]:
+    return sorted(path for path in store.glob("commitlog/*") if path.is_file())
+
+
+def _end_of_log_removed(store: Path, dice: random.Random) -> None:
+    """Remove the last log files, as one does whose disk is full."""
+    files = _log_files(store)
+    for path in files[dice.randrange(len(files)) :]:
+        path.unlink()
+
+
+def _begin_of_log_removed(store: Path, dice: random.Random) -> None:
+    files = _log_files(store)
+    for path in files[: dice.randrange(len(files)) + 1]:
+        path.unlink()
+
+
+def _older_log(store: Path, dice: random.Random) -> None:
+    """Bring back the log of an earlier time: it ends after any record, or inside one."""
+    files = [path for path in _log_files(store) if any(path.read_bytes())]
+    last = dice.randrange(len(files))
+    raw = files[last].read_bytes()
+    starts = record_starts(raw)
+    end = dice.choice(starts) + dice.choice((0, 0, 50)) if starts else 0
+    files[last].write_bytes(raw[:end].ljust(len(raw), b"\0"))
+    for path in files[last + 1 :]:
+        path.unlink()
+
+
+def _stale_pages(store: Path, dice: random.Random) -> None:
+    """Give a run of pages of the log the content of another run, as a file system does that lost its own log."""
+    target, source = (dice.choice(_log_files(store)) for _ in range(2))
+    raw, other = bytearray(target.read_bytes()), source.read_bytes()
+    at, begin = (dice.randrange(max(1, len(part) // 4096)) * 4096 for part in (raw, other))
+    pages = other[begin : begin + 4096 * dice.choice((1, 1, 3))][: len(raw) - at]
+    raw[at : at + len(pages)] = pages
+    target.write_bytes(raw)
+
+
+def _bytes_after_the_log(store: Path, dice: random.Random) -> None:
+    """Write what a disk had before into the part of the last log file that is not yet written."""
+    path = [path for path in _log_files(store) if any(path.read_bytes())][-1]
+    raw = bytearray(path.read_bytes())
+    end = len(raw.rstrip(b"\0")) + dice.choice((8, 512))
+    found = dice.choice((dice.randbytes(600), bytes(raw[:600]), struct.pack(">iI", 1 << 30, 0xDAA320A7) + bytes(90)))[
+        : max(0, len(raw) - end)
+    ]
+    raw[end : end + len(found)] = found
+    path.write_bytes(raw)
+
+
+def _more_log_files(store: Path, dice: random.Random) -> None:
+    """Add one or two log files that are not yet written, or the last one again under the next name."""
+    for _ in range(dice.choice((1, 2))):
+        last = _log_files(store)[-1]
+        size = last.stat().st_size
+        content = dice.choice((bytes(size), bytes(size), last.read_bytes()))
+        last.with_name(f"{int(last.name) + size:020d}").write_bytes(content)
+
+
+def _grown(raw: bytearray, dice: random.Random) -> bytearray:
+    return raw + bytes(dice.choice((1, 20, 4096, len(raw))))
+
+
+def _copied_queue(store: Path, dice: random.Random) -> None:
+    """Copy a queue, or rename its topic."""
+    queues = sorted(store.glob("consumequeue/*/*"))
+    if queues:
+        queue = dice.choice(queues)
+        if dice.random() < 0.5:
+            shutil.copytree(queue, queue.with_name("9"), dirs_exist_ok=True)
+        else:
+            queue.parent.rename(queue.parent.with_name(f"{queue.parent.name}-old"))
+
+
+def _later_offsets(store: Path, dice: random.Random) -> None:
+    """Set the groups on, past the end of their queues too."""
+    path = store / CONSUMER_OFFSETS
+    if path.exists():
+        text = path.read_text()
+        path.write_text(re.sub(r"(?<=[{,])(\s*\d+:)(\d+)", lambda pair: f"{pair[1]}{int(pair[2]) + dice.choice((0, 1, 70, 10**6))}", text))
+
+
+# what people, disks and file systems do to a store, drawn beside the others from this seed on, before FURTHER_FROM
+OPERATORS_FROM = 50_000
+OPERATORS: dict[str, Change] = {
+    "log-end-removed": _end_of_log_removed,
+    "log-begin-removed": _begin_of_log_removed,
+    "log-older": _older_log,
+    "log-pages-stale": _stale_pages,
+    "log-followed": _bytes_after_the_log,
+    "log-files-more": _more_log_files,
+    "log-grown": _on_file("commitlog/*", _grown),
+    "queue-file-grown": _on_file(QUEUE, _grown),
+    "queue-copied": _copied_queue,
+    "index-file-swapped": swapped("index/*"),
+    "index-file-zeroed": _on_file("index/*", _zeroed),
+    "offsets-later": _later_offsets,
+}
+
+
 @dataclass
 class State:
     """One state. again: messages that the real store's groups get again. error: what was wrong with the answer."""
@@ -242,11 +344,13 @@ def _state(seed: int, base: Path) -> State:
     version = version_of(seed)
     case = case_named(dice.choice(CASES[version]))
     store = unpack(case, base / f"{seed}")
-    changes = tuple(dice.choice(sorted(CHANGES)) for _ in range(dice.choice((1, 1, 1, 2))))
+    drawn = OPERATORS if OPERATORS_FROM <= seed < FURTHER_FROM and dice.random() >= 0.2 else CHANGES
+    changes = tuple(dice.choice(sorted(drawn)) for _ in range(dice.choice((1, 1, 1, 2))))
     if seed >= FURTHER_FROM:
         changes = (dice.choice(sorted(FURTHER)), *changes[1:])
     for name in changes:
-        (CHANGES | FURTHER)[name](store, dice)
+        if name not in OPERATORS or any(any(path.read_bytes()) for path in _log_files(store)):  # those need a log
+            (CHANGES | FURTHER | OPERATORS)[name](store, dice)
     if dice.random() < 0.4:
         _marked(store, dice)
     if dice.random() < 0.15 and _older_offsets(store, dice):

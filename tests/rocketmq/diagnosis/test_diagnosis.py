@@ -197,6 +197,16 @@ def test_a_store_without_its_log_loses_every_message(tmp_path: Path) -> None:
     assert any("had expired" in sentence for sentence in found.unknown)
 
 
+def test_a_copy_of_a_queue_lists_no_further_messages(tmp_path: Path) -> None:
+    """Of a log that ends too early, each message that only queues list counts once, also in a queue of which none is left."""
+    store = unpack(case_named("4.9.3/m-damaged/0-clean"), tmp_path)
+    for path in sorted((store / "commitlog").iterdir())[2:]:
+        path.unlink()
+    assert diagnose(open_rocketmq(store)).loses == 311  # what a real 4.9.3 store has lost
+    shutil.copytree(store / "consumequeue/SCHEDULE_TOPIC_XXXX/1", store / "consumequeue/SCHEDULE_TOPIC_XXXX/9")
+    assert diagnose(open_rocketmq(store)).loses == 311
+
+
 def test_a_held_lock_is_seen_and_not_released(tmp_path: Path) -> None:
     store = made("stray_index_file", FOUR, tmp_path / "store")
     with DurableDirectory(store) as directory, StoreLock(directory):

@@ -155,7 +155,7 @@ class SurvivalCheck(Verification):
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._misplaced: dict[tuple[str, int], list[tuple[int, int]]] = {}  # half-open ranges of entries in files of another place
         self._told: dict[tuple[str, int], list[tuple[Longs, NDArray[np.void]]]] = {}  # what such files say: queue offsets, entries
-        self._places: list[Longs] = []  # physical offsets of missing messages, if a message can be in several queues
+        self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def count_missing(self) -> int:
         """Count the messages of which only a place in a queue is left. To be called once the report is made."""
@@ -227,9 +227,8 @@ class SurvivalCheck(Verification):
                 lost = [offset for offset in gone.tolist() if not self._is_there(int(physical[offset - start]), offset)]
                 lost = [offset for offset in lost if offset >= oldest or self._may_be_gone(int(physical[offset - start]), limit)]
                 total += len(lost)
-                if self.rules.multi_dispatch:
-                    where = physical[np.array(lost, np.int64) - start]
-                    self._places.append(where[size[np.array(lost, np.int64) - start] > 0])
+                at = np.array(lost, np.int64) - start
+                self._places.append(physical[at[size[at] > 0]])
         return total
 
     def repeated(self, key: tuple[str, int], offset: int) -> Longs:

@@ -246,6 +246,25 @@ def test_what_a_controller_wrote_is_read_as_far_as_it_goes(tmp_path: Path) -> No
         assert any("epochFileCheckpoint is damaged" in part for part in run_cli("inspect", store, "-o", "json").document["unsupported"])
 
 
+def test_a_static_topic_of_a_real_group_of_brokers_is_named_as_clients_see_it(tmp_path: Path) -> None:
+    """A real 5.5.0: two of four logic queues were moved to a second broker with mqadmin, and count from 10000 on there."""
+    first, second = unpack_site("static-topic-550", tmp_path), tmp_path / "second"
+    rows = [json.loads(line) for line in (GOLDEN / "rocketmq-sites" / "static-topic-550.jsonl").read_text().splitlines()]
+    said = {path: " ".join(run_cli("inspect", path, "-o", "json").document["unsupported"]) for path in (first, second)}
+    assert "0 is queue 0 of broker-a, from 0 on;" in said[first]
+    assert "2 is queue 2 of broker-a, from 0 on, then queue 0 of broker-b;" in said[first]
+    assert "2 is queue 2 of broker-a, from 0 on, then queue 0 of broker-b, from 10000 on;" in said[second]
+    sent = {row["key"]: row["broker"] for row in rows if "key" in row}
+    kept = {
+        row["keys"]: name
+        for path, name in ((first, "broker-a"), (second, "broker-b"))
+        for row in run_cli("messages", path, "-o", "jsonl").rows
+    }
+    assert kept == sent
+    committed = {row["logic"]: row["committed"] for row in rows if "committed" in row}
+    assert {place[1]: row["offset"] for place, row in _group_rows(first).items()} == committed
+
+
 def test_the_epochs_of_a_real_group_show_where_its_logs_part(tmp_path: Path) -> None:
     """A real 5.5.0: the first master had 5 messages more than the second, which became master; as its slave it cut them."""
     said = {row["step"]: row for row in map(json.loads, (GOLDEN / "rocketmq-sites" / "controller-550.jsonl").read_text().splitlines())}

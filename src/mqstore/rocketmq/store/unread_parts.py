@@ -103,14 +103,21 @@ def static_topics(directory: ReadOnlyDirectory) -> Iterator[str]:
         hosted = details.get("hostedQueues") if isinstance(details, dict) else None
         places = []
         for logic, items in hosted.items() if isinstance(hosted, dict) else ():
-            current = items[-1] if isinstance(items, list) and items and isinstance(items[-1], dict) else {}
-            places.append(f"{logic} is queue {current.get('queueId')} of {current.get('bname')}, from {current.get('logicOffset')} on")
+            mapped = [_mapped(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+            places.append(f"{logic} is {', then '.join(mapped)}" if mapped else f"{logic} is not mapped")
         total = details.get("totalQueues") if isinstance(details, dict) else None
         named = f": {'; '.join(places[:_SHOWN])}{f'; and {len(places) - _SHOWN} more' if len(places) > _SHOWN else ''}" if places else ""
         yield (
             f"static topic {topic}: queues and offsets are those of the files here, while clients count {total} logic queues over all "
             f"brokers{named}; what the other brokers have is not known"
         )
+
+
+def _mapped(item: dict[str, object]) -> str:
+    """Return the queue that a logic one is, from an offset on; that is -1 on the broker from which it has moved."""
+    offset = item.get("logicOffset")
+    begins = f", from {offset} on" if isinstance(offset, int) and offset >= 0 else ""
+    return f"queue {item.get('queueId')} of {item.get('bname')}{begins}"
 
 
 def _group_of_brokers(directory: ReadOnlyDirectory) -> Iterator[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import shutil
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interop.rabbitmq import other_node
 from interop.rabbitmq.adopting import Adopted, Declared, adopt, declare, drain_all
 from interop.rabbitmq.node import Node, new_node
 from support import golden as goldenkit
+from support import quorum, streams
 from support.golden import case_named, run_cli
 from support.images import files_of, shuffled_image
 from support.rabbitmq_index import message_id
@@ -148,6 +151,53 @@ def test_messages_carved_out_of_an_image_arrive(broker: tuple[Node, list[Declare
     again = run_cli("salvage", image, "--to", url(node), "--into", "orders.b", "--resume", tmp_path / "sent.json", "-o", "json")
     assert again.document["sent"] == 0
     purge(node, queues)
+
+
+def logs_image(place: Path, *, quorum_case: str, stream_case: str) -> Path:
+    """Return an image of the logs of quorum queues and streams."""
+    nodes = (quorum.node(quorum_case) / "quorum", streams.node(stream_case) / "stream")
+    paths = [path for node in nodes for path in sorted(node.rglob("*")) if path.suffix in (".wal", ".segment") and path.is_file()]
+    image = place / "image"
+    image.write_bytes(b"".join(b"noise" * 301 + path.read_bytes() for path in paths))
+    return image
+
+
+def test_messages_carved_out_of_logs_of_quorum_queues_and_streams_arrive(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:
+    node, queues = broker
+    image = logs_image(tmp_path, quorum_case="4.0.5/a-quorum-mix-kill9", stream_case="4.3.6-killed")
+    run_cli("salvage", image, "--to", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    proved = [row for row in rows if row["verdict"] == "unindexed"]
+    lasting = Counter(row["payload_sha256"] for row in proved if not (row["properties"] or {}).get("expiration"))
+    done = run_cli("salvage", image, "--to", url(node), "--into", "orders.b", "-o", "json")
+    assert done.status == 1, done.stderr  # bytes belonged to nothing
+    assert done.document["confirmed"] == len(proved) > lasting.total() > 100
+    found = Counter(row["payload_sha256"] for row in waiting(node, queues)["orders.b"])
+    assert lasting <= found <= Counter(row["payload_sha256"] for row in proved)
+    purge(node, queues)
+
+
+@pytest.mark.parametrize("version", ["3.10", "4.3"])
+def test_a_node_starts_from_a_store_of_messages_carved_out_of_logs(version: str, tmp_path: Path) -> None:
+    image = logs_image(tmp_path, quorum_case="4.3.6/a-quorum-mix-kill9", stream_case="4.3.6-killed")
+    done = run_cli("salvage", image, "--to", tmp_path / "fresh", "--as", "rabbitmq", "--into", "saved", "--for", version, "-o", "json")
+    assert done.status == 1, done.stderr
+    assert done.document["messages"] > 100
+    if version == "3.10":
+        adopted = adopt(tmp_path / "fresh", [Declared("/", "saved")], {"classic_queue_default_version": 1})
+        assert adopted.sound, adopted
+        assert len(adopted.rows) == done.document["messages"]
+        return
+    if reason := other_node.missing():
+        pytest.skip(reason)
+    with other_node.other_node() as node:
+        node.start()
+        node.connect("/").channel().queue_declare("saved", durable=True)
+        node.stop()
+        shutil.rmtree(node.data / "msg_stores")
+        shutil.copytree(tmp_path / "fresh", node.data / "msg_stores")
+        node.start()
+        assert len(node.consume_all("saved", done.document["messages"])) == done.document["messages"]
 
 
 def test_an_interrupted_run_is_resumed_after_the_last_confirm(broker: tuple[Node, list[Declared]], tmp_path: Path) -> None:

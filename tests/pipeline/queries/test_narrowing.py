@@ -131,6 +131,7 @@ def test_a_column_that_is_not_in_the_result_is_not_found_instead_of_null(spark: 
 # what is not narrowed
 
 
+@needs_filters
 def test_a_condition_on_the_current_time_is_left_to_spark(spark: SparkSession) -> None:
     with pytest.warns(UserWarning, match="depends on the current time"):
         found = pipeline.sql(spark, "select count(*) from messages where store_timestamp < now()", opened(case_named(KILLED)))
@@ -168,6 +169,19 @@ def test_where_spark_has_moved_a_class_nothing_is_narrowed_and_a_sentence_says_s
         with pytest.warns(UserWarning, match="nothing is narrowed, because this version of Spark has other plans"):
             found = pipeline.narrowed(frame.where("topic = 'orders'"))
     assert found.count() == 565
+    for name in ("_RELATION", "_PYTHON_TABLE", "_SCAN"):
+        with monkeypatch.context() as patched:
+            patched.setattr(narrowing, "_KNOWN", set())
+            patched.setattr(narrowing, name, "org.apache.spark.sql.moved.Node")
+            with pytest.warns(UserWarning, match=r"nothing is narrowed, .* other plans \(of a query whose answer is known\)"):
+                assert pipeline.narrowed(frame.where("topic = 'orders'")).count() == 565
+    with monkeypatch.context() as patched:
+        patched.setattr(pushdown, "_SCAN", "MovedScan rocketmq-filters")
+        with pytest.warns(UserWarning, match=r"`where` does not narrow .* other plans \(no scan of a condition\)"):
+            assert pipeline.read(spark, store, ["size"], where="topic = 'orders'").count() == 565
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pipeline.read(spark, store, ["size"], where="1 = 0").count() == 0
     with monkeypatch.context() as patched:
         patched.setattr(pushdown.pickle, "loads", moved)
         with pytest.warns(UserWarning, match="`where` does not narrow what is read, because this version of Spark has other plans"):

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.types import StructType
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_named, opened, unpack_site
 from support.privilege import needs_permissions, without_privilege
+from support.spark_api import needs_streams
 from support.stores import Store, message
 
 import mqstore
@@ -434,6 +435,7 @@ def test_a_read_warns_of_rows_that_are_not_all_or_not_what_a_broker_returns(
 OPTIONS = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
 
 
+@needs_streams
 @pytest.mark.parametrize(("site", "said"), [*OF_ROWS.items()])
 def test_planning_warns_of_such_rows_where_spark_is_asked_itself(tmp_path: Path, site: str, said: str) -> None:
     store = unpack_site(site, tmp_path)
@@ -457,7 +459,7 @@ PLAIN = """
 import sys
 from mqstore.pipeline import register, session
 
-with session("local[1]", quiet=False) as spark:
+with session("local[1]", quiet=sys.argv[3] == "quiet") as spark:
     register(spark)
     frame = spark.read.format("rocketmq").load(sys.argv[1])
     frame.count(), frame.count()
@@ -467,9 +469,11 @@ with session("local[1]", quiet=False) as spark:
 """
 
 
-def test_a_plain_read_and_a_stream_print_such_a_warning_once(tmp_path: Path) -> None:
+@needs_streams
+@pytest.mark.parametrize("output", ["all", "quiet"])
+def test_a_plain_read_and_a_stream_print_such_a_warning_once(output: str, tmp_path: Path) -> None:
     store = unpack_site("log-file-renamed-bak", tmp_path)
-    command = [sys.executable, "-c", PLAIN, str(store), str(tmp_path / "checkpoint")]
+    command = [sys.executable, "-c", PLAIN, str(store), str(tmp_path / "checkpoint"), output]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert 1 <= done.stderr.count(f"UserWarning: only what is left of the log of {store} is read") <= 3, done.stderr

@@ -8,6 +8,10 @@ Spark does not report to a Python source which columns a query needs, and keeps 
 and views. It is asked on a copy of the plan in which each occurrence of a relation is a table without rows, a probe, so that no occurrence
 is planned with the filters of another one. Then each occurrence is replaced by one that reads only this, and Spark runs the whole query on
 these, all conditions included. Plans and their nodes are Java objects, and belong to a classic session.
+
+These classes are private to Spark. So before the first query of a session that is narrowed, `_plans_are_known` asks for one whose answer is
+known; where a release has moved a class, nothing is narrowed, and a warning says so. It is not done when a session starts, which
+would make sessions slower that narrow nothing, and would leave out those that another program has started.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from mqstore.errors import UsageError
 from mqstore.pipeline.source.pushdown import FilterPart, FilterSource, other_plans
 from mqstore.pipeline.source.stores import check_nullable
 from mqstore.pipeline.source.views import views
+from mqstore.pipeline.spark.source_api import FILTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,8 +88,27 @@ def narrowed(frame: DataFrame) -> DataFrame:
         return _unchanged(frame, "Spark Connect does not show its plans")
     result = frame
     with other_plans() as other:
-        result = _narrowed(frame)
+        if _plans_are_known(frame.sparkSession):
+            result = _narrowed(frame)
+        else:
+            other.found("of a query whose answer is known")
     return _unchanged(frame, other.why) if other.why else result
+
+
+_KNOWN: set[str] = set()  # applications of Spark whose plans were understood
+
+
+def _plans_are_known(spark: SparkSession) -> bool:
+    """Return whether the needs of a query are found as they are known, once for each application of Spark."""
+    application = spark.sparkContext.applicationId
+    if application not in _KNOWN:
+        spark.dataSource.register(FilterSource)
+        table = spark.read.format(FilterSource.name()).schema("topic string, size int, queue_id int").load()
+        plan = table.where("topic = 'a'").select("size")._jdf.queryExecution().analyzed()
+        needs = needs_of(spark, plan, relations_of(spark, plan))
+        if needs == [Need(frozenset({"topic", "size"}), '[["EqualTo", ["topic"], "a"]]' if FILTERS else "[]", 1)]:
+            _KNOWN.add(application)
+    return application in _KNOWN
 
 
 def _unchanged(frame: DataFrame, why: str) -> DataFrame:
@@ -168,6 +192,7 @@ FORMATS = (
     "rocketmq-timer",
     "rocketmq-findings",
     "rabbitmq",
+    FilterSource.name(),  # of the query whose answer is known
 )
 _RELATION = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation"
 _SCAN = "org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation"

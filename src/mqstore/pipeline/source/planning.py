@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mqstore.errors import CannotOpenError, PipelineError, UnsupportedError
 from mqstore.jobs.runner import ThreadRunner
+from mqstore.pipeline.spark.session import show_warning
 from mqstore.pipeline.spark.source_api import InputPartition
 from mqstore.threads import least_tasks
 
@@ -133,6 +134,7 @@ def report_skipped(skipped: Sequence[SkippedStore], total: int, reported: int = 
     with warnings.catch_warnings():
         warnings.simplefilter("always")  # a Python worker plans many reads, and the default is to show each place once
         warnings.warn(sentence, UserWarning, stacklevel=stacklevel)
+    show_warning(sentence)
 
 
 # grouping

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SCAN = "BatchScan rocketmq-filters"
 _KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (EqualTo, EqualNullSafe, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 }
@@ -161,6 +162,9 @@ class OtherPlans:
 
     why: str = ""
 
+    def found(self, what: str) -> None:
+        self.why = f"this version of Spark has other plans ({what})"
+
 
 @contextmanager
 def other_plans() -> Iterator[OtherPlans]:
@@ -174,7 +178,7 @@ def other_plans() -> Iterator[OtherPlans]:
         # a class that is not there is a package to py4j, and cannot be called
         if isinstance(error, TypeError) and "JavaPackage" not in str(error):
             raise
-        other.why = f"this version of Spark has other plans ({str(error).splitlines()[0]})"
+        other.found(str(error).splitlines()[0])
 
 
 def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
@@ -182,25 +186,28 @@ def filters_of(spark: SparkSession, schema: str, condition: str) -> str:
 
     Raises PipelineError if Spark does not understand the condition.
     """
-    if not FILTERS:
-        return "[]"
     spark.dataSource.register(FilterSource)
     with failures("planning the read"):
         # a DataFrame for this condition only, planned once
         frame_of_condition: Any = spark.read.format(FilterSource.name()).schema(schema).load().where(condition)
-        if getattr(frame_of_condition, "_jdf", None) is None:
+        if not FILTERS or getattr(frame_of_condition, "_jdf", None) is None:
             return "[]"
         with other_plans() as other:
-            leaves = frame_of_condition._jdf.queryExecution().sparkPlan().collectLeaves()
+            execution = frame_of_condition._jdf.queryExecution()
+            leaves = execution.sparkPlan().collectLeaves()
             for k in range(leaves.size()):
                 leaf = leaves.apply(k)
-                if leaf.toString().startswith("BatchScan rocketmq-filters"):
+                if leaf.toString().startswith(_SCAN):
                     part = pickle.loads(bytes(leaf.inputPartitions().apply(0).pickedPartition()))
                     assert isinstance(part, FilterPart)
                     return part.filters
+            rows = execution.optimizedPlan().maxRows()
+            if rows.isDefined() and rows.get() == 0:
+                return "[]"  # no scan is planned for a condition that is never true
+            other.found("no scan of a condition")
         if other.why:
             warnings.warn(f"`where` does not narrow what is read, because {other.why}; Spark applies it", UserWarning, stacklevel=3)
-    return "[]"  # Spark plans no scan for a condition that is never true
+    return "[]"
 
 
 # filters as a selection

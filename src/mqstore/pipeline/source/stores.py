@@ -26,6 +26,7 @@ from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
 from mqstore.pipeline.source.planning import PartGroup, Planned, combined, plan_stores, report_skipped
 from mqstore.pipeline.spark.runner import freeze_gc_once, require_version
+from mqstore.pipeline.spark.session import show_warning
 from mqstore.pipeline.spark.source_api import DataSource, DataSourceReader, Filter, InputPartition
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.store.log_site import notes_on_rows
@@ -189,6 +190,7 @@ def warn_of_rows(store: RocketMQStore) -> None:
     """Warn of rows that are not all or not what a broker returns: once in a process, which plans a query each time that it runs."""
     for sentence in notes_on_rows(store, str(store.path)):
         warnings.warn(sentence, UserWarning, stacklevel=2)
+        show_warning(sentence)
 
 
 def require_offsets(store: RocketMQStore, bounds: Sequence[QueueBounds]) -> None:

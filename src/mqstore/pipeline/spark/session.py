@@ -39,6 +39,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -61,6 +62,7 @@ _UNINFORMATIVE = (
     "Picked up",
 )
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+STDERR = "MQSTORE_STDERR"  # of the process that started a quiet session on this machine, in the environment of the processes of the session
 
 
 def session(
@@ -76,7 +78,8 @@ def session(
 
     master: as Spark takes it; sc://host:port is a Spark Connect server, whose settings and Python are its own.
     config: further Spark settings; they override ours. throughput: let the JVM compile for long SQL work; starts more slowly.
-    quiet: suppress the output of the JVM and of Python workers. ship: ship this package to the executors (`pipeline.ship`);
+    quiet: suppress the output of the JVM and of Python workers, except warnings of this package on this machine.
+    ship: ship this package to the executors (`pipeline.ship`);
     by default if they are other processes, unless the setting spark.mqstore.ship is false. Raises PipelineError.
     """
     running = active_session()
@@ -89,7 +92,7 @@ def session(
         return connected(master)
     java = javas.find_java()
     settings = _settings(master, app_name, java, throughput, config or {})
-    with _environment(_launch_environment(java, master)), tempfile.TemporaryFile() as output:
+    with _environment(_launch_environment(java, master, quiet=quiet)), tempfile.TemporaryFile() as output:
         try:
             started = _start_session(settings, output if quiet else None)
         except MqstoreError:
@@ -303,7 +306,7 @@ def _java_options(throughput: bool) -> list[str]:
     return options
 
 
-def _launch_environment(java: javas.Java, master: str) -> dict[str, str]:
+def _launch_environment(java: javas.Java, master: str, *, quiet: bool) -> dict[str, str]:
     """Return the environment of the JVM and, through it, of the Python workers."""
     home = str(javas.launcher_home(java))
     if not master.startswith("local"):
@@ -315,6 +318,7 @@ def _launch_environment(java: javas.Java, master: str) -> dict[str, str]:
         "SPARK_HOME": str(_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         AT_ONCE: str(tasks_at_once(master)),
+        STDERR: f"/proc/{os.getpid()}/fd/2" if quiet else "",
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     }
 
@@ -331,6 +335,15 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@cache
+def show_warning(sentence: str) -> None:
+    """Show a warning of a Python process of a quiet session where the session was started: once, though each query is planned again."""
+    place = os.environ.get(STDERR)
+    if place:
+        with contextlib.suppress(OSError), open(place, "a", encoding="utf-8") as stderr:
+            stderr.write(f"UserWarning: {sentence}\n")
 
 
 def _start_session(settings: Mapping[str, str], output: IO[bytes] | None) -> SparkSession:

@@ -84,7 +84,6 @@ class OtherNode:
             + f"stream.listeners.tcp.1 = 127.0.0.1:{self.stream_port}\n" * ("rabbitmq_stream" in plugins)
         )
         (base / "plugins").write_text(f"[{','.join(plugins)}].")
-        self._in_cluster = bool(cluster)
         if cluster:
             (base / "home" / ".erlang.cookie").write_text("CLUSTER")
             (base / "home" / ".erlang.cookie").chmod(0o400)
@@ -123,8 +122,7 @@ class OtherNode:
             assert self._server.poll() is None, said.decode(errors="replace")[-1500:]
             if b" completed with " in said:  # clients can connect a moment before commands are taken
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                    if self._in_cluster:
-                        self.ctl("await_startup")  # without it a consumer once came before messages that had been in hand
+                    self.ctl("await_startup")  # without it a consumer once came before messages that had been in hand
                     return
             time.sleep(0.05)
         raise AssertionError(f"no listener after {BOOT_TIMEOUT} s")

@@ -642,3 +642,16 @@ def test_a_queue_without_messages_in_the_message_store_is_read_without_a_scan_of
     (queue,) = vhost.queues
     assert sum(len(table.entries) for table in queue.entry_tables()) > 0
     assert vhost.persistent.files
+
+
+@pytest.mark.parametrize("block", [1, 2, 40])
+def test_messages_of_no_queue_are_all_listed_once_however_many_are_read_at_once(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = unpack(case_named("3.10.8/d-large-fanout"), tmp_path)
+    for queues in store.glob("msg_stores/vhosts/*/queues"):
+        shutil.rmtree(queues)
+    whole = rows(RabbitMQStore(store), EVERYTHING)
+    monkeypatch.setattr("mqstore.rabbitmq.store.message_table._BLOCK", block)
+    assert rows(RabbitMQStore(store), EVERYTHING) == whole
+    assert len({row["msg_id"] for row in whole}) == len(whole) == 96

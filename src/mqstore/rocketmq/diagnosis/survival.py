@@ -167,7 +167,7 @@ class SurvivalCheck(Verification):
                 total += max(0, high - low + 1 - records)
         self._find_misplaced()
         total += sum(self._missing_of(key, proof) for key, proof in self.queues.items())
-        places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
+        places = np.concatenate([np.empty(0, np.int64), *self._places])
         return total - (len(places) - len(distinct(places)))
 
     def _find_misplaced(self) -> None:
@@ -208,7 +208,7 @@ class SurvivalCheck(Verification):
             limit = int(proof.queue.entries(oldest, oldest + 1)["physical_offset"][0])
         else:  # where no message of the queue is left, its entries alone show what was there, also after the end of the log
             limit = self.log_end if len(claimed) else self.log_end + LARGEST_LOG
-        total = 0
+        total, listed = 0, [np.empty(0, np.int64)]
         for low, high in proof.unproved():
             for start in range(low, min(high, end), SLOTS):
                 stop = min(high, end, start + SLOTS)
@@ -228,7 +228,8 @@ class SurvivalCheck(Verification):
                 lost = [offset for offset in lost if offset >= oldest or self._may_be_gone(int(physical[offset - start]), limit)]
                 total += len(lost)
                 at = np.array(lost, np.int64) - start
-                self._places.append(physical[at[size[at] > 0]])
+                listed.append(physical[at[size[at] > 0]])
+        self._places.append(distinct(np.concatenate(listed)))  # a repair gives several lost messages of a queue the same place
         return total
 
     def repeated(self, key: tuple[str, int], offset: int) -> Longs:

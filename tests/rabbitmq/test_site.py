@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import run_cli, unpack_node_site
+from support.golden import case_named, run_cli, unpack, unpack_node_site
 
 from mqstore.rabbitmq.format.names import queue_directory
 
@@ -109,3 +109,16 @@ def test_a_node_without_the_log_of_its_tables_may_have_had_further_queues(tmp_pa
     found = run_cli("diagnose", node, "-o", "json").document
     assert any("without LATEST.LOG" in each for each in found["unknown"])
     assert run_cli("diagnose", node).status == 1
+
+
+def test_messages_of_queues_that_a_link_leads_to_are_not_lost(tmp_path: Path) -> None:
+    """The queues of a vhost on another disk: a node follows the link; this reader does not, and says so."""
+    store = unpack(case_named("3.10.8/a-small-clean"), tmp_path / "store")
+    (queues,) = store.glob("**/queues")
+    queues.rename(tmp_path / "disk")
+    queues.symlink_to(tmp_path / "disk")
+    (said,) = run_cli("diagnose", store, "-o", "jsonl").rows
+    assert (said["starts"], said["loses"]) == (True, 0)
+    assert any("queues: a link that points out of the store" in each for each in said["unknown"])
+    assert said["next"].startswith("mkdir ")
+    assert [(part["part"], part["state"]) for part in parts_of(store) if part["part"].startswith("queue")] == [("queues", "not-read")]

@@ -23,7 +23,7 @@ from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
 from mqstore.rabbitmq.definitions.node_directory import name_of_node, node_directory
 from mqstore.rabbitmq.delayed import delayed_tables
 from mqstore.rabbitmq.erlang.terms import text_of
-from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata
+from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata, is_away
 from mqstore.rabbitmq.format.names import vhost_directory
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.rabbitmq.version import flags_of
@@ -184,6 +184,8 @@ def _vhost_parts(store: RabbitMQStore, vhost: Vhost) -> Iterator[Part]:
         return str(store.directory.path(path))
 
     def state(path: str, missing: bool) -> State:
+        if is_away(store.directory, path):
+            return "not-read"
         return "absent" if not store.directory.is_directory(path) else "partly" if missing else "here"
 
     files, queues = vhost.missing_files, vhost.missing_queues

@@ -338,6 +338,11 @@ def leads_elsewhere(directory: ReadOnlyDirectory, item: Damage) -> bool:
     return item.detail == NOT_FOLLOWED and path.is_symlink() and path.exists()
 
 
+def is_away(directory: ReadOnlyDirectory, path: str) -> bool:
+    """Return whether a directory is not read because it, or one above it, is a link out of the store."""
+    return not directory.is_directory(path) and (directory.root / path).is_dir()
+
+
 def _unlisted(directory: ReadOnlyDirectory) -> Iterator[Damage]:
     """Yield a finding for each directory that cannot be listed."""
     for _ in directory.walk():

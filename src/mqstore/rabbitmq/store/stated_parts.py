@@ -20,7 +20,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.erlang import disk_log
 from mqstore.rabbitmq.erlang.terms import Term
-from mqstore.rabbitmq.format.layout import bytes_of, small_file
+from mqstore.rabbitmq.format.layout import bytes_of, is_away, small_file
 from mqstore.rabbitmq.format.names import split_priority
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.table.formatting import count
@@ -150,7 +150,7 @@ def lacks_messages(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) 
 
 def _missing_of(directory: ReadOnlyDirectory, queue: str, noted: QueueTerms) -> list[tuple[str, int]]:
     """Return the segments of a queue that are not there, each with the messages counted in it; an empty name for all of the directory."""
-    if not noted.count:
+    if not noted.count or is_away(directory, queue):
         return []
     if not directory.has_entry(queue):
         return [("", noted.count)]

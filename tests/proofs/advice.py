@@ -23,7 +23,7 @@ from fuzz.images import Images
 from fuzz.layout import write_tree
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, Row, run_cli, tree_checksum, unpack, unpack_node
 
-COMMANDS = 3  # that are advised, beside a real copy of links: repair, repair --apply, and rebuild or salvage for what no repair can mend
+COMMANDS = 3  # that are advised: repair, repair --apply, and rebuild or salvage for what no repair can mend
 INTACT = {"intact", "unindexed"}
 LOOKS = {"inspect", "messages", "topics", "verify"}  # show what there is, for a person to go on
 BY_HAND = ("get what is missing", "a broker has the store open", "cannot be told", "start none on this directory")
@@ -98,7 +98,7 @@ def walk(store: Path, family: str) -> Walk:
             return walked
         if shlex.split(walked.end)[1] in LOOKS or (GONE not in walked.why and any(each in walked.why for each in BY_HAND)):
             return walked
-        if sum(not line.startswith(("mqstore diagnose ", "mkdir ")) for line in walked.lines) >= COMMANDS:
+        if sum(not line.startswith("mqstore diagnose ") for line in walked.lines) >= COMMANDS:
             walked.fault = "it does not end"
             return walked
         walked.lines.append(walked.end)

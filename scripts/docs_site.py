@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
+from mqstore.cli.common.arguments import prepared
 from mqstore.cli.common.command import common_options
 from mqstore.cli.main import parser
 from mqstore.version import __version__
@@ -171,7 +171,7 @@ def commands() -> dict[str, str]:
     """Return the options and exit statuses of each command, from the commands themselves."""
     pages = {}
     for name, command in _shown():
-        own = [row for each in command.params if each not in common_options(command) for row in _parameter(command, each)]
+        own = [row for each in command.params if each not in common_options(command) for row in _parameter(each)]
         table = ["| | |", "|---|---|", *(f"| {spelling} | {text} |" for spelling, text in own)]
         end = "\n\n".join(part if part.startswith("Exit") else f"`{part}`" for part in (command.epilog or "").split("\n\n"))
         pages[name] = "\n".join(["## Options", "", *table, "", end, "", "[All commands](commands.md)", ""])
@@ -182,7 +182,7 @@ def overview() -> str:
     """Return the list of the commands, and the options that all have."""
     listed = [f"| [`{name}`](#{name}) | {' '.join((command.help or '').split('.')[0].split())} |" for name, command in _shown()]
     verify = dict(_shown())["verify"]
-    shared = [f"| {spelling} | {text} |" for each in common_options(verify) for spelling, text in _parameter(verify, each)]
+    shared = [f"| {spelling} | {text} |" for each in common_options(verify) for spelling, text in _parameter(each)]
     head = ["", "| | |", "|---|---|"]
     return "\n".join(["## Every command", *head, *listed, "", "## Options of every command", *head, *shared]) + "\n"
 
@@ -203,14 +203,14 @@ def manual() -> str:
     verify = dict(_shown())["verify"]
     lines += [".SH OPTIONS OF EVERY COMMAND"]
     for each in common_options(verify):
-        for spelling, text in _parameter(verify, each):
+        for spelling, text in _parameter(each):
             lines += [".TP", f".B {plain(spelling.replace('`', ''))}", plain(text)]
     lines += [".SH COMMANDS"]
     for name, command in _shown():
         lines += [f".SS {name}", *(part and f"{plain(part)}\n.PP" for part in (command.help or "").split("\n\n"))]
         for each in command.params:
             if each not in common_options(command):
-                for spelling, text in _parameter(command, each):
+                for spelling, text in _parameter(each):
                     lines += [".TP", f".B {plain(spelling.replace('`', ''))}", plain(text)]
         lines += [".PP", *(f"{plain(part)}\n.PP" for part in (command.epilog or "").split("\n\n"))]
     return "\n".join(lines) + "\n"
@@ -222,17 +222,18 @@ def _shown() -> Iterator[tuple[str, Any]]:
     for name in group.list_commands(None):
         command = group.get_command(None, name)
         if not command.hidden:
+            prepared(command.params)
             yield name, command
 
 
-def _parameter(command: Any, parameter: Any) -> Iterator[tuple[str, str]]:
+def _parameter(parameter: Any) -> Iterator[tuple[str, str]]:
     if getattr(parameter, "hidden", False):
         return
     text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
     if parameter.param_type_name == "argument":
         yield f"`{parameter.metavar or parameter.name.upper()}`", text
         return
-    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.display_type(typer.Context(command)).strip('<>')}"
+    value = "" if parameter.is_flag else f" {parameter.metavar}"
     yield ", ".join(f"`{each}{value}`" for each in parameter.opts).replace("|", "\\|"), text
 
 

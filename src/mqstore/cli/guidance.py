@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     @app.command("help", cls=PlainCommand, epilog=f"{_STATUSES}\n\nExample: mqstore help verify")
     def help_(
         context: typer.Context,
-        command: Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="The command, or output.", show_default=False)] = None,
+        command: Annotated[str | None, typer.Argument(metavar="COMMAND", help="The command, or output.", show_default=False)] = None,
     ) -> None:
         """Show the help of a command, of `output` (the options of every command), or of all commands."""
         above: Any = context.parent
@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
         cls=PlainCommand,
         epilog=f"{_STATUSES}\n\nExample: mqstore completion bash >> ~/.bashrc",
     )
-    def completion(shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)]) -> None:
+    def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)]) -> None:
         """Print the script with which a shell completes commands, options and paths.
 
         bash: add it to ~/.bashrc; zsh: save it as _mqstore in a directory of $fpath; fish: save it as

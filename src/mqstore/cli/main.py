@@ -166,7 +166,7 @@ def _print_version(asked: bool) -> None:
 def options(
     context: typer.Context,
     output: Annotated[Format, typer.Option("--output", "-o", help=OUTPUT_HELP)] = Format.TEXT,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Do not use colours.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help=QUIET_HELP)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)] = False,
     progress: Annotated[bool, typer.Option("--progress", help=PROGRESS_HELP)] = False,

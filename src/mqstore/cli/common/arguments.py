@@ -149,7 +149,11 @@ Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_de
 StoreInPlace = Annotated[
     Path,
     typer.Argument(
-        metavar="STORE", help="The store: the directory that contains commitlog/ or msg_stores/.", show_default=False, parser=path
+        metavar="STORE",
+        help="The store, which --apply and --undo change: the data directory of a broker or node, with commitlog/, msg_stores/, quorum/ "
+        "or stream/, or the directory above it; not a URL, not an archive.",
+        show_default=False,
+        parser=path,
     ),
 ]
 Stores = Annotated[
@@ -267,13 +271,33 @@ class _PlainValues:
 
 
 def prepared(parameters: Sequence[Any]) -> list[Any]:
-    """Return the parameters of a command, light to read, and such that the help shows no type after a switch."""
+    """Return the parameters of a command, light to read, and such that the help names values instead of types of Python."""
     for each in parameters:
-        if getattr(each, "is_flag", False):
-            each.metavar = ""
+        if each.param_type_name == "argument":
+            each.display_type_rich = lambda ctx: None
+            name = each.display_name_raw + ("..." if each.nargs != 1 else "")
+            usage = name if each.required else f"[{name}]"
+            each._usage_display_name = lambda usage=usage: usage
+        else:
+            each._get_number_range_help_str = lambda: None
+            if each.metavar is None:
+                each.metavar = _value_name(each)
         if getattr(each, "_runtime_param", True) is None:
             each._runtime_param = _PlainValues()
     return list(parameters)
+
+
+def _value_name(parameter: Any) -> str:
+    """Return what the help shows after an option: nothing after a switch, the choices, N for a number, else the end of its name."""
+    if parameter.is_flag:
+        return ""
+    kind = parameter.type_descriptor
+    if kind.is_choice and not kind.is_list:
+        return "|".join(str(choice) for choice in kind.choices)
+    if kind.is_ranged:
+        return "N"
+    longest: str = max(parameter.opts, key=len)
+    return longest.rpartition("-")[2].upper()
 
 
 def join_ranges(words: Sequence[str]) -> list[str]:

@@ -113,14 +113,24 @@ def _is_options_class(annotation: Any) -> bool:
 
 _GLOBAL = "Output"
 _SWITCHES = ("no_color", "quiet", "verbose", "progress", "wide", "escape_formulas")
-_STATUSES = (
-    "Exit status: 0 done and clean; 1 done, and something is damaged, different or missing; 2 not done, one sentence says why; "
-    "130 interrupted."
-)
+_DONE_BUT = "something is damaged, different or missing"
+
+
+def _help_and_statuses(text: str) -> tuple[str, str]:
+    """Return a command's help, each paragraph on one line, and its exit statuses: what it says of status 1 is said there."""
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text))
+    if whole := re.search(r"\s*Exit status: [^.]+\.", text):
+        return text.replace(whole[0], ""), f"{whole[0].strip().removesuffix('.')}; 130 interrupted."
+    one = re.search(r"\s*Exit status 1 if ([^.]+)\.", text)
+    reason = one[1] if one else _DONE_BUT
+    return (
+        text.replace(one[0], "") if one else text,
+        f"Exit status: 0 done and clean; 1 done, and {reason}; 2 not done, one sentence says why; 130 interrupted.",
+    )
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help shows no type after a switch."""
+    """A command whose help names values instead of types."""
 
     def get_params(self, ctx: Any) -> Any:
         return prepared(super().get_params(ctx))
@@ -233,13 +243,14 @@ def verb(
         parameters = [context, *own, *common]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        described, statuses = _help_and_statuses(function.__doc__ or "")
         app.command(
             name,
             cls=VerbCommand,
-            help=re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(function.__doc__ or "")),  # each paragraph is wrapped as a whole
+            help=described,
             epilog="\n\n".join(
                 (
-                    *(() if "Exit status:" in (function.__doc__ or "") else (_STATUSES,)),
+                    statuses,
                     f"Example: mqstore {example}",
                     "Options of every command, such as -o json: mqstore help output",
                 )

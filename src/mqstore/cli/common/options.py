@@ -401,7 +401,9 @@ class ExportOptions:
     )
 
     to: To
-    format: Annotated[ExportFormat, typer.Option("--format", help="The kind of files to write.")] = ExportFormat.PARQUET
+    format: Annotated[ExportFormat, typer.Option("--format", metavar="KIND", help=f"The files to write: {', '.join(ExportFormat)}.")] = (
+        ExportFormat.PARQUET
+    )
     columns: Columns = None
     partition_by: Annotated[
         str | None, option("--partition-by", metavar="A,B,…", help="Write one directory per value of these columns.")

@@ -38,6 +38,7 @@ def follow(
         FollowForm | None,
         typer.Option(
             "--as",
+            metavar="FORM",
             help="store: a copy of the log with its own queues and index. parquet: the message table, one directory per batch. "
             "iceberg, delta: a table over these files, one commit per batch. Default: store, or parquet if --columns is given.",
         ),
@@ -57,7 +58,7 @@ def follow(
     """Follow a growing commit log until Ctrl-C: every message arrives in OUT exactly once, even if either side crashes.
 
     The store may be in use by its broker; it is not changed. An incomplete record at the end is read once it is complete. A batch in
-    progress is finished before an interrupt takes effect. Exit status 130 after an interrupt, 1 if damage was skipped.
+    progress is finished before an interrupt takes effect. Exit status 1 if damage was skipped.
     """
     from mqstore.pipeline.tail.follow import follow as run
 

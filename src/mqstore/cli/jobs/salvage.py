@@ -42,7 +42,8 @@ class SalvageOptions:
     format: Annotated[TableFormat | None, option("--format", help="The file's format, if its name does not imply it.")] = None
     as_kind: Annotated[TargetKind | None, option("--as", help="Write a new store that a broker can start from.")] = None
     verdict: Annotated[
-        list[Verdict] | None, option("--verdict", help="Only messages with this verdict; may be repeated. Default over AMQP: intact.")
+        list[Verdict] | None,
+        option("--verdict", help=f"Only messages with this verdict: {', '.join(Verdict)}; may be repeated. Default over AMQP: intact."),
     ] = None
     vhost: Annotated[
         str | None, option("--vhost", metavar="NAME", help="RabbitMQ: only this vhost; with --as, the name for a vhost without one.")

@@ -32,8 +32,9 @@ def members(
     """Compare the members of quorum queues in the directories of several nodes: which one is furthest, what only one of them has.
 
     A queue without a leader is recovered from the member with the highest term and index of its last entry. Messages that it lacks and
-    others have are named: a majority never accepted them, or its disk has lost them. Give every node of the cluster: what the others
-    hold cannot be told. Exit status 1 if the furthest member lacks messages or entries, or a member has another entry at the same index.
+    others have are named: a majority never accepted them, or its disk has lost them. Give every node of the cluster: what a node that is
+    not given holds cannot be told. Exit status 1 if the furthest member lacks messages or entries, or a member has another entry at the
+    same index.
     """
     from mqstore.rabbitmq.quorum.members import COLUMNS, compare, member_rows, members_by_queue
 

@@ -56,7 +56,7 @@ def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
     """Repair a store in place: list the changes, make them, or take them back. Without --apply or --undo nothing is changed.
 
     No broker may have the store. An interrupted --apply or --undo goes on when the same command is run again.
-    Exit status 1 if something cannot be repaired; with --plan also if there is anything to repair.
+    Exit status 1 if something cannot be repaired or, without --apply, there is anything to repair.
     """
     only = options.numbers()
     opened = open_either(store, options, careful=True)

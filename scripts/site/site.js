@@ -28,7 +28,7 @@ const found = (query) => {
     let score = 0, matched = 0;
     for (const term of terms) {
       const place = each.location.includes("#") ? "" : each.location;
-      const own = (10 * (`${each.title} ${place}`.match(term) || []).length) + (4 * (each.page.match(term) || []).length);
+      const own = (10 * (`${each.title} ${place} ${place}`.match(term) || []).length) + (4 * (each.page.match(term) || []).length);
       const text = Math.min((each.text.match(term) || []).length, 4);
       matched += own + text > 0;
       score += own + text;

@@ -1,4 +1,4 @@
-"""Steps for the index of a queue of either version.
+"""Steps for indexes: those of queues of either version, and of streams.
 
 Version 1, journal and segments:
 
@@ -18,18 +18,28 @@ Version 2, file by file, written in place:
     an entry of a message that cannot be read      cleared; so are the entries of messages in a .qs that is missing
     a .qs without its .qi                          an index of all its persistent messages, of which some may have been acknowledged
 
-Format: docs/formats/rabbitmq.md, sections 3 to 5, 7 and 12.1 to 12.4.
+Stream, file by file, made of the chunks of its segment; after that a node keeps every segment, and every chunk in it:
+
+    a segment without its index         the node deletes it
+    the last index short or wrong       the node cuts its segment after the last chunk that the index knows
+    another index that is wrong         readers who ask for an offset or a time begin at the wrong chunk
+
+A segment is not changed, so that a damaged chunk stays damaged; at the end of the last segment a node cuts it off, with or without an
+index.
+
+Format: docs/formats/rabbitmq.md, sections 3 to 5, 7 and 12.1 to 12.4; docs/formats/rabbitmq-streams.md, sections 5, 8 and 9.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from mqstore.files import Bytes
-from mqstore.findings import Damage, Subject
+from mqstore.findings import Damage, Kind, Subject
 from mqstore.rabbitmq.convert.convert_queue import UNREADABLE
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import index_v2, segment
@@ -39,7 +49,13 @@ from mqstore.rabbitmq.format.layout import bytes_of
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, segment_content
 from mqstore.rabbitmq.store.queue import Queue
+from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.rabbitmq.streams.examination import Change as NodeDoes
+from mqstore.rabbitmq.streams.examination import Examination
+from mqstore.rabbitmq.streams.index import build_index
+from mqstore.rabbitmq.streams.segment import Chunks
+from mqstore.rabbitmq.streams.stream import Stream
 from mqstore.repair.change import Change
 from mqstore.table.formatting import agreeing, count
 
@@ -334,3 +350,36 @@ class _File:
         loss = f"{count(rest, 'message')} of these had another checksum, and nothing shows the damage any more" if rest else ""
         otherwise = "it does not deliver these messages"
         yield self._step("frame", changes[0].offset, ENTRY_HEADER, why, otherwise, loss, *changes)
+
+
+def stream_steps(store: RabbitMQStore) -> Iterator[QueueStep]:
+    """Yield a step for each index that is made of the chunks of its segment."""
+    for _, examined in store.examined_streams:
+        yield from _of_stream(examined)
+
+
+def _of_stream(examined: Examination) -> Iterator[QueueStep]:
+    stream = examined.stream
+    wrong = {item.file: item.detail for item in examined.damage if item.kind is Kind.BAD_STREAM_INDEX}
+    does = {change.file: change for change in examined.node_start().changes}
+    for number, chunks in enumerate(examined.segments):
+        segment_file, file = stream.segment_file(number), stream.index_file(number)
+        change = does.get(segment_file)
+        missing = bool(stream.index_size[number] < 0)
+        if not (missing or file in wrong) or chunks.end == int(stream.first[number]):
+            continue
+        why = "it is missing, and is made of the chunks of its segment" if missing else f"{wrong[file]}: it is made of the chunks again"
+        otherwise = "readers who ask for an offset or a time may begin at the wrong chunk"
+        if change is not None and change.messages:
+            verb = "deletes the segment" if change.change is NodeDoes.DELETES_SEGMENT else "cuts the segment"
+            otherwise = f"it {verb}, with {count(change.messages, 'message')} from offset {change.first} on"
+        made = Change("put", file, content=partial(_stream_index, stream, number))
+        messages = 0 if change is None else change.messages
+        yield QueueStep("stream-index", file, 0, max(0, int(stream.index_size[number])), why, otherwise, "", (made,), messages=messages)
+
+
+def _stream_index(stream: Stream, number: int) -> bytes:
+    """Return the index of a segment: a record for each of its chunks, the damaged ones too, for a node has them there as well."""
+    data, _ = stream.open(number)
+    parts = [piece.columns.copy() for piece, _ in stream.walk(number, data)]
+    return build_index(Chunks(np.concatenate(parts, axis=1)))

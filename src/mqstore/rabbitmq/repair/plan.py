@@ -33,10 +33,9 @@ from mqstore.files.locking import LockedDirectory, LockHeldError
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.layout import find_vhosts, leads_elsewhere
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
-from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps
+from mqstore.rabbitmq.repair.index_steps import index_v1_step, index_v2_steps, lost_index_steps, stream_steps
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, completed
 from mqstore.rabbitmq.repair.quorum_steps import quorum_plan
-from mqstore.rabbitmq.repair.stream_steps import stream_steps
 from mqstore.rabbitmq.repair.vhost_steps import (
     config_steps,
     corrected_terms,

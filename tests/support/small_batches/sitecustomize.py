@@ -142,7 +142,7 @@ KEPT = {
     "rocketmq.summary.TAIL": _LIMIT,
     "rabbitmq.definitions.feature_flags._MOST_BYTES": _LIMIT,
     "places._MOST_ENTRIES": _LIMIT,
-    "rocketmq.store.log_beside._MOST_ENTRIES": _LIMIT,
+    "rocketmq.store.log_site._MOST_ENTRIES": _LIMIT,
     "rabbitmq.streams.rows.BLOCK_BYTES": _LIMIT,
     "rabbitmq.store.stated_parts._MOST_BYTES": _LIMIT,
     "rocketmq.store.pop.MOST_READ": _LIMIT,

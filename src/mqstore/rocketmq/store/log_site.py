@@ -8,11 +8,15 @@ have read, must not be changed after a part of it alone. That a part is missing 
     queues, offsets,            they have entries or are above 0, the checkpoint has a time, and there is no log: it is absent, and with it
     index files, checkpoint     the messages that they count
     file names                  of the log files, every second one is missing, every third, …: the log is partly here
-    files around the store      they have the records of files that are missing, as a log that was moved out of its place (`log_beside`)
+    files around the store      they have the records of files that are missing, as a log that was moved out of its place
     compressed files            they have such records, in the directory of the log, too
 
 In a configuration of a store that was copied, `storePathRootDir` is a directory that this machine does not have: paths below it are
 then those of the copy.
+
+Files around the store are those one level above it, in a directory beside it, or in a further one inside it; a broker reads none of them.
+That they are of this log is known from their records: each states where it is in its log, and the queue that it belongs to leads there.
+Directories of other stores are left out.
 
 A log file under another name (`….bak`, `….1`, a name of 8 digits) is known by the physical offsets of its records.
 
@@ -27,27 +31,34 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from mqstore.errors import CannotOpenError, UnsupportedError
 from mqstore.files import MappedFile, ReadOnlyDirectory
+from mqstore.files.archive import UnpackedArchive, compressed_head
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.files.location import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
+from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_in, start_in, status_at
 from mqstore.rocketmq.store.compacted import compacted_topics
-from mqstore.rocketmq.store.log_beside import FileBeside, log_files_beside, queue_leads_to
 from mqstore.rocketmq.store.store_files import StoreFiles, looks_like_rocketmq
 from mqstore.table.formatting import count, moment
 
 _NAME = re.compile(r"\d{20}")
+_MOST_ENTRIES = 1000  # of a directory
 _MOST_FILES = 10_000  # looked for after the end of a log
 _MOST_PATHS = 8  # over which a log may be spread
 _FARTHEST = 1 << 40  # an offset beyond it does not count messages
 _SURELY = 1_000_000  # one up to a thousand times this may be right whatever the others are
+_HEAD = 64 << 10  # bytes of a compressed file that are expanded for its first record
+_MOST_RECORD = 64 << 20
 
 _LINK = "give a store that has its log in commitlog/, or a configuration whose storePathCommitLog is that directory"
 _COPY = "give that store, or for a copy of it a configuration without storePathRootDir"
@@ -431,3 +442,105 @@ def _reach(mapped: MappedFile, base: int) -> int:
     while at < mapped.size and status_at(mapped, at, base) == frames.STOP:
         at += size_in(mapped, at)
     return at
+
+
+@dataclass(frozen=True, slots=True)
+class FileBeside:
+    """A file with records of a log that is not read as one of it. method: how it is compressed; empty if it is not."""
+
+    path: Path
+    method: str = ""
+
+
+def log_files_beside(store: StoreFiles, own: Sequence[Path]) -> dict[int, FileBeside]:
+    """Return the files with records of the log that are not in it as they are, by where they start in it; the first one found of each.
+
+    own: the directories of the log; in them, compressed files are looked for, whatever their names.
+    """
+    root = store.directory.root
+    files: dict[int, FileBeside] = {}
+    if store.log_only or not isinstance(root, Path):
+        return files
+    for place in own:
+        for path in sorted(each for each in _entries(place) if each.is_file() and not each.is_symlink()):
+            head = _head_of(path)
+            if head is not None and queue_leads_to(store, head[1], head[2]) is not False:
+                files.setdefault(head[2], FileBeside(path, head[0]))
+    if type(store.directory) is not ReadOnlyDirectory:
+        return files
+    for place in _places(root, inside=isinstance(store.kept, UnpackedArchive) and root.absolute() == store.kept.root):
+        for path in sorted(each for each in _entries(place) if _NAME.match(each.name) and each.is_file()):
+            head = _head_of(path)
+            if head is None:
+                with contextlib.suppress(CannotOpenError):
+                    mapped = ReadOnlyDirectory(place).map(path.name)
+                    start = start_in(mapped)
+                    if start is not None and start >= 0 and status_at(mapped, 0, start) == frames.STOP:
+                        head = "", mapped.length_prefixed(0), start
+            if head is not None and _belongs(store, head[1], head[2]):
+                files.setdefault(head[2], FileBeside(path, head[0]))
+    return files
+
+
+def _head_of(path: Path) -> tuple[str, bytes, int] | None:
+    """Return of a compressed file that begins with a record: how it is compressed, that record, and where it is in its log."""
+    length = _HEAD
+    while True:
+        unpacked = compressed_head(path, length)
+        if unpacked is None or len(unpacked[1]) < record.MIN_RECORD_SIZE:
+            return None
+        method, head = unpacked
+        size, start = (int.from_bytes(head[at : at + width], "big", signed=True) for at, width in ((0, 4), (record.PHYSICAL_OFFSET_AT, 8)))
+        if length < size <= _MOST_RECORD:
+            length = size
+            continue
+        if start < 0 or frames.status_at(np.frombuffer(head, np.uint8), 0, start, True) != frames.STOP:
+            return None
+        return method, head[:size], start
+
+
+def _places(root: Path, *, inside: bool) -> Iterator[Path]:
+    """Yield the directories in which a log may be. inside: nothing around the store belongs to it."""
+    above = root.absolute().parent
+    yield root
+    around = [each for each in _entries(root) if each.name != LOG]
+    if not inside:
+        yield above
+        around += [each for each in _entries(above) if each != root.absolute() and not _is_store(each)]
+    for each in sorted(around):
+        if each.is_dir() and not each.is_symlink():
+            yield each
+            yield each / LOG
+
+
+def _entries(place: Path) -> list[Path]:
+    with contextlib.suppress(OSError), os.scandir(place) as scan:
+        return [Path(entry) for entry in islice(scan, _MOST_ENTRIES)]
+    return []
+
+
+def _is_store(path: Path) -> bool:
+    """Return whether a directory is another store, or has one in `store`; a log alone is not one."""
+    for place in (path, path / "store"):
+        with contextlib.suppress(CannotOpenError):
+            if place.is_dir() and looks_like_rocketmq(ReadOnlyDirectory(place), log=False):
+                return True
+    return False
+
+
+def queue_leads_to(store: StoreFiles, raw: bytes, start: int) -> bool | None:
+    """Return whether the queue of a record leads to it; None if the queue does not say."""
+    first = record.decode(raw)
+    for queue in store.all_queues():
+        if (queue.topic, queue.queue_id) == (first.topic, first.queue_id):
+            entries = queue.entries(first.queue_offset, first.queue_offset + 1)
+            return int(entries["physical_offset"][0]) == start if len(entries) and entries["size"][0] else None
+    return None
+
+
+def _belongs(store: StoreFiles, raw: bytes, start: int) -> bool:
+    """Return whether the queue of the first record of a file leads to it; of a store without queues, whether a group reads its topic."""
+    leads = queue_leads_to(store, raw, start)
+    if leads is None and not any(queue.max_offset > 0 for queue in store.all_queues()):
+        return any(topic == record.decode(raw).topic for _, topic in store.offset_table.offsets)
+    return leads is True

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.store import NOBODY
-from mqstore.stores.common import Names, counted, least, names_of, result
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.rows import Rows
+from mqstore.table.rows import Names, Rows, counted, least, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +75,9 @@ class RabbitMQ(RabbitMQStore):
 
         columns: of `messages`; by default all but the payload, with `payload_len`. Raises UsageError, and UnsupportedError without DuckDB.
         """
-        return result(self, query, columns)
+        from mqstore.pipeline.queries.duck import rows_of
+
+        return rows_of(self, query, columns)
 
     def summary(self) -> RabbitMQSummary:
         """Return what `inspect` shows, from names, indexes and small files."""

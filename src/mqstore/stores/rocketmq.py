@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 from mqstore.errors import UsageError
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.store import NOBODY, StorePlace
-from mqstore.stores.common import Names, counted, least, names_of, result
 from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns, rocketmq_schema
-from mqstore.table.rows import Rows
+from mqstore.table.rows import Names, Rows, counted, least, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +95,9 @@ class RocketMQ(RocketMQStore):
 
         columns: of `messages`; by default all but the body, with `body_len`. Raises UsageError, and UnsupportedError without DuckDB.
         """
-        return result(self, query, columns)
+        from mqstore.pipeline.queries.duck import rows_of
+
+        return rows_of(self, query, columns)
 
     def summary(self) -> RocketMQSummary:
         """Return what `inspect` shows, from names, sizes, headers and the end of the log."""

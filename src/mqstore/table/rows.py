@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +14,8 @@ from mqstore.table.formatting import count
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Names = str | Iterable[str] | None
 
 _SHOWN = 10  # rows in a notebook
 
@@ -133,3 +135,18 @@ def _as_html(names: list[str], rows: list[dict[str, Any]]) -> str:
     body = "".join("<tr>" + "".join(f"<td>{cell(row[name])}</td>" for name in names) + "</tr>" for row in rows)
     more = f"<caption>the first {count(len(rows), 'row')}</caption>" if rows else ""
     return f"<table>{more}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def counted(read: Callable[[int | None, Sequence[str]], Iterator[pa.RecordBatch]], name: str) -> Callable[[], int]:
+    """Return what counts the rows, reading one column."""
+    return lambda: sum(batch.num_rows for batch in read(None, (name,)))
+
+
+def least(*limits: int | None) -> int | None:
+    """Return the least of the limits that are given."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def names_of(given: Names) -> frozenset[str] | None:
+    """Return one name, or several, as a set."""
+    return None if given is None else frozenset((given,) if isinstance(given, str) else given)

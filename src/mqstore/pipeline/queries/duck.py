@@ -55,12 +55,15 @@ from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource
 from mqstore.pipeline.source.views import MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+from mqstore.table.rows import Rows
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from mqstore.pipeline.source.stores import TableFormat
     from mqstore.pipeline.spark.source_api import DataSourceReader, InputPartition
+    from mqstore.rabbitmq.store.store import RabbitMQStore
+    from mqstore.rocketmq.store.store import RocketMQStore
 
 MEMORY = "1GB"  # beyond which DuckDB uses the temporary directory
 ROWS = 2048  # of one batch of the result
@@ -185,6 +188,15 @@ class StoreTables:
         if failed is not None:
             return failed
         return UsageError(f"DuckDB: {' '.join(str(error).split())}")
+
+
+def rows_of(store: RocketMQStore | RabbitMQStore, query: str, columns: Sequence[str] | None) -> Rows:
+    """Return the result of a query, in memory. columns: as for `StoreTables`. Raises like `StoreTables.query`, and UnsupportedError."""
+    path = store.path if isinstance(store.path, Url) else store.directory.root
+    config = getattr(store, "config_path", None)
+    with StoreTables(path, columns=columns, config=config, family=store.family) as tables:
+        table = tables.table(query)
+    return Rows(f"result of {' '.join(query.split())!r}", table.schema, lambda _: iter(table.to_batches()), lambda: table.num_rows)
 
 
 def _streamed(relation: Any) -> pa.RecordBatchReader:

@@ -125,10 +125,10 @@ VERBS = (
     ),
     Verb("put", "write.put", "Write", "Put one message into a store, as a broker does."),
     Verb("load", "write.load", "Write", "Put many messages into a store, as a broker does: from JSON lines or Parquet."),
-    Verb("serve", "serve.command", "Serve", "Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C."),
+    Verb("serve", "serve", "Serve", "Serve a store to RocketMQ clients: name server and broker at one address, until Ctrl-C."),
     Verb(
         "console",
-        "serve.console",
+        "console",
         "Serve",
         "Show stores in a browser until Ctrl-C: messages by topic, time, key and id, explained queries, damage maps, usage, lag.",
     ),

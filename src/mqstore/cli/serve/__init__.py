@@ -1,1 +1,0 @@
-"""Commands that serve a store: the broker and the web console."""

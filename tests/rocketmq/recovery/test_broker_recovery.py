@@ -525,10 +525,25 @@ def test_5_5_begins_an_unclean_recovery_where_the_checkpoint_says_that_the_queue
     assert recovery.recovered_from == store.log.files[first].start
 
 
-def test_5_3_does_not_start_on_a_queue_whose_last_file_has_no_entry_and_4_9_does(written: Written) -> None:
+def test_5_0_to_5_4_do_not_start_on_a_queue_whose_last_file_has_no_entry_and_others_do(written: Written) -> None:
     rows = [(written.put(), 100, 0) for _ in range(10)]
     written.queue_file("T", rows)
     last = written.queue_file("T", [], 200)
-    with pytest.raises(RefusedError, match=rf"the last file of queue 0 of topic 'T' has no entry \(consumequeue/T/0/{last.name}\)"):
-        written.recovered("5.3.3")
-    assert len(entries_of(written.recovered("4.9.3"))) == 10
+    for version in ("5.3.3", "5.4.0"):
+        with pytest.raises(RefusedError, match=rf"the last file of queue 0 of topic 'T' has no entry \(consumequeue/T/0/{last.name}\)"):
+            written.recovered(version)
+    for version in ("4.9.3", "5.5.0"):
+        assert len(entries_of(written.recovered(version))) == 10
+
+
+def test_5_4_cuts_the_queues_at_the_end_of_the_log_if_they_list_it_after_the_dispatch(written: Written) -> None:
+    """Seed 61061 of `scripts/prove --kind diagnosis-rocketmq`, real 5.5.0: the next file of a full queue then has one entry, of zeros."""
+    others = [(written.put("U"), 100, 0) for _ in range(10)]
+    written.offsets["T", 0] = 5
+    written.put()
+    written.put("U")
+    written.queue_file("T", others)
+    with pytest.raises(RefusedError, match="the last file of queue 0 of topic 'T' has no entry"):
+        written.recovered("5.3.3", unclean=True)
+    for version in ("5.4.0", "5.5.0"):
+        assert entries_of(written.recovered(version, unclean=True)) == [at for at, _, _ in others] + [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -160,3 +161,22 @@ def test_entries_after_the_last_message_that_repeat_those_of_an_earlier_file_are
     answer = run_cli("diagnose", rolled, "-o", "json", *config).document
     assert (answer["starts"], answer["loses"], answer["next"]) == (True, 0, START)
     assert run_cli(*words).rows == before
+
+
+def test_entries_of_a_file_in_the_place_of_another_one_are_not_those_of_lost_messages_after_the_repair(tmp_path: Path) -> None:
+    """Seed 32287 of `scripts/prove --kind diagnosis-rocketmq`: what the other queue had after the end of this one counted as lost."""
+    case = case_named("4.9.3/d-rolled")
+    rolled = unpack(case, tmp_path / "store")
+    config = ("--config", case.config)
+    one, other = (rolled / "consumequeue" / path for path in ("orders/0/00000000000000006000", "TopicTest/0/00000000000000008000"))
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    (rolled / "commitlog" / f"{17 * 65536:020d}").unlink()
+    (rolled / "abort").touch()
+    gone = re.compile("of (140) messages only the places in their queues are left")
+    for words in (("repair", rolled, "--apply", *config), ("diagnose", rolled, *config)):
+        answer = run_cli("diagnose", rolled, *config, "-o", "json").document
+        assert [item["detail"] for item in answer["evidence"] if item["finding"] == "gone" and gone.match(item["detail"])]
+        run_cli(*words)
+    assert (answer["starts"], answer["loses"], answer["next"]) == (True, 140, START)

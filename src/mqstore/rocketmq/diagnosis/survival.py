@@ -15,7 +15,6 @@ up in the queues that the simulated recovery ends with:
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,12 +27,11 @@ from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
 from mqstore.rocketmq.format.log_slices import LogFiles
-from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
-from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, QueueProof, leads_to
+from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, MisplacedFiles, QueueProof, leads_to
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
@@ -42,7 +40,6 @@ Longs = NDArray[np.int64]
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
 SHORTLY = 1024  # queue offsets before an entry without bytes from which pulls are played
-SAMPLED = 64  # entries of a queue file, to see whose they are
 FAR = 1024  # queue offsets that may be missing in a queue of a few records
 
 
@@ -153,8 +150,6 @@ class SurvivalCheck(Verification):
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
-        self._misplaced: dict[tuple[str, int], list[tuple[int, int]]] = {}  # half-open ranges of entries in files of another place
-        self._told: dict[tuple[str, int], list[tuple[Longs, NDArray[np.void]]]] = {}  # what such files say: queue offsets, entries
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def count_missing(self) -> int:
@@ -165,43 +160,19 @@ class SurvivalCheck(Verification):
                 self.uncounted.append(key)
             else:
                 total += max(0, high - low + 1 - records)
-        self._find_misplaced()
-        total += sum(self._missing_of(key, proof) for key, proof in self.queues.items())
+        files = MisplacedFiles(self.queues, self.log, self.log_end)
+        total += sum(self._missing_of(key, proof, files) for key, proof in self.queues.items())
         places = np.concatenate([np.empty(0, np.int64), *self._places])
         return total - (len(places) - len(distinct(places)))
 
-    def _find_misplaced(self) -> None:
-        """Find the queue files that have the place of another one: most of their entries lead to records that do not belong there."""
-        for key, proof in self.queues.items():
-            left = list(proof.unproved())
-            for low, high in left:
-                for start, stop in proof.queue.file_ranges(low, high):
-                    entries = proof.queue.entries(start, stop)
-                    usable = (entries["size"] >= MIN_RECORD_SIZE) & (entries["physical_offset"].astype(np.int64) >= self.log.start)
-                    owners: Counter[tuple[str, int, int]] = Counter()
-                    for k in np.flatnonzero(usable).tolist():
-                        record = self.log.record(int(entries["physical_offset"][k]))
-                        if record is not None:
-                            owners[record.topic, record.queue_id, record.queue_offset - start - k] += 1
-                        if owners.total() == SAMPLED:
-                            break
-                    for (topic, queue_id, shift), number in owners.most_common(1):
-                        if number > 1 and 2 * number > owners.total() and (topic, queue_id, shift) != (*key, 0):
-                            self._misplaced.setdefault(key, []).append((start, stop))
-                            self._told.setdefault((topic, queue_id), []).append((np.arange(start, stop) + shift, entries))
-
-    def _missing_of(self, key: tuple[str, int], proof: QueueProof) -> int:
+    def _missing_of(self, key: tuple[str, int], proof: QueueProof, files: MisplacedFiles) -> int:
         """Count the queue offsets below the end of a queue that no record has. Offsets are given out one after the other.
 
         The entries of a misplaced file are looked at in their own place, and what was in its place is taken for lost only after `oldest`,
         the first message that is left: before it messages have expired.
         """
         claimed = np.concatenate(proof.claimed) if proof.claimed else np.empty(0, np.int64)
-        misplaced, told = self._misplaced.get(key, []), self._told.get(key, [])
-        end = proof.end_of_messages(self.log, self.log_end, misplaced)
-        for places, entries in told:
-            written = places[(entries["size"] >= MIN_RECORD_SIZE) & (entries["size"] != BLANK_SIZE)]
-            end = max([end, *(written[-1:] + 1).tolist()])
+        misplaced, told, end = files.ranges.get(key, ()), files.told.get(key, ()), files.end_of_messages(key)
         oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
         known = any(low == oldest for low, _ in proof.proved)
         if known:

@@ -180,6 +180,16 @@ class Profile:
         return self.recovered_files is not None
 
     @property
+    def cuts_queues_after_dispatch(self) -> bool:
+        """Whether a load cuts all queues at the end of the log if they list it after the dispatch; before 5.4.0, if they did before it."""
+        return self.recovered_files is not None
+
+    @property
+    def reads_before_empty_file(self) -> bool:
+        """Whether a broker reads before the begin of a queue's last file if that has no entry, and so does not start: 5.0.0 to 5.4.0."""
+        return version_rules(self.rules).bisects_minimum and not self.begins_at_flushed
+
+    @property
     def begins_at_flushed(self) -> bool:
         """Whether an unclean recovery begins where the queues are flushed to, as a sixth field of the checkpoint says: 5.5.0."""
         return self.checkpoint_fields > 5

@@ -212,7 +212,7 @@ class Recovery:
                 queue.destroy()
         else:
             end, clear = self._recover_log(listed)
-            if listed >= end:
+            if (self._listed() if self._of.cuts_queues_after_dispatch else listed) >= end:
                 for queue in self.queues.values():
                     queue.truncate(end)
             clear &= self._cut_log(end)
@@ -227,11 +227,11 @@ class Recovery:
     def correct_minimums(self) -> None:
         """Move the minimum of each queue to the first entry whose record is still in the log.
 
-        Raises RefusedError where the last file of a queue has no entry: 5.x then reads before its begin, and does not start.
+        Raises RefusedError where the last file of a queue has no entry: 5.0 to 5.4 read before its begin then, and do not start.
         """
         for (topic, queue_id, _), queue in self.queues.items():
             last = queue.files[-1] if isinstance(queue, QueueImage) and queue.files else None
-            if self.follows.bisects_minimum and last is not None and not last.written and queue.min_offset < queue.max_offset:
+            if self._of.reads_before_empty_file and last is not None and not last.written and queue.min_offset < queue.max_offset:
                 raise RefusedError(
                     f"a {self.version} broker does not start on this store: the last file of queue {queue_id} of topic {topic!r} has no "
                     f"entry (consumequeue/{topic}/{queue_id}/{last.start:020d}), and it fails as it reads the one before its first; "

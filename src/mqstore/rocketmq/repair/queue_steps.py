@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, MAX_GAP, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
+from mqstore.rocketmq.verify.queue_proof import MisplacedFiles
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
 
@@ -111,12 +113,16 @@ class RepairScan(Verification):
             parts[:] = [(np.concatenate((offsets[near], gaps)), rows[chosen])] if len(chosen) else []
         self.missing = defaultdict(list, {key: parts for key, parts in self.missing.items() if parts})
 
+    @cached_property
+    def _misplaced(self) -> MisplacedFiles:
+        return MisplacedFiles(self.queues, self.log, self.log_end)
+
     def ends(self, log_end: int, only: tuple[str, int] | None = None) -> dict[tuple[str, int], int]:
         """Return where each queue ends after the repair: without the entries at its end that were never those of a message."""
         ends = {}
         for key, proof in self.queues.items() if only is None else [(only, self.queues[only])]:
             end = self.loaded_end(key, log_end)
-            last = proof.end_of_messages(self.log, self.log_end)
+            last = self._misplaced.end_of_messages(key)
             # what has expired comes before the messages that are left: 5.x takes a queue whose last entry has expired for one that has none
             all_expired = last == proof.queue.min_offset
             known = self._known(key) if end > last else {}

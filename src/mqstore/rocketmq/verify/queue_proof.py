@@ -6,7 +6,8 @@ on either side is checked entry by entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +27,7 @@ from mqstore.table.formatting import agreeing
 ENTRIES_AT_ONCE = 1 << 16
 LARGEST_LOG = 1 << 42  # no entry leads further past the end of the log than a log can be large
 MAX_FINDINGS = 200  # findings per queue that are listed
+SAMPLED = 64  # entries of a queue file, to see whose they are
 
 
 def leads_to(log: CommitLog, physical: int, position: tuple[str, int, int]) -> bool:
@@ -249,6 +251,44 @@ class QueueProof:
             for k in np.flatnonzero(steps <= 0).tolist()[:MAX_FINDINGS]:
                 self._report(start + int(written[k]), Kind.QUEUE_ORDER, "has a physical offset below that of the entry before it")
             previous = int(physical[-1])
+
+
+class MisplacedFiles:
+    """The queue files that have the place of another one: most of their entries lead to records that do not belong there.
+
+    ranges: by queue, half-open ranges of entries in such files. told: by queue, what such files have of it: queue offsets, entries.
+    """
+
+    def __init__(self, queues: Mapping[tuple[str, int], QueueProof], log: CommitLog, log_end: int) -> None:
+        self.ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.told: dict[tuple[str, int], list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
+        self._queues, self._log, self._log_end = queues, log, log_end
+        for key, proof in queues.items():
+            for low, high in proof.unproved():
+                for start, stop in proof.queue.file_ranges(low, high):
+                    self._look_at(key, start, proof.queue.entries(start, stop))
+
+    def _look_at(self, key: tuple[str, int], start: int, entries: NDArray[np.void]) -> None:
+        usable = (entries["size"] >= MIN_RECORD_SIZE) & (entries["physical_offset"].astype(np.int64) >= self._log.start)
+        owners: Counter[tuple[str, int, int]] = Counter()
+        for k in np.flatnonzero(usable).tolist():
+            record = self._log.record(int(entries["physical_offset"][k]))
+            if record is not None:
+                owners[record.topic, record.queue_id, record.queue_offset - start - k] += 1
+            if owners.total() == SAMPLED:
+                break
+        for (topic, queue_id, shift), number in owners.most_common(1):
+            if number > 1 and 2 * number > owners.total() and (topic, queue_id, shift) != (*key, 0):
+                self.ranges.setdefault(key, []).append((start, start + len(entries)))
+                self.told.setdefault((topic, queue_id), []).append((start + np.arange(len(entries)) + shift, entries))
+
+    def end_of_messages(self, key: tuple[str, int]) -> int:
+        """Return the queue offset after the last message that a queue ever had: by its own entries, and by those in other places."""
+        end = self._queues[key].end_of_messages(self._log, self._log_end, self.ranges.get(key, ()))
+        for places, entries in self.told.get(key, ()):
+            written = places[(entries["size"] >= MIN_RECORD_SIZE) & (entries["size"] != BLANK_SIZE)]
+            end = max([end, *(written[-1:] + 1).tolist()])
+        return end
 
 
 @dataclass(slots=True)

@@ -204,7 +204,7 @@ def vhost_rows(vhost: Vhost, queues: Collection[str] | None = None, empty: Itera
         if queues is None or part.queue in queues:
             missing.setdefault(part.queue, []).append(part)
     for directories in levels.values():
-        row = _queue_row(directories, refused=bool(vhost.refusals or any(each.crashes for each in directories)))
+        row = _queue_row(directories, refused=vhost.stops(directories[0]))
         yield _with_missing(row, missing.pop(row["queue"], ()))
     for queue in empty:
         if queues is None or queue.name in queues:

@@ -222,3 +222,23 @@ def test_a_serial_number_that_a_node_cannot_read_keeps_it_from_starting(serial: 
     assert [item.file for item in found.evidence if item.finding == "empty-file"] == ([] if starts else ["rabbit_serial"])
     newer = diagnose(RabbitMQStore(store), "4.0.5")
     assert any("rabbit_serial" in sentence for sentence in newer.unknown) is not starts
+
+
+@pytest.mark.parametrize("name", ["4.0.5/a-v2-kill9", "4.3.6/a-v2-clean"])
+def test_a_priority_queue_delivers_nothing_if_the_index_of_one_level_ends_inside_an_entry(name: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    unpack(case_named(name), store)
+    writable(store)
+    whole = RabbitMQStore(store)
+    levels = [queue for queue in whole.queues if (queue.vhost, queue.name) == ("/", "prio")]
+    held = sum(level.counts.ready for level in levels[:-1])
+    assert held
+    index = store / levels[-1].index_v2.index_file(0)
+    index.write_bytes(index.read_bytes()[: 64 + 6])  # of the first entry, which is not acknowledged
+
+    opened_again = RabbitMQStore(store)
+    found = diagnose(opened_again, "4.0.5")
+    recovered = opened_again.to_arrow(("vhost", "queue"), QueueSelection(recovered=True)).to_pylist()
+    assert {"vhost": "/", "queue": "prio"} not in recovered
+    assert [item.messages for item in found.evidence if item.finding == "waiting"] == [held]
+    assert found.redelivers <= len(recovered)

@@ -382,7 +382,7 @@ class RabbitMQStore(Shown):
                 continue
             if (queue.vhost, queue.name) != before:
                 before, position = (queue.vhost, queue.name), 0
-            refused = bool(vhost.refusals or queue.crashes)
+            refused = vhost.stops(queue)
             part = WHOLE
             if parts and queue.name in divided:
                 part = parts.get(queue.directory, SequenceRange(0, 0))

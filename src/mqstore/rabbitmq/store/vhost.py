@@ -235,6 +235,18 @@ class Vhost:
                 reasons += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
         return tuple(reasons)
 
+    def stops(self, queue: Queue) -> bool:
+        """Whether the broker would not start a queue: one process has all its priority levels, and ends with any of them."""
+        return bool(self.refusals) or any(level.crashes for level in self._levels[queue.name])
+
+    @cached_property
+    def _levels(self) -> dict[str, list[Queue]]:
+        """The directories of each queue."""
+        levels: dict[str, list[Queue]] = {}
+        for queue in self.queues:
+            levels.setdefault(queue.name, []).append(queue)
+        return levels
+
     @property
     def findings(self) -> tuple[Damage, ...]:
         """All findings; reads all indexes and both message stores.

@@ -90,7 +90,7 @@ def walk(store: Path, family: str) -> Walk:
             copied, _, then = walked.end.rpartition(" && ")
             subprocess.run(copied, shell=True, check=True)
             walked.lines += [copied, then]
-            store = Path(shlex.split(then)[-1])
+            store = Path(shlex.split(then)[2])  # mqstore VERB STORE
             walked.before = tree_checksum(store, times=False)
             continue
         if not walked.end.startswith("mqstore "):

@@ -57,7 +57,7 @@ from mqstore.rabbitmq.streams.examination import Change as StreamChange
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
 from mqstore.repair.change import renames
-from mqstore.repair.journal import why_refused
+from mqstore.repair.journal import is_copied, why_refused
 from mqstore.table.columns import QueueSelection
 from mqstore.table.formatting import agreeing, command, count, real_copy
 
@@ -674,6 +674,8 @@ class _Work:
                 return missing.next, missing.why
             if starts and self._is_saved:
                 return START, f"{missing.why}; if it is gone, start the node: what can be read of the files is saved"
+            if not starts and self._without_metadata():
+                return self._new_store.next, f"{missing.why}; if it is gone, {self._new_store.why}"
             return self._salvage.next, f"{missing.why}; if it is gone, {self._salvage.why}"
         if (old or new or other) and not self._without_metadata():
             return self._rescue.next, f"{self._rescue.why}; start none on this directory"
@@ -696,9 +698,7 @@ class _Work:
         if starts and not stops and delivered is not None and not self.unknown and self._keeps and sum(self._keeps) <= delivered:
             return START, "start the node: the bytes of what it loses are gone, and it delivers everything else"
         if not starts and delivered is not None and self._without_metadata():
-            words = ("--for", self.name) if self.asked else ()
-            why = "write every message that can be read into a new store; this one cannot be repaired"
-            return command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why
+            return self._new_store.next, self._new_store.why
         if not starts and delivered is not None and self._is_saved:
             return self._rescue.next, f"{self._rescue.why}; this directory cannot be repaired, and what can be read is saved"
         return self._salvage.next, self._salvage.why
@@ -715,8 +715,8 @@ class _Work:
         if not self._is_copied:
             return None
         copied, copy = real_copy(root)
-        why = "list what can be repaired in a real copy of the store: some of its files are links, which a repair does not change"
-        return Way(f"{copied} && {command('mqstore', 'repair', copy)}", why)
+        why = "repair a real copy of the store, which itself stays as it is: some of its files are links, which a repair does not change"
+        return Way(f"{copied} && {command('mqstore', 'repair', copy, '--apply')}", why)
 
     @cached_property
     def _outside(self) -> list[str]:
@@ -728,9 +728,7 @@ class _Work:
 
     @cached_property
     def _is_copied(self) -> bool:
-        """Whether `cp -rL` copies all of it: no link leads nowhere, or to a directory that the link is in."""
-        links = [path for path in self.store.directory.root.rglob("*") if path.is_symlink()]
-        return all(path.exists() and not path.parent.resolve().is_relative_to(path.resolve()) for path in links)
+        return is_copied(self.store.directory.root)
 
     @cached_property
     def _copy(self) -> Way | None:
@@ -779,6 +777,12 @@ class _Work:
         store, target = self.store.path, self.version.name
         words = command("mqstore", "rescue", store, "--to", f"{store}.new", "--for", target)
         return Way(words, f"prepare queues, definitions and steps for a node of {target}")
+
+    @property
+    def _new_store(self) -> Way:
+        store, words = self.store.path, ("--for", self.name) if self.asked else ()
+        why = "write every message that can be read into a new store; this one cannot be repaired"
+        return Way(command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why)
 
     @property
     def _salvage(self) -> Way:

@@ -214,6 +214,12 @@ def _check_links(root: Path, removed: Collection[Path]) -> None:
                     raise TargetError(f"{link} leads to {leads_to}, which a repair would take away; put the file itself in its place")
 
 
+def is_copied(root: Path) -> bool:
+    """Return whether `cp -rL` copies all of a store: no link leads nowhere, or to a directory that the link is in."""
+    links = [path for path in root.rglob("*") if path.is_symlink()]
+    return all(path.exists() and not path.parent.resolve().is_relative_to(path.resolve()) for path in links)
+
+
 def why_refused(root: Path, changes: Sequence[Change], locking: StoreLocking, *, in_copy: bool = False) -> str:
     """Return why changes cannot be made; empty if they can. Arguments as for `check_changes`."""
     try:

@@ -123,8 +123,10 @@ class Repair:
     def needs_copy(self) -> bool:
         """Whether changes of the plan can be made in a real copy of the store only, because files are links."""
         if self.refusal:
-            return not journals.why_refused(self.root, self._changes, self._locking, in_copy=True)
-        return any(step.in_copy for step in self.steps)
+            only_links = not journals.why_refused(self.root, self._changes, self._locking, in_copy=True)
+        else:
+            only_links = any(step.in_copy for step in self.steps)
+        return only_links and journals.is_copied(self.root)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan; `repair -o json` prints its `steps`."""

@@ -242,3 +242,44 @@ def test_a_priority_queue_delivers_nothing_if_the_index_of_one_level_ends_inside
     assert {"vhost": "/", "queue": "prio"} not in recovered
     assert [item.messages for item in found.evidence if item.finding == "waiting"] == [held]
     assert found.redelivers <= len(recovered)
+
+
+@pytest.mark.parametrize("table", ["msg_store_index.ets", "file_summary.ets"])
+def test_a_vhost_whose_table_ends_in_facts_that_are_no_list_delivers_nothing_until_a_repair(table: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    unpack(case_named("3.10.8/a-small-clean"), store)
+    writable(store)
+    (path,) = store.glob(f"msg_stores/vhosts/*/msg_store_persistent/{table}")
+    raw = path.read_bytes()
+    at = raw.rindex(b"$end_of_table") + len("$end_of_table")
+    assert raw[at : at + 5] == b"l\0\0\0\1"
+    path.write_bytes(raw[: at + 4] + b"\0" + raw[at + 5 :])
+    whole = diagnose(RabbitMQStore(opened(case_named("3.10.8/a-small-clean"))), "3.8.9")
+    found = diagnose(RabbitMQStore(store), "3.8.9")
+    assert not RabbitMQStore(store).to_arrow(("queue",), QueueSelection(recovered=True)).num_rows
+    held = sum(row["recovered"] for row in RabbitMQStore(opened(case_named("3.10.8/a-small-clean"))).to_arrow(("recovered",)).to_pylist())
+    assert (found.starts, found.loses, found.redelivers) == (True, held, 0)
+    assert found.next == f"mqstore repair {store}"
+    run_cli("repair", store, "--apply")
+    assert diagnose(RabbitMQStore(store), "3.8.9").loses == whole.loses
+
+
+@pytest.mark.parametrize(("segment", "ends"), [(0, True), (1, False)])
+def test_after_a_kill_a_queue_ends_at_a_part_of_an_entry_if_messages_of_later_segments_follow(
+    segment: int, ends: bool, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    unpack(case_named("4.3.6/b-small-files-kill9"), store)
+    writable(store)
+    queue = next(queue for queue in RabbitMQStore(store).queues if queue.name == "gc.b")
+    assert queue.index_v2.numbers == [0, 1]
+    index = store / queue.index_v2.index_file(segment)
+    raw = index.read_bytes()
+    live = raw[64::32].index(1)
+    acknowledged = raw[64::32].index(0, live)
+    index.write_bytes(raw[: 64 + 32 * acknowledged + 4])
+    found = diagnose(RabbitMQStore(store), "4.3.6")
+    waiting = [item.messages for item in found.evidence if item.finding == "waiting"]
+    left = next(queue for queue in RabbitMQStore(store).queues if queue.name == "gc.b")
+    assert waiting == ([left.counts.ready] if ends else [])
+    assert bool(left.crashes) == ends

@@ -51,12 +51,13 @@ def _said(found: Diagnosis) -> tuple[object, ...]:
 
 
 def _copied(command: str, store: Path, verb: str) -> Path:
-    """Run what makes the copy, and return it."""
+    """Run what makes the copy, and then what repairs it, and return it."""
     *shell, last = command.split(" && ")
-    assert last.startswith(f"mqstore {verb} ")
     subprocess.run(" && ".join(shell), shell=True, check=True)
     copy = store.with_name(f"{store.name}.copy") / store.name
-    assert last == f"mqstore {verb} {copy}"
+    assert last == f"mqstore {verb} {copy}" + " --apply" * (verb == "repair")
+    if verb == "repair":
+        run_cli("repair", copy, "--apply")
     return copy
 
 
@@ -73,7 +74,6 @@ def test_a_store_of_hard_links_is_repaired_as_a_copy_and_nothing_else_is_said_of
         assert (found.next, found.why) == (before.next, before.why)
         return
     copy = _copied(found.next, store, "repair")
-    run_cli("repair", copy, "--apply")
     run_cli("repair", store, "--apply")  # makes what it can without a change of the other names
     assert tree_checksum(tmp_path / "backup", times=False) == backup
     own = made(name, tmp_path / "own")
@@ -99,7 +99,6 @@ def test_a_repair_is_of_a_copy_where_files_are_links_to_others_in_the_store(name
     assert _said(found) == _said(before)
     assert before.next == f"mqstore repair {store}"
     copy = _copied(found.next, store, "repair")
-    run_cli("repair", copy, "--apply")
     after = diagnose(RabbitMQStore(copy), "3.10.8")
     assert after.next == START or after.loses < before.loses
 
@@ -158,7 +157,6 @@ def test_a_node_of_hard_links_is_repaired_as_a_copy(case: str, unpacked: Any, da
         assert found.next == before.next
         return
     copy = _copied(found.next, node, "repair")
-    run_cli("repair", copy, "--apply")
     after = diagnose(RabbitMQStore(copy), case[:5])
     assert after.starts
     assert after.loses <= before.loses
@@ -182,3 +180,23 @@ def test_a_node_that_would_write_into_a_backup_is_warned_of(tmp_path: Path) -> N
     assert found.next == START
     (note,) = [item.detail for item in found.evidence if "second name" in item.detail]
     assert note.endswith(f"a node that starts here changes both; start it on a real copy: {real_copy(store)[0]}")
+
+
+def test_repair_advises_no_copy_that_cp_cannot_make(tmp_path: Path) -> None:
+    store = made("frame_of_qs", tmp_path / "store")
+    _give_second_names(store, tmp_path / "backup")
+    assert " cp " in f" {run_cli('repair', store).stdout}"
+    (store / "note").symlink_to("..")
+    assert "cp -rLp" not in run_cli("repair", store).stdout
+
+
+@pytest.mark.parametrize(("name", "read"), [(".config.bak", False), (".config", True)])
+def test_only_a_link_in_the_place_of_what_a_node_reads_leads_to_a_copy(name: str, read: bool, tmp_path: Path) -> None:
+    store = made("journal_hole", tmp_path / "store")
+    (tmp_path / "elsewhere").write_text("{segment_entry_count, 2048}.")
+    (vhost,) = store.glob("msg_stores/vhosts/*")
+    (vhost / name).unlink(missing_ok=True)
+    (vhost / name).symlink_to(tmp_path / "elsewhere")
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert ("cp -rLp" in found.next) == read
+    assert ("cannot be told without" in found.headline) == read

@@ -215,12 +215,17 @@ class QueueIndexV2:
         entries["seen"] = np.where(seen, SP, 0)
         entries["flags"] |= np.where(valid, 0, HIDDEN).astype(np.uint8)
         crashes: tuple[str, ...] = (index.crash,) if index.crash else ()
-        if index.partial and not dirty:  # after a clean stop it is read with the entries before it, whatever it is
+        # it is read with the entries before it, whatever it is; after an unclean stop only up to the last entry that is left
+        if index.partial and (not dirty or (not index.crash and bool(seen.any()) and self._goes_on_after(number))):
             crashes = (f"{name} ends inside an entry; the broker's queue process crashes on it whenever it reads on",)
         if self.lacks_store(number) and (seen_in_store & ((rows["flags"] & 1) != 0)).any():
             crashes += (f"{number}.qs is missing, and {name} has messages in it; the broker's queue process crashes on it at every start",)
         empty = np.empty(0, np.uint8)
         return IndexSegment(number, entries, (empty, empty, store), (name, "", self.store_file(number)), crashes, tuple(findings))
+
+    def _goes_on_after(self, number: int) -> bool:
+        """Return whether there are messages in later segments after an unclean stop."""
+        return any(bool(self.segment(later, dirty=True).entries["seen"].any()) for later in self.numbers if later > number)
 
     def _entry_damage(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
         damage = []

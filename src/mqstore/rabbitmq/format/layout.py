@@ -55,6 +55,11 @@ IGNORED = "it ignores them"
 _ORDER = [*STUMBLES.values(), IGNORED]
 _OF_MAC = b"\x00\x05\x16\x07"  # AppleDouble
 _DIRECTORIES = frozenset({"queues", "msg_store_persistent", "msg_store_transient"})
+# what a node reads in the directory of a vhost
+_OF_VHOST = re.compile(
+    r"\.vhost|\.config|recovery\.dets|queues(/[^/]+(/(\.queue_name|journal\.jif|\d+\.(idx|qi|qs)))?)?"
+    r"|msg_store_(persistent|transient)(/(\d+\.rd[qt]|\w+\.ets|clean\.dot))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,9 +338,12 @@ def unread_entries(directory: ReadOnlyDirectory) -> Iterator[Damage]:
 
 
 def leads_elsewhere(directory: ReadOnlyDirectory, item: Damage) -> bool:
-    """Return whether an entry is not read because it is a link out of the store, to something that is there."""
+    """Return whether an entry that a node reads is a link out of the store, to something that is there."""
     path = directory.root / item.file
-    return item.detail == NOT_FOLLOWED and path.is_symlink() and path.exists()
+    if item.detail != NOT_FOLLOWED or not path.is_symlink() or not path.exists():
+        return False
+    above = next((vhost for vhost in find_vhosts(directory) if not vhost or item.file.startswith(f"{vhost}/")), None)
+    return above is None or _OF_VHOST.fullmatch(item.file[len(above) :].removeprefix("/")) is not None
 
 
 def is_away(directory: ReadOnlyDirectory, path: str) -> bool:

@@ -225,9 +225,10 @@ class _File:
         return QueueStep(kind, changes[0].file, offset, length, why, otherwise, loss, changes, self.vhost.place.place)
 
     def steps(self, content: QueueContent) -> Iterator[QueueStep]:
-        mine = content.take(self.number, self.queue.entry_table(2, self.number), self.vhost)
+        table = self.queue.entry_table(2, self.number)
+        mine = content.take(self.number, table, self.vhost)
         yield from self._header(len(mine.entries))
-        yield from self._torn(content)
+        yield from self._torn(content, ends=bool(table.crashes))
         strange = np.flatnonzero(self.index.rows["status"] > 1)
         records = set(mine.entries["record"].tolist())
         known = [row for row in strange.tolist() if HEADER_SIZE + row * ENTRY_SIZE in records]
@@ -277,12 +278,14 @@ class _File:
             why = "the header is not one of version 2 for a file of this number: it is written again"
             yield self._step("header", 0, HEADER_SIZE, why, otherwise, "", Change("write", name, 0, header))
 
-    def _torn(self, content: QueueContent) -> Iterator[QueueStep]:
+    def _torn(self, content: QueueContent, *, ends: bool) -> Iterator[QueueStep]:
+        """Yield the step for a part of an entry. ends: the queue ends there, or at something else in the segment."""
         if not self.index.partial:
             return
         at = HEADER_SIZE + len(self.index.rows) * ENTRY_SIZE
         left = self.data[at:].tobytes()
-        otherwise = "the queue process crashes on it at every start" if self.index.crash else "it passes over it"
+        reads_on = "the queue process crashes on it whenever it reads on" if ends else "it passes over it"
+        otherwise = "the queue process crashes on it at every start" if self.index.crash else reads_on
         made = self._completed(left)
         if made is not None:
             content.add(self.number, 1, int.from_bytes(made[20:24], "big"), self.index.first + len(self.index.rows))

@@ -256,11 +256,13 @@ def marker_steps(vhost: Vhost, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> 
     """Yield the step for tables of a clean stop that do not describe the files. hi, lo: ids of the stored messages that queues have."""
     if not vhost.clean:
         return
-    why = _lie(vhost, hi, lo)
+    failing = vhost.failing_table
+    why = f"{failing} ends in a mark that cannot be read" if failing else _lie(vhost, hi, lo)
     if why:
         mark = clean_dot(vhost.place.place)
         why = f"{why}: the mark of the clean stop is taken out, so that the node reads the files"
         otherwise = "it trusts the tables: a queue crashes when it comes to a message that they lack, or that is elsewhere"
+        otherwise = "the vhost does not start" if failing else otherwise
         yield QueueStep("clean-markers", mark, 0, 0, why, otherwise, "", (Change("remove", mark),), vhost.place.place)
 
 

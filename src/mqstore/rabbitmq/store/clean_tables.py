@@ -7,6 +7,7 @@ A node that finds `clean.dot` reads no message file: it believes both tables. It
     a row that is not a term            all other rows
     no log, or none of its properties   none: it reads the files instead
     a table of files without a row      3.10 takes 0.rdq for its last file, and 4.0 does not start the vhost
+    an end mark whose facts are no list none, and the vhost does not start (3.8.9)
 
 A message that is not in the first table is not there for the node. Its queue ends when it comes to the message, and once it is started
 again it drops all of them. A row that leads elsewhere ends the queue at every attempt. But up to 3.x it is the store that reads the last
@@ -42,11 +43,12 @@ from mqstore.rabbitmq.erlang.terms import Atom
 from mqstore.rabbitmq.format import recovery_terms
 from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD, halves
 
-_LOCATION, _SUMMARY = Atom("msg_location"), Atom("file_summary")
+_LOCATION, _SUMMARY, _END = Atom("msg_location"), Atom("file_summary"), Atom("$end_of_table")
 _INT = rb"(a.|b.{4}|n\x04\x00.{4}|n\x05\x00.{5}|n\x06\x00.{6})"
 # {msg_location, <<16 bytes>>, RefCount, File, Offset, TotalSize}, as every node writes it
 _ROW = re.compile(rb"\x83h\x06(?:d\x00|[ws])\x0cmsg_locationm\x00\x00\x00\x10(.{16})" + _INT * 4, re.DOTALL)
 _AHEAD = 1 << 16
+_END_BYTES = 256  # that hold the end mark of a table, which has some 40
 
 
 def loadable(data: Bytes) -> bool:
@@ -57,6 +59,26 @@ def loadable(data: Bytes) -> bool:
         except EtfError:
             return False
     return False
+
+
+def stops_vhost(data: Bytes) -> bool:
+    """Return whether a node that reads a table fails at its end: `ets:file2tab` looks for a fact in what is not a list.
+
+    >>> from mqstore.rabbitmq.erlang.disk_log import write_log
+    >>> tables = (write_log([(Atom("name"),), [_END, facts]]) for facts in ([(Atom("count"), 0)], (Atom("count"), 0)))
+    >>> [stops_vhost(np.frombuffer(table, np.uint8)) for table in tables]
+    [False, True]
+    """
+    last = bytes(data.data[-_END_BYTES:])
+    return _is_bad_end(last[last.rfind(ITEM) + len(ITEM) :]) and any(map(_is_bad_end, _terms(data)))
+
+
+def _is_bad_end(term: bytes) -> bool:
+    try:
+        mark = decode(term)[0]
+    except EtfError:
+        return False
+    return isinstance(mark, list) and len(mark) == 2 and mark[0] == _END and not isinstance(mark[1], list)
 
 
 def _terms(data: Bytes) -> Iterator[bytes]:

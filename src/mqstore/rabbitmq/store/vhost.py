@@ -27,12 +27,13 @@ from mqstore.rabbitmq.format.layout import QueueDirectory, names_by_directory, r
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import InferredCount, inferred_entry_count
 from mqstore.rabbitmq.store import stated_parts
-from mqstore.rabbitmq.store.clean_tables import loadable
+from mqstore.rabbitmq.store.clean_tables import loadable, stops_vhost
 from mqstore.rabbitmq.store.fate import MISSING, QueueStart
 from mqstore.rabbitmq.store.message_store import MessageIds, MessageStore
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.stated_parts import MissingFile, MissingQueue, MissingStore
 
+TABLES = recovery_terms.CLEAN_FILES[1:]
 INDEX_MODULE = "rabbit_msg_store_ets_index"
 
 
@@ -168,7 +169,7 @@ class Vhost:
         dot = recovery_terms.read_clean_dot(small_file(self.root, f"{store.place}/clean.dot") or b"")
         if isinstance(dot, str) or dot.index_module not in (INDEX_MODULE, None):
             return False
-        for name in ("file_summary.ets", "msg_store_index.ets"):
+        for name in TABLES:
             try:
                 if not loadable(self.root.map(f"{store.place}/{name}").data):
                     return False
@@ -176,6 +177,13 @@ class Vhost:
                 return False
         references = {terms.reference for terms in self.terms.values() if terms.reference is not None}
         return dot.references == references
+
+    @cached_property
+    def failing_table(self) -> str:
+        """The table of a clean stop at which the broker fails, so that it starts without this vhost; empty without one."""
+        if not self.clean:
+            return ""
+        return next((name for name in TABLES if stops_vhost(self.root.map(f"{self.persistent.place}/{name}").data)), "")
 
     @cached_property
     def missing_files(self) -> tuple[MissingFile | MissingStore, ...]:
@@ -237,7 +245,7 @@ class Vhost:
 
     def stops(self, queue: Queue) -> bool:
         """Whether the broker would not start a queue: one process has all its priority levels, and ends with any of them."""
-        return bool(self.refusals) or any(level.crashes for level in self._levels[queue.name])
+        return bool(self.refusals or self.failing_table) or any(level.crashes for level in self._levels[queue.name])
 
     @cached_property
     def _levels(self) -> dict[str, list[Queue]]:

@@ -20,7 +20,8 @@ from interop.rabbitmq.node import Node, new_node
 from interop.rabbitmq.other_node import OtherNode, other_node
 from support.golden import run_cli
 
-RELEASES = ("3.10", "sid", "trixie")  # that of the machine, and suites of Debian; a batch has the one of its seed
+RELEASES = ("3.10", "sid", "trixie", "bullseye")  # that of the machine, and suites of Debian; a batch has the one of its seed
+OLDEST = "bullseye"  # 3.8 has no streams, and of a quorum queue neither a time to live nor an overflow
 ENDS = ("kill", "stop", "kill")
 STREAMS = 3  # every third life is one of a stream
 SHORT = 1  # milliseconds to live of messages that are to expire
@@ -55,7 +56,7 @@ def lives(seed: int, count: int) -> list[Life]:
     found = []
     for number in range(count):
         chance = random.Random(seed * 1_000_003 + number)
-        is_stream = number % STREAMS == 0
+        is_stream = number % STREAMS == 0 and release(seed) != OLDEST
         arguments: dict[str, Any] = {"x-queue-type": "stream" if is_stream else "quorum"}
         if is_stream:
             if chance.random() < 0.7:
@@ -71,6 +72,8 @@ def lives(seed: int, count: int) -> list[Life]:
                 "x-single-active-consumer": True,
                 "x-message-ttl": LONG,
             }
+            if release(seed) == OLDEST:
+                del choices["x-message-ttl"], choices["x-overflow"]
             arguments |= {name: value for name, value in choices.items() if chance.random() < 0.25}
         found.append(Life(f"life.{seed}.{number}", arguments, chance))
     return found

@@ -26,7 +26,7 @@ class BrokerVersion:
     by message. reads: versions of queues whose messages it keeps. crashes_on_containers: of any version. starts_without_flags: on the
     metadata of 3.10 to 3.12 without their feature flags; how others do is not known. old_redelivered: whether consumers of quorum
     queues get a message of before 3.13 again; None: not known. starts_on_empty_files: of the small ones beside Mnesia's tables; None: not
-    known.
+    known. mends_streams_first: whether it mends the end of a stream before it asks for its offsets; None: not known.
     """
 
     name: str
@@ -39,6 +39,7 @@ class BrokerVersion:
     starts_without_flags: bool = False
     old_redelivered: bool | None = True
     starts_on_empty_files: bool | None = None
+    mends_streams_first: bool | None = None
 
     @property
     def queue_version(self) -> int:
@@ -46,14 +47,19 @@ class BrokerVersion:
         return self.queue_versions[0]
 
 
-_MACHINES = {"3.8": 0, "3.9": 1, "3.10": 2, "3.11": 3, "3.12": 3, "4.0": 5, "4.1": 7, "4.2": 7}  # of quorum queues
+_MACHINES = {"3.8": 0, "3.9": 1, "3.11": 3, "3.12": 3, "4.0": 5, "4.1": 7, "4.2": 7}  # of quorum queues
 _VERSIONS = {
     **{name: BrokerVersion(name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True) for name in ("3.8", "3.9")},
-    "3.10": BrokerVersion("3.10", (1, 2), False, _MACHINES["3.10"], crashes_on_containers=True, starts_on_empty_files=False),
+    "3.10": BrokerVersion("3.10", (1, 2), False, 2, crashes_on_containers=True, starts_on_empty_files=False, mends_streams_first=False),
     **{name: BrokerVersion(name, (1, 2), False, _MACHINES[name], crashes_on_containers=True) for name in ("3.11", "3.12")},
     "3.13": BrokerVersion("3.13", (1, 2), False, 3, old_redelivered=None),
-    **{name: BrokerVersion(name, (2,), True, _MACHINES[name], old_redelivered=None) for name in ("4.0", "4.1", "4.2")},
-    "4.3": BrokerVersion("4.3", (2,), True, 8, single_deliveries=True, reads=(2,), starts_without_flags=True, old_redelivered=False),
+    **{
+        name: BrokerVersion(name, (2,), True, _MACHINES[name], old_redelivered=None, mends_streams_first=True)
+        for name in ("4.0", "4.1", "4.2")
+    },
+    "4.3": BrokerVersion(
+        "4.3", (2,), True, 8, single_deliveries=True, reads=(2,), starts_without_flags=True, old_redelivered=False, mends_streams_first=True
+    ),
 }
 OLDEST_NODE, *_, NEWEST_NODE = _VERSIONS
 _NUMBER = re.compile(r"([0-9]+\.[0-9]+)(?:\.[0-9]+)?")

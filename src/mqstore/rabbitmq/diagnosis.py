@@ -53,7 +53,6 @@ from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.stated_parts import MissingFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
-from mqstore.rabbitmq.streams.examination import Change as StreamChange
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
 from mqstore.repair.change import renames
@@ -490,8 +489,13 @@ class _Work:
             self.obstacles.append(Evidence("message-containers", ".", sentence, messages=containers))
 
     def _check_streams(self) -> None:
+        mends_first = self.version.mends_streams_first
         for named, examined in self._careful.examined_streams:
-            start = examined.node_start()
+            start = examined.node_start(mends_first=mends_first is not False)
+            if mends_first is None and not start.refused:
+                for change in examined.node_start(mends_first=False).refused:
+                    why = f"3.10 does not, because of {change.file}: {change.detail}"
+                    self.unknown.append(f"whether a {self.version.name} node starts {named}: {why}; 4.0 does")
             if self._knows_no_queue:
                 self._not_started(str(named), named.stream.place, start.kept + start.lost)
                 continue
@@ -499,9 +503,13 @@ class _Work:
                 sentence = f"{count(examined.unread, 'message')} of {named}, as the findings say"
                 self._lose(examined.unread, "lost", named.stream.place, sentence)
             for change in start.changes:
+                if change in start.refused and not change.messages:
+                    self.harmless = False
+                    sentence = f"{named}: the node does not start it, because of {change.file}: {change.detail}"
+                    self.evidence.append(Evidence(str(change.change), change.file, sentence))
                 if change.messages:
                     what = f"{change.change.replace('-', ' the ')} {change.file}, because {change.detail}"
-                    if change.change is StreamChange.DOES_NOT_START:
+                    if change in start.refused:
                         what = f"does not start it, because of {change.file}: {change.detail}"
                     sentence = f"{named}: the node {what}: {count(change.messages, 'message')} from offset {change.first} on"
                     self._lose(change.messages, str(change.change), change.file, sentence)

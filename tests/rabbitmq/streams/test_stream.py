@@ -180,17 +180,67 @@ def test_a_last_segment_without_a_chunk_goes_with_its_index_and_the_one_before_i
     assert start.delivered == 269
 
 
-@pytest.mark.parametrize(("ending", "intact"), [("index", 300), ("segment", 230)])
-def test_a_node_does_not_start_a_stream_whose_first_segment_or_index_is_empty(ending: str, intact: int, small: Path) -> None:
-    """Seen on 3.10.8, 4.0.5 and 4.3.6: the stream has no running replica, whatever is in its other segments."""
-    path = of(small, 0, ending)
-    path.write_bytes(b"")
+OLD, NEW = False, True  # whether a node mends the end of a stream before it asks for its offsets: 3.10 does not, 4.0 and 4.3 do
+DOWN = {  # seen on 3.10.8, 4.0.5 and 4.3.6: the number of the file, its ending, its size, and the nodes that do not start the stream
+    **{(0, "segment", size): (OLD, NEW) for size in (0, 7, 8, 48, 49, 56, 60)},
+    **{(0, "index", size): (OLD, NEW) for size in (0, 1, 7, 8, 9, 36)},
+    **{(-1, "segment", size): (OLD,) for size in (0, 1, 4, 7, 8, 9, 48, 49, 55, 56, 57)},
+    **{(-1, "index", size): (OLD,) for size in (9, 36)},
+    **{(-1, "index", size): () for size in (0, 1, 7, 8, 37)},
+    **{(2, "segment", size): (OLD,) for size in (0, 7, 8, 48, 56, 60)},
+    **{(2, "index", size): (OLD,) for size in (0, 8, 36)},
+    (2, "index", 37): (),
+    (0, "index", 37): (),
+}
+
+
+@pytest.mark.parametrize("mends_first", [OLD, NEW], ids=["3.10", "4.x"])
+@pytest.mark.parametrize(("number", "ending", "size"), DOWN)
+def test_a_node_does_not_start_a_stream_whose_ends_it_cannot_read(
+    number: int, ending: str, size: int, mends_first: bool, small: Path
+) -> None:
+    path = of(small, number, ending)
+    path.write_bytes(path.read_bytes()[:size])
     examined = examine(small)
-    start = examined.node_start()
-    assert [(change.change, change.file) for change in start.changes] == [(Change.DOES_NOT_START, path.name)]
-    assert (examined.counts.messages, start.kept, start.delivered, start.lost) == (intact, 0, 0, intact)
-    stream = Stream(ReadOnlyDirectory(small), "")
-    assert not any(KeptEnds(stream).of(number) for number in range(len(stream)))
+    start = examined.node_start(mends_first=mends_first)
+    stream = Stream(ReadOnlyDirectory(small), "", mends_first=mends_first)
+    kept = any(KeptEnds(stream).of(number) for number in range(len(stream)))
+    if mends_first in DOWN[number, ending, size]:
+        assert [change.change for change in start.refused] == [Change.DOES_NOT_START]
+        assert (start.kept, start.delivered, start.lost, kept) == (0, 0, examined.counts.messages, False)
+    else:
+        assert start.refused == ()
+        assert start.kept > 200
+        assert kept
+
+
+@pytest.mark.parametrize("mends_first", [OLD, NEW], ids=["3.10", "4.x"])
+@pytest.mark.parametrize(("size", "down"), [(0, ()), (7, ()), (8, ()), (9, (OLD,)), (48, (OLD,)), (56, (OLD,)), (57, (OLD,))])
+def test_of_a_single_segment_a_node_writes_the_headers_anew(size: int, down: tuple[bool, ...], mends_first: bool, small: Path) -> None:
+    for _ in range(1, 5):
+        for ending in ("segment", "index"):
+            of(small, 1, ending).unlink()
+    of(small, 0).write_bytes(of(small, 0).read_bytes()[:size])
+    assert bool(examine(small).node_start(mends_first=mends_first).refused) == (mends_first in down)
+
+
+@pytest.mark.parametrize("mends_first", [OLD, NEW], ids=["3.10", "4.x"])
+def test_a_segment_without_a_mark_or_an_index_without_a_segment_keeps_a_stream_down(mends_first: bool, small: Path) -> None:
+    last = of(small, -1).read_bytes()
+    of(small, -1).write_bytes(last[:8] + b"\0" + last[9:])
+    [refused] = examine(small).node_start(mends_first=mends_first).refused
+    assert refused.file == of(small, -1).name
+    of(small, -1).write_bytes(last)
+    of(small, 0).unlink()
+    [refused] = examine(small).node_start(mends_first=mends_first).refused
+    assert refused.file == f"{0:020}.index"
+
+
+def test_3_10_reads_a_segment_without_an_index_between_others(small: Path) -> None:
+    of(small, 2, "index").unlink()
+    examined = examine(small)
+    assert (examined.node_start(mends_first=OLD).delivered, examined.node_start(mends_first=OLD).changes) == (300, ())
+    assert examined.node_start(mends_first=NEW).lost > 0
 
 
 def test_offsets_that_only_the_index_of_the_last_segment_lists_are_counted_as_lost(small: Path) -> None:

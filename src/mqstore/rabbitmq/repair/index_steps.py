@@ -61,6 +61,12 @@ from mqstore.table.formatting import agreeing, count
 
 _LOCATED = 16  # bytes of an entry up to the end of the place of its message
 
+_STREAM_VERBS = {
+    NodeDoes.DELETES_SEGMENT: "deletes the segment",
+    NodeDoes.CUTS_SEGMENT: "cuts the segment",
+    NodeDoes.DOES_NOT_START: "does not start the stream",
+}
+
 
 def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueStep | None:
     """Return the step for a queue with files of version 1; None if a node reads all of them. Adds the queue's messages to content."""
@@ -364,18 +370,18 @@ def stream_steps(store: RabbitMQStore) -> Iterator[QueueStep]:
 def _of_stream(examined: Examination) -> Iterator[QueueStep]:
     stream = examined.stream
     wrong = {item.file: item.detail for item in examined.damage if item.kind is Kind.BAD_STREAM_INDEX}
-    does = {change.file: change for change in examined.node_start().changes}
+    start = examined.node_start()
+    does = {change.file: change for change in start.changes}
     for number, chunks in enumerate(examined.segments):
         segment_file, file = stream.segment_file(number), stream.index_file(number)
-        change = does.get(segment_file)
+        change = next(iter(start.refused), does.get(segment_file))
         missing = bool(stream.index_size[number] < 0)
         if not (missing or file in wrong) or chunks.end == int(stream.first[number]):
             continue
         why = "it is missing, and is made of the chunks of its segment" if missing else f"{wrong[file]}: it is made of the chunks again"
         otherwise = "readers who ask for an offset or a time may begin at the wrong chunk"
         if change is not None and change.messages:
-            verb = "deletes the segment" if change.change is NodeDoes.DELETES_SEGMENT else "cuts the segment"
-            otherwise = f"it {verb}, with {count(change.messages, 'message')} from offset {change.first} on"
+            otherwise = f"it {_STREAM_VERBS[change.change]}, with {count(change.messages, 'message')} from offset {change.first} on"
         made = Change("put", file, content=partial(_stream_index, stream, number))
         messages = 0 if change is None else change.messages
         yield QueueStep("stream-index", file, 0, max(0, int(stream.index_size[number])), why, otherwise, "", (made,), messages=messages)

@@ -148,13 +148,17 @@ class RabbitMQStore(Shown):
     def streams(self) -> list[NamedStream]:
         """The streams of the node whose data directory this is, by vhost and queue."""
         names = {queue.stream_directory: queue.names for queue in self.definitions.queues if queue.stream_directory is not None}
-        return named_streams(self.directory, names)
+        return named_streams(self.directory, names, mends_first=self._stream_release != "3.10")
 
     @cached_property
     def stream_rules(self) -> Rules:
         """How the node's version delivers messages of streams."""
+        return RULES[self._stream_release]
+
+    @cached_property
+    def _stream_release(self) -> str:
         node = node_directory(self.directory)
-        return RULES["4.3" if node is None else stream_release(node)]
+        return "4.3" if node is None else stream_release(node)
 
     @cached_property
     def examined_streams(self) -> list[tuple[NamedStream, Examination]]:

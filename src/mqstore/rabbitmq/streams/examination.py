@@ -2,12 +2,12 @@
 
 What a node does, by the rules of osiris: it looks at the last index and segment only, and deletes segments without an index.
 
-    index of a segment gone             deletes the segment, with all its messages
+    index of a segment gone             deletes the segment, with all its messages; 3.10 reads one between others
     last index short, or its end wrong  cuts the last segment after the last chunk that the index knows and that is valid
     last segment without a chunk        deletes it with its index; the one before is the last then
     chunk damaged elsewhere             serves it as it is: readers stop there
     offsets missing between segments    readers stop there
-    first segment or its index empty    does not start the stream
+    no valid chunk where it needs one   does not start the stream (`start`)
 
 Segments are read one at a time, block by block.
 
@@ -28,9 +28,9 @@ from mqstore.rabbitmq.streams.entries import walk_records
 from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import IndexComparison, header_damage
 from mqstore.rabbitmq.streams.segment import MESSAGES, Chunks, Longs
+from mqstore.rabbitmq.streams.start import NO_CHUNK, refusal
 from mqstore.rabbitmq.streams.stream import Stream
 
-_NO_CHUNK = 48  # bytes of a last segment that a node deletes
 _NOTHING: Longs = np.empty(0, np.int64)
 
 
@@ -40,7 +40,7 @@ class Change(StrEnum):
     DELETES_SEGMENT = "deletes-segment"  # it has no index
     CUTS_SEGMENT = "cuts-segment"  # the index does not know the chunks at its end, or they are not valid
     DELETES_INDEX = "deletes-index"  # it has no segment
-    DOES_NOT_START = "does-not-start"  # the first segment, or its index, does not have its header
+    DOES_NOT_START = "does-not-start"  # it does not find what it needs at the ends of the stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,11 @@ class NodeStart:
     stops_why: str = ""
     first: int = 0
     following: int = 0
+
+    @property
+    def refused(self) -> tuple[NodeChange, ...]:
+        """The file because of which the node does not start the stream; none if it starts it."""
+        return tuple(change for change in self.changes if change.change is Change.DOES_NOT_START)
 
 
 @dataclass(slots=True)
@@ -201,12 +206,13 @@ class Examination:
 
     # what a node makes of it
 
-    def node_start(self) -> NodeStart:
-        """Return the stream after the start of a node."""
+    def node_start(self, *, mends_first: bool | None = None) -> NodeStart:
+        """Return the stream after the start of a node. mends_first: whether that is a 4.0 or later; None: as the stream's own one."""
         stream = self.stream
-        if empty := _empty_first(stream):
+        mends_first = stream.mends_first if mends_first is None else mends_first
+        if refused := refusal(stream, mends_first=mends_first):
             first, messages = stream.first_offset, sum(segment.messages for segment in self.segments)
-            change = NodeChange(Change.DOES_NOT_START, empty, 0, messages, first, "the file does not have its header")
+            change = NodeChange(Change.DOES_NOT_START, refused[0], 0, messages, first, refused[1])
             return NodeStart((change,), np.zeros(len(stream), np.int64), 0, 0, messages, None, "", first, first)
         ends = stream.size.copy()
         changes = [
@@ -214,10 +220,12 @@ class Examination:
             for first in stream.lone.tolist()
             if not len(stream) or first > int(stream.first[-1])
         ]
+        first_indexed = next((number for number, size in enumerate(stream.index_size.tolist()) if size >= 0), -1)
         for number, segment in enumerate(self.segments):
             deleted = ""
             if stream.index_size[number] < 0:
-                deleted = "the segment has no index"
+                between = 0 <= first_indexed < number < self._last
+                deleted = "" if between and not mends_first else "the segment has no index"  # 3.10 reads one that others follow
             elif number > self._last:
                 deleted = "the last segment holds no chunk"
             if deleted:
@@ -277,19 +285,9 @@ def last_segment(stream: Stream) -> int:
     """Return the number of the segment that a node takes for the last one, -1 for none."""
     indexed = np.flatnonzero(stream.index_size >= 0)
     for place, number in enumerate(indexed[::-1].tolist()):
-        if stream.size[number] > _NO_CHUNK or place == len(indexed) - 1:
+        if stream.size[number] > NO_CHUNK or place == len(indexed) - 1:
             return int(number)
     return -1
-
-
-def _empty_first(stream: Stream) -> str:
-    """Return the file without which a node does not start a stream: the first segment, or its index, is shorter than its header."""
-    for number in np.flatnonzero(stream.index_size >= 0)[:1].tolist():
-        if stream.index_size[number] < len(INDEX_HEADER):
-            return stream.index_file(number)
-        if stream.size[number] < len(INDEX_HEADER):
-            return stream.segment_file(number)
-    return ""
 
 
 class KeptEnds:
@@ -297,7 +295,7 @@ class KeptEnds:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._last = -1 if _empty_first(stream) else last_segment(stream)
+        self._last = -1 if refusal(stream, mends_first=stream.mends_first) else last_segment(stream)
         self._end: int | None = None
 
     def keeps(self, number: int) -> bool:

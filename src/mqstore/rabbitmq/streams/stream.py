@@ -30,14 +30,15 @@ MOST_STRAYS = 100  # names that are kept of files that are not a stream's
 
 
 class Stream:
-    """One replica of a stream, read-only. place: its directory, relative to the root.
+    """One replica of a stream, read-only. place: its directory, relative to the root. mends_first: whether its node is a 4.0 or later.
 
     first, size, index_size: of each segment: first offset, bytes, bytes of its index (-1: there is none). lone: first offsets of indexes
     without a segment. strays: names of what is not a stream's file.
     """
 
-    def __init__(self, directory: ReadOnlyDirectory, place: str) -> None:
+    def __init__(self, directory: ReadOnlyDirectory, place: str, *, mends_first: bool = True) -> None:
         self.directory = directory
+        self.mends_first = mends_first
         self.place = place
         self.name = place.rpartition("/")[2] or directory.root.name
         segments: dict[int, int] = {}
@@ -168,20 +169,21 @@ class NamedStream:
         return f"stream {self.queue!r} of vhost {self.vhost!r}"
 
 
-def named_streams(directory: ReadOnlyDirectory, names: Mapping[str, tuple[str, str]]) -> list[NamedStream]:
+def named_streams(directory: ReadOnlyDirectory, names: Mapping[str, tuple[str, str]], *, mends_first: bool = True) -> list[NamedStream]:
     """Return the streams of a node's data directory by vhost and queue. names: vhost and queue by the name of the directory."""
     streams = []
-    for stream in find_streams(directory):
+    for stream in find_streams(directory, mends_first=mends_first):
         vhost, queue = names.get(stream.name, (None, stream.name))
         if stream.place:  # not the directory itself
             streams.append(NamedStream(vhost, queue, stream))
     return sorted(streams, key=lambda named: (named.vhost or "", named.queue, named.stream.name))
 
 
-def find_streams(directory: ReadOnlyDirectory) -> list[Stream]:
+def find_streams(directory: ReadOnlyDirectory, *, mends_first: bool = True) -> list[Stream]:
     """Return the streams of a node's data directory, by the name of their directories, or that of a directory that is one."""
     if directory.is_directory(ROOT):
-        return [Stream(directory, f"{ROOT}/{entry.name}") for entry in own_entries(directory, ROOT) if entry.is_directory]
+        places = [f"{ROOT}/{entry.name}" for entry in own_entries(directory, ROOT) if entry.is_directory]
+        return [Stream(directory, place, mends_first=mends_first) for place in places]
     try:
         names = [entry.name for entry in directory.entries() if entry.is_file]
     except CannotOpenError:

@@ -172,7 +172,7 @@ class SurvivalCheck(Verification):
         the first message that is left: before it messages have expired.
         """
         claimed = np.concatenate(proof.claimed) if proof.claimed else np.empty(0, np.int64)
-        misplaced, told, end = files.ranges.get(key, ()), files.told.get(key, ()), files.end_of_messages(key)
+        misplaced, elsewhere, end = files.ranges.get(key, ()), files.listed.get(key, ()), files.end_of_messages(key)
         oldest = min([*(low for low, _ in proof.proved), *claimed[:1].tolist()], default=end) if self.log.start else 0
         known = any(low == oldest for low, _ in proof.proved)
         if known:
@@ -187,7 +187,7 @@ class SurvivalCheck(Verification):
                 physical, size, offsets = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64), np.arange(start, stop)
                 for first, last in misplaced:
                     physical[max(0, first - start) : max(0, last - start)] = size[max(0, first - start) : max(0, last - start)] = 0
-                for places, entries in told:
+                for places, entries in elsewhere:
                     inside = (places >= start) & (places < stop)
                     physical[places[inside] - start] = entries["physical_offset"][inside].astype(np.int64)
                     size[places[inside] - start] = entries["size"][inside]

@@ -256,12 +256,12 @@ class QueueProof:
 class MisplacedFiles:
     """The queue files that have the place of another one: most of their entries lead to records that do not belong there.
 
-    ranges: by queue, half-open ranges of entries in such files. told: by queue, what such files have of it: queue offsets, entries.
+    ranges: by queue, half-open ranges of entries in such files. listed: by queue, what such files have of it: queue offsets, entries.
     """
 
     def __init__(self, queues: Mapping[tuple[str, int], QueueProof], log: CommitLog, log_end: int) -> None:
         self.ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        self.told: dict[tuple[str, int], list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
+        self.listed: dict[tuple[str, int], list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
         self._queues, self._log, self._log_end = queues, log, log_end
         for key, proof in queues.items():
             for low, high in proof.unproved():
@@ -280,12 +280,12 @@ class MisplacedFiles:
         for (topic, queue_id, shift), number in owners.most_common(1):
             if number > 1 and 2 * number > owners.total() and (topic, queue_id, shift) != (*key, 0):
                 self.ranges.setdefault(key, []).append((start, start + len(entries)))
-                self.told.setdefault((topic, queue_id), []).append((start + np.arange(len(entries)) + shift, entries))
+                self.listed.setdefault((topic, queue_id), []).append((start + np.arange(len(entries)) + shift, entries))
 
     def end_of_messages(self, key: tuple[str, int]) -> int:
         """Return the queue offset after the last message that a queue ever had: by its own entries, and by those in other places."""
         end = self._queues[key].end_of_messages(self._log, self._log_end, self.ranges.get(key, ()))
-        for places, entries in self.told.get(key, ()):
+        for places, entries in self.listed.get(key, ()):
             written = places[(entries["size"] >= MIN_RECORD_SIZE) & (entries["size"] != BLANK_SIZE)]
             end = max([end, *(written[-1:] + 1).tolist()])
         return end

@@ -50,6 +50,7 @@ Format: docs/formats/rabbitmq.md, sections 2.1 and 14.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,10 @@ def is_part(name: str) -> bool:
 
 
 def open_parts(path: Path) -> ReadOnlyDirectory:
-    """Return the store at path, or an arrangement of the parts at and below it. Raises CannotOpenError, NotAStoreError."""
+    """Return the store at path, the one below it that has all parts, or an arrangement of the parts at and below it.
+
+    Raises CannotOpenError, NotAStoreError.
+    """
     unlisted: Mapping[str, str] = {}
     if path.is_dir():
         directory = ConfinedDirectory(path)
@@ -126,9 +130,21 @@ def open_parts(path: Path) -> ReadOnlyDirectory:
     if not logs and not any(is_part(name) for name in files):
         raise NotAStoreError(f"{path} has no part of a RabbitMQ message store: no .idx, .jif, .qi, .qs, .rdq, .wal or .segment file")
     files |= logs
+    if (store := _store_of_all(path, list(files.values()))) is not None:
+        return store
     arranged = AliasDirectory(path, files)
     arranged.tolerate_unlisted("", known=unlisted)
     return arranged
+
+
+def _store_of_all(path: Path, parts: Sequence[str]) -> ReadOnlyDirectory | None:
+    """Return the directory below path that is a store and holds all these files; the innermost, if several do."""
+    above = posixpath.commonpath([posixpath.dirname(part) for part in parts])
+    while above:
+        if looks_like_rabbitmq(store := ConfinedDirectory(path / above)):
+            return store
+        above = posixpath.dirname(above)
+    return None
 
 
 def unread_files(directory: ReadOnlyDirectory) -> list[str]:

@@ -133,6 +133,11 @@ DAMAGES: dict[str, Damage] = {
     "data of the first chunk of the last segment": lambda files: put(files.segments[-1], HEADER + CHUNK + 20, b"\0\1\2\3"),
     "last segment of 8, and the index too": both(segment(-1, 8), index(-1, 8)),
     "first index gone, and the next of 8": both(lambda files: files.indexes[0].unlink(), index(1, 8)),
+    **{
+        f"last index of {size}, {left} bytes left of the last chunk": both(in_last_chunk(left), index(-1, size))
+        for size in (0, 7, 8)
+        for left in (0, 24, 48, 60)
+    },
     "last two files of 7": both(segment(-1, 7), index(-1, 7)),
     "last two files of 0": both(segment(-1, 0), index(-1, 0)),
     "first two files of 0": both(segment(0, 0), index(0, 0)),
@@ -177,7 +182,7 @@ def delivered(node: Node | OtherNode, queue: str, expected: int) -> int | None:
     return found
 
 
-@pytest.mark.parametrize("release", ["3.10"])
+@pytest.mark.parametrize("release", ["3.10", "trixie"])
 def test_a_node_starts_delivers_and_keeps_what_is_said_of_a_damaged_stream(release: str) -> None:
     if reason := own.missing() if release == "3.10" else other_node.missing(release):
         pytest.skip(reason)

@@ -102,6 +102,18 @@ def test_a_lone_stream_segment_has_the_rows_that_it_has_in_the_store(case: str, 
             assert {row["store_file"] for row in rows} == {lone.name}
 
 
+def test_the_directory_above_a_node_gives_what_the_node_gives(tmp_path: Path) -> None:
+    above = tmp_path / "backup" / "of-yesterday"
+    shutil.copytree(quorum.node("4.3.6/a-quorum-mix-kill9"), above / "node", symlinks=True)
+    (tmp_path / "backup" / "NOTES.md").write_text("made by hand")
+    rows = salvaged(tmp_path / "backup", tmp_path)
+    assert Counter(row["verdict"] for row in rows) == {"intact": 216, "consumed": 59}
+    assert rows == salvaged(above / "node", tmp_path)
+    log = next(above.rglob("*.wal"))
+    shutil.move(log, tmp_path / "backup" / log.name)
+    assert len(salvaged(tmp_path / "backup", tmp_path)) >= 275  # a part lies outside of the node, and is not left out
+
+
 def test_logs_under_other_names_in_one_place_do_not_void_each_other(tmp_path: Path) -> None:
     wreck = tmp_path / "lost+found"
     wreck.mkdir()

@@ -7,7 +7,7 @@ A node that finds `clean.dot` reads no message file: it believes both tables. It
     a row that is not a term            all other rows
     no log, or none of its properties   none: it reads the files instead
     a table of files without a row      3.10 takes 0.rdq for its last file, and 4.0 does not start the vhost
-    an end mark whose facts are no list none, and the vhost does not start (3.8.9)
+    an end mark without a list of facts none, and the vhost does not start (3.8.9)
 
 A message that is not in the first table is not there for the node. Its queue ends when it comes to the message, and once it is started
 again it drops all of them. A row that leads elsewhere ends the queue at every attempt. But up to 3.x it is the store that reads the last

@@ -1,7 +1,7 @@
 """Whether a node starts a stream at all, by the files at its ends.
 
 A node first asks for the offsets of a stream, and then mends its end: it deletes last segments of 48 bytes or less with their indexes,
-and indexes at the end that have no segment; of a single segment it writes the headers anew. 4.0 and later mend before anything that
+and indexes at the end that have no segment; of a single segment it writes new headers. 4.0 and later mend before anything that
 fails; 3.10 does not, and wants a valid chunk of every segment that has an index. Then it goes over the headers of the last segment. A
 stream that fails there stays down, whatever its other segments have.
 
@@ -82,7 +82,7 @@ class _Files:
         if self._known_end(number, data):
             return self._without_a_mark([number]) or self._unwalked([(0, number)])
         if not mends_first and _walked(data, len(data)) != max(len(data), len(HEADER)):  # it does not cut it then
-            return self._stream.segment_file(number), "its index knows no valid chunk in it, and it is no row of chunks"
+            return self._stream.segment_file(number), "its index knows no valid chunk, and its headers lead nowhere"
         return None
 
     def _unwalked(self, left: Sequence[tuple[int, int]]) -> tuple[str, str] | None:

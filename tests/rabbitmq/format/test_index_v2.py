@@ -158,6 +158,14 @@ def test_an_incomplete_entry_crashes_the_broker_after_a_clean_stop_too(tmp_path:
     )
 
 
+@pytest.mark.parametrize("left", [2, 1000])
+def test_of_many_torn_segments_after_a_crash_all_but_the_last_end_the_queue(left: int, tmp_path: Path) -> None:
+    torn = {f"qi_{number}": header(number, 16) + shared_entry(bytes(16), size=5) + b"\xff" * 9 for number in range(left)}
+    index = queue(tmp_path, **torn)
+    crashes = [bool(index.segment(number, dirty=True).crashes) for number in index.numbers]
+    assert crashes == [True] * (left - 1) + [False]
+
+
 def test_the_header_of_a_queue_store_is_reported_and_its_messages_are_read(tmp_path: Path) -> None:
     segment = queue(tmp_path, qi_0=INDEX, qs_0=b"X" + STORE[1:]).segment(0, dirty=True)
     assert [(item.file, item.offset, item.length) for item in segment.findings] == [(f"{PLACE}/0.qs", 0, HEADER_SIZE)]

@@ -225,7 +225,14 @@ class QueueIndexV2:
 
     def _goes_on_after(self, number: int) -> bool:
         """Return whether there are messages in later segments after an unclean stop."""
-        return any(bool(self.segment(later, dirty=True).entries["seen"].any()) for later in self.numbers if later > number)
+        return any(self._has_messages(later) for later in self.numbers if later > number)
+
+    def _has_messages(self, number: int) -> bool:
+        index = read_index(bytes_of(self.directory, self.index_file(number))[0], number, self.index_file(number), self.count)
+        rows = index.rows[(index.rows["status"] == 1) & ((index.rows["flags"] & 1) != 0)]
+        own = rows[rows["location"] == QUEUE_STORE]
+        stored = valid_entries(self.store_data(number), own["hi"].astype(np.int64), own["lo"].astype(np.int64) >> 32 & 0xFFFF_FFFF)
+        return bool(index.valid_header) and (bool((rows["location"] == SHARED).any()) or bool(stored.any()))
 
     def _entry_damage(self, number: int, rows: NDArray[np.void], places: NDArray[np.intp], bad: NDArray[np.bool_]) -> list[Damage]:
         damage = []

@@ -261,8 +261,8 @@ def marker_steps(vhost: Vhost, hi: NDArray[np.int64], lo: NDArray[np.int64]) -> 
     if why:
         mark = clean_dot(vhost.place.place)
         why = f"{why}: the mark of the clean stop is taken out, so that the node reads the files"
-        otherwise = "it trusts the tables: a queue crashes when it comes to a message that they lack, or that is elsewhere"
-        otherwise = "the vhost does not start" if failing else otherwise
+        trusted = "it trusts the tables: a queue crashes when it comes to a message that they lack, or that is elsewhere"
+        otherwise = "the vhost does not start" if failing else trusted
         yield QueueStep("clean-markers", mark, 0, 0, why, otherwise, "", (Change("remove", mark),), vhost.place.place)
 
 

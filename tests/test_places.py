@@ -108,6 +108,12 @@ def test_a_store_among_more_directories_than_are_looked_at_is_not_taken_for_the_
     assert (shown.status, "there may be more stores" in shown.stderr) == (1, True)
 
 
+def test_of_the_packed_files_in_a_directory_an_archive_is_named_first(tmp_path: Path) -> None:
+    (tmp_path / "data.tar.xz").write_bytes(b"")
+    (tmp_path / "a.jsonl.xz").write_bytes(b"")
+    assert f"contains an archive: give its path, {tmp_path}/data.tar.xz" in run_cli("inspect", tmp_path).stderr
+
+
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
 def test_an_archive_in_an_archive_ends_in_a_sentence(suffix: str, tmp_path: Path) -> None:
     inner = (GOLDEN / "rabbitmq-sites" / "archive-of-volume.tar.gz").read_bytes()

@@ -197,7 +197,7 @@ def _not_a_store(path: Location, directory: ReadOnlyDirectory, keep: UnpackedArc
         held = f"{inner[0]}{f' and {len(inner) - 1:,} more' if len(inner) > 1 else ''}"
         sentence = f"{path} contains an archive, {held}, and archives in archives are not opened"
         return NotAStoreError(f"{sentence}: unpack it, and give the inner one")
-    if packed := sorted(name for name in names if is_packed(path / name)):
+    if packed := sorted((name for name in names if is_packed(path / name)), key=lambda name: (not is_archive(Path(name)), name)):
         what = "an archive" if is_archive(Path(packed[0])) else "a compressed file"
         return NotAStoreError(f"{path} is not a message store, but contains {what}: give its path, {path / packed[0]}")
     parts = "neither commitlog/ nor msg_stores/, quorum/ or stream/"

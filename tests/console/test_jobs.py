@@ -39,7 +39,7 @@ class Gate:
 def test_a_finished_job_has_its_result(jobs: Jobs) -> None:
     job = jobs.start("sum", "Summing", lambda progress: progress(5, 10) or 7)
     assert job.settled.wait(10)
-    assert (job.state, job.result, job.share, job.over) == (State.DONE, 7, 0.5, True)
+    assert (job.state, job.result, job.share, job.over) == (State.DONE, 7, 1.0, True)
 
 
 def test_a_cancelled_job_ends_at_its_next_progress_report(jobs: Jobs) -> None:

@@ -85,7 +85,9 @@ class Job:
 
     @property
     def share(self) -> float | None:
-        """Completed fraction, 0 to 1; None if unknown."""
+        """Completed fraction, 0 to 1; None if unknown. What a finished job did not have to read counts as read."""
+        if self.state is State.DONE:
+            return 1.0
         return min(1.0, self.done / self.total) if self.total > 0 else None
 
     def progress(self, done: int, total: int) -> None:

@@ -85,7 +85,8 @@ Verdicts = Annotated[
     list[str] | None,
     option(
         "--verdict",
-        help="RabbitMQ: only messages with this verdict: intact, consumed, unindexed, unreachable, damaged or duplicate; may be repeated.",
+        help="RabbitMQ: only messages with this verdict: intact, consumed, unindexed, unreachable, damaged, unproved or "
+        "duplicate; may be repeated.",
     ),
 ]
 

@@ -347,6 +347,16 @@ def test_queues_that_a_clean_4_9_3_lists_again_as_a_whole_are_no_damage(tmp_path
     assert any(change.startswith("adds entries to") for change in found.changes)
 
 
+def test_the_first_record_of_a_log_is_not_listed_by_the_blanks_of_a_new_queue_file(tmp_path: Path) -> None:
+    """Seed 51005 of `scripts/prove --kind diagnosis-rocketmq`: the blanks, which lead to 0, were taken for its entry at another place."""
+    case = case_named("4.9.3/m-damaged/0-clean")
+    place = unpack(case, tmp_path / "store")
+    shutil.rmtree(place / "consumequeue")
+    (place / "abort").touch()
+    found = of(case, place)
+    assert (found.status, found.loses, findings(found) & {"unlisted", "moved"}) == (1, 347, {"unlisted"})
+
+
 def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of_its_queue(tmp_path: Path) -> None:
     """Seed 30212 of `scripts/prove --kind diagnosis-rocketmq`: 213 messages of before the log's begin were said to be lost as well."""
     case = case_named("5.3.3/k-rolled")

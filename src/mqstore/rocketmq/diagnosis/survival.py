@@ -119,6 +119,7 @@ class _Listed:
 
     def __post_init__(self) -> None:
         rows = self.image.entries(self.image.min_offset, self.image.max_offset)
+        rows = rows[(rows["physical_offset"] != 0) | (rows["size"] != BLANK_SIZE)]  # no record is that long
         offsets, sizes = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
         offsets[offsets == 0] = max(0, self.log_min)
         order = np.lexsort((sizes, offsets))

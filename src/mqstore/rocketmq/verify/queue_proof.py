@@ -263,16 +263,18 @@ class MisplacedFiles:
         self.ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.listed: dict[tuple[str, int], list[tuple[NDArray[np.int64], NDArray[np.void]]]] = {}
         self._queues, self._log, self._log_end = queues, log, log_end
+        self._files_end = max((file.start + file.size for file in log.files), default=log.start)
         for key, proof in queues.items():
             for low, high in proof.unproved():
                 for start, stop in proof.queue.file_ranges(low, high):
                     self._look_at(key, start, proof.queue.entries(start, stop))
 
     def _look_at(self, key: tuple[str, int], start: int, entries: NDArray[np.void]) -> None:
-        usable = (entries["size"] >= MIN_RECORD_SIZE) & (entries["physical_offset"].astype(np.int64) >= self._log.start)
+        physical = entries["physical_offset"].astype(np.int64)
+        usable = (entries["size"] >= MIN_RECORD_SIZE) & (physical >= self._log.start) & (physical < self._files_end)
         owners: Counter[tuple[str, int, int]] = Counter()
         for k in np.flatnonzero(usable).tolist():
-            record = self._log.record(int(entries["physical_offset"][k]))
+            record = self._log.record(int(physical[k]))
             if record is not None:
                 owners[record.topic, record.queue_id, record.queue_offset - start - k] += 1
             if owners.total() == SAMPLED:

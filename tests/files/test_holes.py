@@ -16,10 +16,10 @@ SIZE = 6 << 20
 LEAD = 3 * mmap.PAGESIZE
 
 
-def cached_pages(path: Path) -> int:
-    """Return how many pages of a file are in the page cache."""
+def cached_pages(path: Path, length: int = 0) -> int:
+    """Return how many pages of a file, or of its first bytes, are in the page cache."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), length) as mapped:
         count = -(-len(mapped) // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * count)()
         begin = ctypes.c_ubyte.from_buffer(mapped)

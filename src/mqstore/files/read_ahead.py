@@ -16,14 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
 WINDOW = 32 << 20
 PIECE = 2 << 20  # bytes that the thread reads before it looks where the walk is
 PROBE = 1 << 20  # bytes between two samples of what the page cache holds
+QUICK = 40e-6  # seconds: a byte that comes from the disk takes longer, one in the page cache rarely
 LEAST = 4 << 20  # a shorter range is left to the system's own readahead
 
 _SUPPORTED = all(hasattr(os, name) for name in ("sendfile", "preadv", "RWF_NOWAIT", "posix_fadvise", "SEEK_DATA"))
@@ -76,20 +79,32 @@ class ReadAhead:
                     self._reader = reader
 
     def _cached(self) -> bool:
-        """Return whether the window is in the page cache, going by samples; move on to the first that is not."""
+        """Return whether the window is in the page cache, going by samples; if not, move on to the last of them that is.
+
+        A sample that is not there is refused, but not always: some systems start to read its page, and return it if the disk was quick.
+        Two such samples in a row count as refused.
+        """
         if self._descriptor is None:
             self._descriptor = self._reopen()
             if self._descriptor is None:
                 self._closed = True
                 return True
         byte = bytearray(1)
+        there, slow = self._next, False
         while self._next < self._limit:
+            begun = time.perf_counter()
             try:
                 os.preadv(self._descriptor, [byte], self._next, os.RWF_NOWAIT)
-                self._next += PROBE
+                took = time.perf_counter() - begun
             except OSError:  # it would block, or the file system cannot say
-                self._next = self._stored(self._next)
+                took = math.inf
+            if took == math.inf or (slow and took > QUICK):
+                self._next = self._stored(there)
                 return self._next >= self._limit
+            slow = took > QUICK
+            if not slow:
+                there = self._next
+            self._next += PROBE
         return True
 
     def _stored(self, at: int) -> int:

@@ -17,11 +17,14 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 
 from fuzz.images import Images
 from fuzz.layout import write_tree
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, Row, run_cli, tree_checksum, unpack, unpack_node
+
+from mqstore.rabbitmq.format.names import priority_name, queue_directory
 
 COMMANDS = 3  # that are advised: repair, repair --apply, and rebuild or salvage for what no repair can mend
 INTACT = {"intact", "unindexed"}
@@ -145,7 +148,8 @@ def wrong(seed: int, family: str, place: Path, images: Images) -> str:
     said = "\n".join((name, *walked.lines, f"then: {walked.end} ({walked.why})"))
     if walked.fault:
         return f"{walked.fault}\n{said}"
-    for number, (earlier, later) in enumerate(zip(walked.kept, walked.kept[1:], strict=False), 1):
+    kept = _named(walked.kept) if family == "rabbitmq" else walked.kept
+    for number, (earlier, later) in enumerate(pairwise(kept), 1):
         gone = earlier - later
         if gone:
             return f"change {number} loses {gone.total()} of {earlier.total()} messages, such as {next(iter(gone))}\n{said}"
@@ -154,6 +158,21 @@ def wrong(seed: int, family: str, place: Path, images: Images) -> str:
         if undone.status or tree_checksum(store, times=False) != walked.before:
             return f"--undo does not give everything back: {undone.stderr}\n{said}"
     return ""
+
+
+def _named(kept: list[Messages]) -> list[Messages]:
+    """Return the messages of RabbitMQ with the name of their queue, where before a step only its directory was known."""
+    names: dict[tuple[object, ...], object] = {}
+    for vhost, queue in {(vhost, queue) for vhost, queue, _ in chain(*kept)}:
+        if isinstance(vhost, str) and isinstance(queue, str):
+            levels: tuple[str | bytes, ...] = (queue, *(priority_name(queue, level) for level in range(256)))
+            names |= {(vhost, queue_directory(vhost, name)): queue for name in levels}
+    named = []
+    for messages in kept:
+        named.append(Messages())
+        for (vhost, queue, body), number in messages.items():
+            named[-1][vhost, names.get((vhost, queue), queue), body] += number
+    return named
 
 
 def make(seed: int, family: str, place: Path, images: Images) -> tuple[str, Path]:

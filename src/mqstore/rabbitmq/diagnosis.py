@@ -719,6 +719,9 @@ class _Work:
             return None
         changes = [change for step in completed(self.store.directory, possible) for change in step.changes]
         if not why_refused(root, changes, LOCKING):
+            source = root.parent.with_name(root.name)
+            if source.exists() and real_copy(source)[1] == str(root):
+                return Way(command("mqstore", "repair", root, "--apply"), "repair this copy; the store that it was made of stays as it is")
             return Way(command("mqstore", "repair", root), "list what can be repaired before a node starts; nothing is changed")
         if not self._is_copied:
             return None

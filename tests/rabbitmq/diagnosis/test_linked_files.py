@@ -113,7 +113,8 @@ def test_links_out_of_the_store_are_not_read_and_the_advice_is_a_copy_with_what_
     copy = _copied(found.next, store, "diagnose")
     after = diagnose(RabbitMQStore(copy), "3.10.8")
     assert _said(after) == _said(before)
-    assert after.next == f"mqstore repair {copy}"
+    assert after.next == f"mqstore repair {copy} --apply"  # what it was made of stays as it is
+    assert diagnose(RabbitMQStore(copy.rename(tmp_path / "other")), "3.10.8").next == f"mqstore repair {tmp_path / 'other'}"
 
 
 def test_one_that_leads_nowhere_is_not_copied(tmp_path: Path) -> None:

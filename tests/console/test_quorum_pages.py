@@ -102,7 +102,7 @@ def test_the_page_of_a_queue_says_that_its_node_does_not_start(tmp_path: Path) -
         text = words(visitor.get("/stores/0/queue", params={"vhost": "/", "queue": "plain"}))
     assert "could replay this log would list 22 ready" in text
     assert "the node does not start" in text
-    assert "No classic queue." in run_cli("inspect", node).stdout
+    assert " quorum queues; no classic queue." in run_cli("inspect", node).stdout
 
 
 def test_messages_of_quorum_queues_are_below_messages_page_by_page() -> None:

@@ -154,7 +154,8 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
     from mqstore.rabbitmq.summary import FITS
 
     fits = FITS[summary.queue_versions]
-    none = "No classic queue." if any(sums.queues for _, sums in summary.others) else "No queue directory."
+    others = [(sums, "quorum queue" if kind == "quorum" else "stream") for kind, sums in summary.others if sums.queues]
+    none = f"{' and '.join(count(sums.queues, noun) for sums, noun in others)}; no classic queue." if others else "No queue directory."
     yield Sentence(f"Classic queues of version {versions}, as of {fits}." if versions else none)
     yield Sentence(f"{summary.written_by.sentence}.")
     if summary.shutdown == "clean" and any(item.kind is Kind.MISSING_PART for item in summary.findings):
@@ -172,14 +173,13 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
         yield from _vhost_facts(vhost)
         yield Gap()
         yield _files(vhost.parts)
-    for kind, sums in summary.others:
-        if sums.queues:
-            yield Gap()
-            yield Headline("Quorum queues" if kind == "quorum" else "Streams")
-            what = count(sums.queues, "queue" if kind == "quorum" else "stream")
-            yield Fact("queues" if kind == "quorum" else "streams", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {what}")
-            for sentence in sums.sentences:
-                yield Fact("", f"besides, {sentence}")
+    for sums, noun in others:
+        yield Gap()
+        yield Headline(f"{noun.capitalize()}s")
+        what = noun.removeprefix("quorum ")
+        yield Fact(f"{what}s", f"{count(sums.messages, 'message')}, {size(sums.bytes)}, in {count(sums.queues, what)}")
+        for sentence in sums.sentences:
+            yield Fact("", f"besides, {sentence}")
     if elsewhere := tuple(part for part in summary.site.shown if part.state != "here" or part.part == DELAYED):
         yield Gap()
         yield _site(Site(elsewhere), summary.store)

@@ -1,4 +1,4 @@
-"""Screenshots of every page of three stores at two widths, for looking at: no page is empty, torn, or wider than its window.
+"""Screenshots of every page of five stores, wide and narrow, light and dark: no page is empty, torn, or wider than its window.
 
 They are kept in `build/screenshots`. Needs a Chromium on the machine and the package playwright.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import quorum, streams
 from support.console import golden
 from support.consoles import CHROMIUM, Served, Window, chromium
 
@@ -38,12 +39,17 @@ PAGES = (
     *(f"/stores/2{page}" for page in ("", "/queues", "/messages", "/usage", "/files", "/verify")),
     "/stores/2/queue?vhost=/&queue=prio.q",
     "/stores/2/message?vhost=/&queue=lazy.mixed&seq=0",
+    *(f"/stores/{store}{page}" for store in (3, 4) for page in ("", "/queues", "/messages", "/usage", "/files", "/verify")),
+    "/stores/3/queue?vhost=/&queue=returns",
+    "/stores/3/message?vhost=/&queue=returns&index=5",
+    "/stores/4/queue?vhost=/&queue=s.small",
 )
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    made = Served(*map(golden, STORES))
+    others = quorum.node("4.3.6/a-quorum-mix-kill9"), streams.node("4.3.6-killed")
+    made = Served(*map(golden, STORES), *map(str, others))
     yield made
     made.stop()
 
@@ -54,15 +60,16 @@ def browser() -> Iterator[Any]:
         yield started
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-def test_every_page_of_three_stores_is_drawn_whole(browser: Any, served: Served, width: int) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
+def test_every_page_of_five_stores_is_drawn_whole(browser: Any, served: Served, width: int, scheme: str) -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
-    window = Window(browser, served, viewport={"width": width, "height": 900})
-    for store in range(len(STORES)):  # what the first page runs by itself
+    window = Window(browser, served, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for store in range(5):  # what the first page runs by itself
         window.open(f"/stores/{store}")
         served.settle()
     for path in PAGES:
-        page = window.open(path)
+        page = window.page
+        assert page.goto(path).ok, path
         name = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-") or "home"
         page.screenshot(path=TARGET / f"{name}-{width}.png", full_page=True)
         assert not window.overflows, path

@@ -173,7 +173,7 @@ class QueuesUsageReport:
         logs = f"{count(self.quorum.messages, 'message')} in {size(self.quorum.total_bytes)} of logs of quorum queues"
         held = f"{size(sum(each.bytes + each.index_bytes for each in self.streams))} in {count(len(self.streams), 'stream')}"
         others = [logs] * bool(self.quorum.logs) + [held] * bool(self.streams)
-        return f"{'; '.join([files] * bool(self.files or not others) + others)}."
+        return f"{'; '.join([files] * bool(self.file_bytes or not others) + others)}."
 
     @property
     def read_bytes(self) -> int:
@@ -188,7 +188,7 @@ class QueuesUsageReport:
             return files
         live = self.quorum.live_bytes
         logs = (("messages in quorum queues", live), ("all else in their logs", self.quorum.total_bytes - live))
-        return (*files, *logs) if self.files else logs
+        return (*files, *logs) if self.file_bytes else logs
 
     def rows(self, by: str) -> list[dict[str, Any]]:
         """Return rows by `file`, `queue`, `stream`, `member` or `log`."""

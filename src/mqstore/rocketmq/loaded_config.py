@@ -40,6 +40,7 @@ from mqstore.table.formatting import count, moment
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.store.recovered_view import RecoveredView
+    from mqstore.rocketmq.store.view import QueueView
 
 TOPICS = "config/topics.json"
 _ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
@@ -161,7 +162,7 @@ def readable_offsets(text: str) -> dict[str, dict[int, int]]:
 #     messages in hand of pop consumers   they come again when their time is over, unless they are acknowledged first: no harm
 #     the delay offsets are lost or old   delayed messages whose copy is in their topic are delivered again
 #
-# How far a group had come is read from the torn file, as far as it goes.
+# How far a group had come is read from the torn file, as far as it goes. Places from which no message comes do not count.
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +180,29 @@ class Redelivery:
 
 Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
 Repeated = Callable[[tuple[str, int], int], NDArray[np.int64]]
+WithoutMessage = Callable[[tuple[str, int], int, int], int]
 
 
 def redelivery(
-    store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], last_timestamp: int, shifted: Shifted, repeated: Repeated
+    store: RocketMQStore,
+    view: RecoveredView,
+    configs: list[LoadedConfig],
+    last_timestamp: int,
+    shifted: Shifted,
+    repeated: Repeated,
+    without: WithoutMessage,
 ) -> Redelivery:
     """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
 
     shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. repeated:
-    returns the physical offsets of the messages of before a queue offset that a queue lists after it, too.
+    returns the physical offsets of the messages of before a queue offset that a queue lists after it, too. without: returns how many places
+    between two queue offsets give no message.
     """
     evidence: list[Evidence] = []
     unknown: list[str] = []
     for config in configs:
         if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS) and config.outcome in ("bak", "empty"):
-            evidence += _of_groups(store, view, config)
+            evidence += _of_groups(store, view, config, without)
             state = "the older offsets of its .bak" if config.outcome == "bak" else "no offsets at all"
             there = store.directory.exists(config.file)
             why, whose = ("cannot be parsed", "the groups in its unreadable part") if there else ("is missing", "its groups")
@@ -204,8 +213,8 @@ def redelivery(
         why = f"there is no {CONSUMER_OFFSETS}: if consumer groups read from this store, where they continue cannot be told"
         evidence.append(Evidence("note", CONSUMER_OFFSETS, why))
     evidence += _of_delays(store, view, last_timestamp, unknown)
-    evidence += _past_the_end(view)
-    evidence += _of_older_offsets(store, view, configs)
+    evidence += _past_the_end(view, without)
+    evidence += _of_older_offsets(store, view, configs, without)
     evidence += _of_shifted(view, shifted, repeated)
     in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
     unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
@@ -277,7 +286,13 @@ def _first_of_clients(store: RocketMQStore) -> Iterator[Record]:
             return
 
 
-def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig) -> Iterator[Evidence]:
+def _between(queue: QueueView, low: int, high: int, without: WithoutMessage) -> int:
+    """Count the messages that a consumer gets from one queue offset to before another."""
+    low, high = max(low, queue.min_offset), min(high, queue.max_offset)
+    return max(0, high - low) - without((queue.topic, queue.queue_id), low, high)
+
+
+def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, without: WithoutMessage) -> Iterator[Evidence]:
     loaded = store.offset_table.offsets
     for key, by_queue in sorted(readable_offsets(torn_text(store.directory, config.file)).items()):
         topic, _, group = key.partition("@")
@@ -286,14 +301,16 @@ def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig) 
             queue = view.queue_or_none(topic, queue_id)
             if queue is not None:
                 committed = loaded.get((group, topic), {}).get(queue_id, queue.min_offset)
-                again += max(0, min(offset, queue.max_offset) - max(committed, queue.min_offset))
+                again += _between(queue, committed, offset, without)
         if again:
             source = "its .bak" if config.outcome == "bak" else "an empty table"
             sentence = f"group {group!r} continues on topic {topic!r} from {source}: it gets at least {again} messages again"
             yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig]) -> Iterator[Evidence]:
+def _of_older_offsets(
+    store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], without: WithoutMessage
+) -> Iterator[Evidence]:
     """A broker keeps the offsets before the last change as .bak: where these are ahead, the file is an older one, or was set back."""
     for config in configs:
         if config.file not in (CONSUMER_OFFSETS, LMQ_OFFSETS) or config.outcome != "main":
@@ -304,7 +321,7 @@ def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[L
             for queue_id, before in by_queue.items():
                 queue, offset = view.queue_or_none(topic, queue_id), store.offset_table.offsets.get((group, topic), {}).get(queue_id)
                 if queue is not None and offset is not None:
-                    again += max(0, min(before, queue.max_offset) - max(offset, queue.min_offset))
+                    again += _between(queue, offset, before, without)
             if again:
                 sentence = (
                     f"group {group!r} continues before its place in the .bak on topic {topic!r}: the file is an older one, or its "
@@ -357,12 +374,13 @@ def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, u
         )
 
 
-def _past_the_end(view: RecoveredView) -> Iterator[Evidence]:
+def _past_the_end(view: RecoveredView, without: WithoutMessage) -> Iterator[Evidence]:
     for item in view.consumer_offsets():
         if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == CHECK_GROUP:
             continue
-        again = item.max_offset if version_rules(view.version).far_offsets_start_over and item.min_offset == 0 else 0
-        what = f"is sent back to 0 and gets {again} messages again" if again else f"continues at its end, {item.max_offset}"
+        starts_over = bool(item.max_offset) and item.min_offset == 0 and version_rules(view.version).far_offsets_start_over
+        again = item.max_offset - without((item.topic, item.queue_id), 0, item.max_offset) if starts_over else 0
+        what = f"is sent back to 0 and gets {again} messages again" if starts_over else f"continues at its end, {item.max_offset}"
         queue = f"topic {item.topic!r}, queue {item.queue_id}, which ends at {item.max_offset}"
         sentence = f"group {item.group!r} is at {item.offset} of {queue}: it {what}"
         yield Evidence("offset-past-end", CONSUMER_OFFSETS, sentence, messages=again)

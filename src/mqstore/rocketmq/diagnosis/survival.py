@@ -15,6 +15,7 @@ up in the queues that the simulated recovery ends with:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,6 +102,13 @@ def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> L
     return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
 
 
+def _pieces(image: QueueImage, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+    """Yield the entries of a queue from low to before high, with the queue offset of the first, some at once."""
+    low, high = max(low, image.min_offset), min(high, image.max_offset)
+    for start in range(low, high, SLOTS):
+        yield start, image.entries(start, min(high, start + SLOTS))
+
+
 def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     """Return which entries lead to bytes of one log file. starts, ends: of the files."""
     physical, size = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
@@ -151,6 +159,7 @@ class SurvivalCheck(Verification):
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._bare: dict[tuple[str, int], Longs] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def count_missing(self) -> int:
@@ -216,6 +225,33 @@ class SurvivalCheck(Verification):
                     if record is not None and (record.topic, record.queue_id) == key and record.queue_offset < offset:
                         offsets.add(physical)
         return np.array(sorted(offsets), np.int64)
+
+    def without_message(self, key: tuple[str, int], low: int, high: int) -> int:
+        """Count the places from low to before high of a queue after the start from which no consumer gets a message."""
+        if key not in self._bare:
+            self._bare[key] = self._bare_places(key)
+        return int(np.diff(np.searchsorted(self._bare[key], (low, max(low, high))))[0])
+
+    def _bare_places(self, key: tuple[str, int]) -> Longs:
+        """Return the queue offsets, sorted, whose entries lead to no record, or that pulls pass over."""
+        assert self.recovery is not None
+        image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
+        if not isinstance(image, QueueImage):
+            return np.empty(0, np.int64)
+        skipped = self._skipped_in(image)
+        places = [np.empty(0, np.int64)]
+        if len(skipped):
+            for start, rows in _pieces(image, image.min_offset, image.max_offset):
+                places.append(start + np.flatnonzero(_in_sorted(skipped, rows["physical_offset"].astype(np.int64))))
+        if proof is None:  # what it lists was made from the log, after blanks
+            for start, rows in _pieces(image, image.min_offset, image.max_offset):
+                places.append(start + np.flatnonzero(rows["size"] == BLANK_SIZE))
+        for low, high in () if proof is None else proof.unproved():
+            for start, rows in _pieces(image, low, high):
+                found = zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)
+                bare = [size in (0, BLANK_SIZE) or self.log.record(physical) is None for physical, size in found]
+                places.append(start + np.flatnonzero(bare))
+        return distinct(np.concatenate(places))
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""

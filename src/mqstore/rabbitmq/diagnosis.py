@@ -53,6 +53,8 @@ from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.stated_parts import MissingFile
 from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.streams.examination import Examination
+from mqstore.rabbitmq.streams.stream import SEGMENT_BYTES, NamedStream
 from mqstore.rabbitmq.verify import verify
 from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_version, likely_version
 from mqstore.repair.change import renames
@@ -518,6 +520,25 @@ class _Work:
                 left = count(start.kept - start.delivered, "message")
                 sentence = f"{named}: a reader that starts at the beginning stops at offset {start.stops_at}, and {left} after it are there"
                 self.evidence.append(Evidence("reader-stops", named.stream.place, f"{sentence}: {start.stops_why}"))
+
+            if not start.changes:
+                self._check_limit(named, examined)
+
+    def _check_limit(self, named: NamedStream, examined: Examination) -> None:
+        """Say what the limit of a stream deletes after the start, as soon as a client comes."""
+        stream, queue = named.stream, self._careful.stream_definitions.get(named.stream.name)
+        limit, most = (None, None) if queue is None else map(queue.limit, ("max-length-bytes", "stream-max-segment-size-bytes"))
+        if type(limit) is not int or not stream.is_full(most if type(most) is int else SEGMENT_BYTES):
+            return
+        number = stream.limited_to(limit)
+        messages = sum(segment.messages for segment in examined.segments[:number])
+        if messages:
+            when = "with the next message" if stream.tracking().is_empty else "for the first client"
+            sentence = (
+                f"{named}: its last segment is full, and {when} the node begins another one; then its limit of {limit:,} bytes deletes "
+                f"{count(number, 'segment')} with {count(messages, 'message')}"
+            )
+            self.evidence.append(Evidence("note", stream.place, sentence, messages=messages))
 
     def _check_quorum(self) -> None:
         nodes = self._careful.examined_quorum

@@ -34,7 +34,6 @@ from mqstore.table.formatting import count, size
 
 if TYPE_CHECKING:
     from mqstore.findings import Damage
-    from mqstore.rabbitmq.definitions.metadata import QueueDefinition
     from mqstore.rabbitmq.store.message_store import MessageStore
     from mqstore.rabbitmq.store.store import RabbitMQStore
     from mqstore.rabbitmq.store.vhost import Vhost
@@ -247,11 +246,10 @@ def usage(store: RabbitMQStore, progress: Callable[[int, int], None] | None = No
 
 
 def _streams(store: RabbitMQStore) -> Iterator[StreamUsage]:
-    defined = {queue.stream_directory: queue for queue in store.definitions.queues if queue.stream_directory is not None}
     for named in store.streams:
-        stream, queue = named.stream, defined.get(named.stream.name)
+        stream, queue = named.stream, store.stream_definitions.get(named.stream.name)
         times = stream.times()
-        length, age = (None, None) if queue is None else (_limit(queue, name) for name in ("max-length-bytes", "max-age"))
+        length, age = (None, None) if queue is None else (queue.limit(name) for name in ("max-length-bytes", "max-age"))
         yield StreamUsage(
             named.vhost,
             named.queue,
@@ -264,16 +262,6 @@ def _streams(store: RabbitMQStore) -> Iterator[StreamUsage]:
             length if type(length) is int else None,
             age if type(age) is str else None,
         )
-
-
-def _limit(queue: QueueDefinition, name: str) -> int | str | None:
-    """Return a limit of a stream: its argument before its policy, as the node has it for ages; of two lengths the lower one."""
-    own, policy = queue.argument(f"x-{name}".encode()), queue.policy.get(name)
-    own = own.decode("utf-8", "replace") if type(own) is bytes else own
-    if type(own) is int and type(policy) is int:
-        return min(own, policy)
-    limit: int | str | None = policy if own is None else own
-    return limit
 
 
 def _queue_usage(

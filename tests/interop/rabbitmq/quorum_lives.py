@@ -20,12 +20,16 @@ from interop.rabbitmq.node import Node, new_node
 from interop.rabbitmq.other_node import OtherNode, other_node
 from support.golden import run_cli
 
+from mqstore.rabbitmq.store.store import RabbitMQStore
+from mqstore.rabbitmq.streams.stream import SEGMENT_BYTES
+
 RELEASES = ("3.10", "sid", "trixie", "bullseye")  # that of the machine, and suites of Debian; a batch has the one of its seed
 OLDEST = "bullseye"  # 3.8 has no streams, and of a quorum queue neither a time to live nor an overflow
 ENDS = ("kill", "stop", "kill")
 STREAMS = 3  # every third life is one of a stream
 SHORT = 1  # milliseconds to live of messages that are to expire
 LONG = 86_400_000
+NOT_FOUND = 404  # also "home node … is down or inaccessible"
 HASTE = "raft.segment_max_entries = 64\nraft.wal_max_size_bytes = 65536\n"
 
 Seen = tuple[str | None, bool | None, Any, Any]  # message id, redelivered, and what the headers count
@@ -151,12 +155,29 @@ class _Player:
 
 def delivered(node: Node | OtherNode, life: Life, expected: int) -> list[Seen]:
     """Take all messages of a queue as a consumer that acknowledges none; closing its connection gives them back."""
-    connection = node.connect("/")
-    channel = connection.channel()
+    from pika.exceptions import ChannelClosedByBroker
+
+    end = time.monotonic() + 60
+    while True:
+        connection = node.connect("/")
+        try:
+            return _consumed(connection.channel(), life, expected, end)
+        except ChannelClosedByBroker as error:  # a node serves clients before the coordinator has started its streams
+            if not life.is_stream or error.reply_code != NOT_FOUND or time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+        finally:
+            connection.close()
+
+
+def _consumed(channel: Any, life: Life, expected: int, end: float) -> list[Seen]:
     channel.basic_qos(prefetch_count=2000)
+    if life.is_stream:  # any client lets a node begin a new segment where the last one is full, and deletes others by its limit
+        channel.basic_consume(life.name, print, arguments={"x-stream-offset": "next"}, consumer_tag="first client")
+        channel.basic_cancel("first client")
+        time.sleep(0.2)
     arguments = {"x-stream-offset": "first"} if life.is_stream else None
     found: list[Seen] = []
-    end = time.monotonic() + 60
     for method, properties, _ in channel.consume(life.name, inactivity_timeout=0.3, arguments=arguments):
         if method is not None:
             headers = properties.headers or {}
@@ -165,7 +186,6 @@ def delivered(node: Node | OtherNode, life: Life, expected: int) -> list[Seen]:
             found.append((properties.message_id, redelivered, *counts))
         elif len(found) >= expected or time.monotonic() > end:
             break
-    connection.close()
     return found
 
 
@@ -174,7 +194,10 @@ def ours(data: Any, now: int) -> tuple[dict[str, list[Seen]], dict[str, dict[str
     shown = run_cli("messages", data, "--queue-type", "quorum", "--queue-type", "stream", "-o", "jsonl", "--body", "none")
     assert shown.status == 0, shown.stderr
     found: dict[str, list[Seen]] = {}
+    kept = _within_limits(data)
     for row in shown.rows:
+        if row["stream_offset"] is not None and row["stream_offset"] < kept[row["queue"]]:
+            continue
         if row["recovered"] and (row["expiry_us"] is None or row["expiry_us"] > now * 1_000_000):
             properties = row["properties"] or {}
             headers = {name: value for name, _, value in properties.get("headers") or ()}
@@ -184,6 +207,19 @@ def ours(data: Any, now: int) -> tuple[dict[str, list[Seen]], dict[str, dict[str
     topics = run_cli("topics", data, "-o", "jsonl")
     assert topics.status == 0, topics.stderr
     return found, {row["queue"]: row for row in topics.rows}
+
+
+def _within_limits(data: Any) -> dict[str, int]:
+    """Return the first offset of each stream, once a client has come and its limit has been applied."""
+    found = {}
+    store = RabbitMQStore(data)
+    for named in store.streams:
+        stream, definition = named.stream, store.stream_definitions[named.stream.name]
+        limit, most = (definition.limit(name) for name in ("max-length-bytes", "stream-max-segment-size-bytes"))
+        begins = stream.is_full(int(most or SEGMENT_BYTES)) and not stream.tracking().is_empty
+        number = stream.limited_to(int(limit)) if limit is not None and begins else 0
+        found[named.queue] = int(stream.first[number]) if number < len(stream) else stream.end()
+    return found
 
 
 def prove(seed: int, count: int) -> list[str]:

@@ -10,7 +10,9 @@ from support.golden import run_cli, unchanged
 
 import mqstore
 from mqstore.findings import Kind
+from mqstore.rabbitmq.streams.index import record
 from mqstore.rabbitmq.streams.rows import build_batch, walk_rows
+from mqstore.rabbitmq.streams.segment import chunk, entry
 from mqstore.stores.rabbitmq import RabbitMQ
 
 CASE = "4.3.6-killed"
@@ -91,6 +93,26 @@ def test_diagnose_says_what_a_node_deletes_and_where_readers_stop(damaged: Path)
     after = run_cli("diagnose", damaged, "-o", "json").document
     assert after["loses"] == 18
     assert after["next"].startswith("mqstore salvage ")  # a reader does not get past the damaged chunk
+
+
+def test_diagnose_says_what_the_limit_of_a_stream_deletes_for_the_first_client(tmp_path: Path) -> None:
+    """Seen on 3.10.8: the node starts with all segments, and a consumer from the first offset on gets none of the first one."""
+    node = streams.unpack("3.10.8-clean", tmp_path)
+    stream = next(named.stream for named in opened(node).streams if named.queue == "s.retained")
+    assert stream.size.tolist() == [8049, 8180, 12299, 5023]  # the limit is 30,000, a segment is full from 8,000 bytes on
+    assert not any("limit" in each["detail"] for each in run_cli("diagnose", node, "-o", "json").document["evidence"])
+    with open(node / stream.segment_file(3), "ab") as segment, open(node / stream.index_file(3), "ab") as index:
+        at = stream.end()
+        index.write(record(at, timestamp=1, position=5023))
+        segment.write(chunk(at, [entry(bytes(4000))], timestamp=1))
+    assert run_cli("verify", node, "-o", "json").document["damage"] == []
+    # offsets 192 to 215, of which one is that of a tracking snapshot
+    [note] = [each for each in run_cli("diagnose", node, "-o", "json").document["evidence"] if "limit" in each["detail"]]
+    assert (note["finding"], note["file"], note["messages"]) == ("note", stream.place, 23)
+    assert note["detail"].endswith(
+        "its last segment is full, and for the first client the node begins another one; "
+        "then its limit of 30,000 bytes deletes 1 segment with 23 messages"
+    )
 
 
 def test_files_that_are_not_a_streams_are_named_up_to_a_hundred(tmp_path: Path) -> None:

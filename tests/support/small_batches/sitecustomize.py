@@ -164,6 +164,7 @@ KEPT = {
     "rabbitmq.streams.entries._RECORDS": "tests compare whole parts of a chunk",
     "rabbitmq.store.clean_tables._END_BYTES": _FORMAT,
     "rabbitmq.streams.start.NO_CHUNK": _FORMAT,
+    "rabbitmq.streams.stream.SEGMENT_BYTES": _FORMAT,
     "rabbitmq.streams.segment._BLOCK": "tests compare the index of whole segments",
     "rabbitmq.definitions.metadata.MAX_FILE_BYTES": _LIMIT,
     "rabbitmq.definitions.document.MAX_FILE_BYTES": _LIMIT,

@@ -91,6 +91,15 @@ class QueueDefinition:
         """Return the value of an argument, None if it was not given."""
         return next((value for key, _, value in self.arguments if key == name), None)
 
+    def limit(self, name: str) -> int | str | None:
+        """Return a limit of a stream: its argument before its policy, as the node has it for ages; of two sizes the lower one."""
+        own, policy = self.argument(f"x-{name}".encode()), self.policy.get(name)
+        own = own.decode("utf-8", "replace") if type(own) is bytes else own
+        if type(own) is int and type(policy) is int:
+            return min(own, policy)
+        limit: int | str | None = policy if own is None else own
+        return limit
+
     @property
     def priorities(self) -> int | None:
         """The highest priority level; None for a queue without priorities."""

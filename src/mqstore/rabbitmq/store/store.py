@@ -18,7 +18,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
-from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, names_of_node, read_definitions
+from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, QueueDefinition, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
 from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import REQUIRED, find_vhosts, mapped_bytes, unread_entries
@@ -145,9 +145,14 @@ class RabbitMQStore(Shown):
         return names_of_node(self.directory)
 
     @cached_property
+    def stream_definitions(self) -> dict[str, QueueDefinition]:
+        """The definitions of streams by the names of their directories."""
+        return {queue.stream_directory: queue for queue in self.definitions.queues if queue.stream_directory is not None}
+
+    @cached_property
     def streams(self) -> list[NamedStream]:
         """The streams of the node whose data directory this is, by vhost and queue."""
-        names = {queue.stream_directory: queue.names for queue in self.definitions.queues if queue.stream_directory is not None}
+        names = {directory: queue.names for directory, queue in self.stream_definitions.items()}
         return named_streams(self.directory, names, mends_first=self._stream_release != "3.10")
 
     @cached_property

@@ -20,12 +20,14 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.format.layout import STREAM_FILE, bytes_of, own_entries
-from mqstore.rabbitmq.streams.index import Index, read_index
-from mqstore.rabbitmq.streams.segment import HEADER, Chunks, Longs, walk_segment
+from mqstore.rabbitmq.streams.index import RECORD, Index, read_index
+from mqstore.rabbitmq.streams.segment import HEADER, Chunks, Longs, chunk, entry, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
 
 ROOT = "stream"
 _LAST_OFFSET = (1 << 63) - 1
+SEGMENT_BYTES = 500_000_000  # of a full segment, if nothing else is said
+SEGMENT_CHUNKS = 256_000  # of a segment
 MOST_STRAYS = 100  # names that are kept of files that are not a stream's
 
 
@@ -44,12 +46,12 @@ class Stream:
         segments: dict[int, int] = {}
         indexes: dict[int, int] = {}
         strays: list[str] = []
-        for entry in own_entries(directory, place):
-            parsed = STREAM_FILE.fullmatch(entry.name)
-            if parsed is None or not entry.is_file or int(parsed[1]) > _LAST_OFFSET:
-                strays.append(entry.name)
+        for found in own_entries(directory, place):
+            parsed = STREAM_FILE.fullmatch(found.name)
+            if parsed is None or not found.is_file or int(parsed[1]) > _LAST_OFFSET:
+                strays.append(found.name)
             else:
-                (segments if parsed[2] == "segment" else indexes)[int(parsed[1])] = entry.size
+                (segments if parsed[2] == "segment" else indexes)[int(parsed[1])] = found.size
         self.strays = tuple(sorted(strays)[:MOST_STRAYS])
         self.first: Longs = np.array(sorted(segments), np.int64)
         self.size: Longs = np.array([segments[first] for first in self.first.tolist()], np.int64)
@@ -131,6 +133,18 @@ class Stream:
             for chunks, _ in self.walk(len(self) - 1, data):
                 track(state, data, chunks)
         return state
+
+    def is_full(self, most_bytes: int) -> bool:
+        """Return whether the next chunk begins a new segment. most_bytes: x-stream-max-segment-size-bytes."""
+        return len(self) > 0 and bool(self.size[-1] >= most_bytes or self.index_size[-1] >= len(HEADER) + SEGMENT_CHUNKS * RECORD.itemsize)
+
+    def limited_to(self, most_bytes: int) -> int:
+        """Return the number of the first segment that is left when a new one begins. most_bytes: x-max-length-bytes.
+
+        The new one begins with what clients have stored: a node that knows any begins it for the first client, else for the next message.
+        """
+        begun = len(HEADER + chunk(0, [entry(bytes(self.tracking().size))]))
+        return len(self) - int(np.searchsorted(begun + np.cumsum(self.size[::-1]), most_bytes, "right"))
 
     def end(self) -> int:
         """Return the offset after the last valid chunk. Of the last segment, what its index has is not read, but for the last chunk."""

@@ -48,6 +48,17 @@ class Tracking:
     offsets: dict[bytes, int] = field(default_factory=dict)
     timestamps: dict[bytes, int] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it knows no client."""
+        return not (self.sequences or self.offsets or self.timestamps)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its blocks in a snapshot."""
+        names = [*self.sequences, *self.offsets, *self.timestamps]
+        return sum(map(len, names)) + 10 * len(names) + _NUMBER.size * len(self.sequences)
+
     def add(self, blocks: bytes, chunk_id: int, *, snapshot: bool = False) -> bool:
         """Take over blocks; a snapshot replaces everything. Return whether all of them could be read."""
         if snapshot:

@@ -1,4 +1,4 @@
-"""Compile the kernels; everything else is in pyproject.toml.
+"""Compile the kernels, and the catalog for Spark where a JDK and pyspark are at hand; everything else is in pyproject.toml.
 
 A kernel is a `.py` file of `mqstore.kernels` that imports `cython`. They run compiled only, so without a C compiler the build fails,
 with one sentence. The compiler of the package ziglang will do, which `build_backend.py` has installed where there is no other one.
@@ -11,17 +11,23 @@ MQSTORE_BOUNDSCHECK=1 compiles every array access with a check: slower, for test
 import importlib.util
 import os
 import shlex
+import shutil
+import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CCompilerError
 
 from build_backend import c_compiler
 
 KERNELS = Path("src/mqstore/kernels")
+CATALOG = Path("src/mqstore/pipeline/spark/StoreCatalog.java")
 SHARED = "mqstore.kernels.common.shared_code"
 CORES = os.cpu_count() or 1
 NEXT_STEP = (
@@ -49,6 +55,33 @@ class BuildKernels(build_ext):
             super().run()
         except CCompilerError as error:
             raise SystemExit(f"{NEXT_STEP}; the compiler says above what it lacks ({error})") from None
+
+
+class BuildCatalog(build_py):
+    """Compiles the catalog for Spark into a jar among the data of the package; without it, all but the catalog works."""
+
+    def run(self) -> None:
+        jar, javac, pyspark = CATALOG.with_name("catalog.jar"), java_compiler(), importlib.util.find_spec("pyspark")
+        is_new = jar.exists() and jar.stat().st_mtime >= CATALOG.stat().st_mtime
+        if javac and pyspark and pyspark.origin and not is_new:
+            self.compile(jar, javac, Path(pyspark.origin).with_name("jars"))
+        super().run()
+
+    def compile(self, jar: Path, javac: str, library: Path) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            command = [javac, "--release", "17", "-nowarn", "-cp", f"{library}/*", "-d", place, str(CATALOG)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                self.warn(f"the catalog for Spark was not built: {done.stderr.strip()}")
+                return
+            with zipfile.ZipFile(jar, "w") as written:
+                for each in sorted(Path(place).rglob("*.class")):
+                    written.writestr(zipfile.ZipInfo(each.relative_to(place).as_posix()), each.read_bytes())
+
+
+def java_compiler() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("javac", path=os.path.join(home, "bin") if home else None) or shutil.which("javac")
 
 
 def kernels() -> list[Extension]:
@@ -79,4 +112,4 @@ def kernels() -> list[Extension]:
 
 MANUAL = [("share/man/man1", ["mqstore.1"])] if Path("mqstore.1").exists() else []  # scripts/wheels writes it from the commands
 
-setup(ext_modules=kernels(), data_files=MANUAL, cmdclass={"build_ext": BuildKernels})
+setup(ext_modules=kernels(), data_files=MANUAL, cmdclass={"build_ext": BuildKernels, "build_py": BuildCatalog})

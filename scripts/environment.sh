@@ -51,7 +51,7 @@ fingerprint() {
         "$venv/bin/python" -c 'import sys; print(sys.version, sys.prefix)'
         printf '%s\n' "$@" ${MQSTORE_PYSPARK:+"pyspark $MQSTORE_PYSPARK"}
         cat "${MQSTORE_PINS:-requirements.lock}" scripts/requirements.py pyproject.toml setup.py build_backend.py
-        cat src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd
+        cat src/mqstore/kernels/*/*.py src/mqstore/kernels/*/*.pxd src/mqstore/pipeline/spark/*.java
     } | "$venv/bin/python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'
 }
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from mqstore.jobs.verify import verify as verify
     from mqstore.pipeline.queries.narrowing import narrowed as narrowed
     from mqstore.pipeline.queries.narrowing import sql as sql
+    from mqstore.pipeline.source.catalog import register as register
+    from mqstore.pipeline.source.catalog import session as session
     from mqstore.pipeline.source.rabbitmq_join import joined as joined
     from mqstore.pipeline.source.rocketmq import ReadPlan as ReadPlan
     from mqstore.pipeline.source.rocketmq import explain_read as explain_read
     from mqstore.pipeline.source.rocketmq import read as read
-    from mqstore.pipeline.source.rocketmq import register as register
-    from mqstore.pipeline.source.rocketmq import session as session
     from mqstore.pipeline.source.sink import finish as finish
     from mqstore.pipeline.source.views import views as views
     from mqstore.pipeline.spark.runner import run_tasks as run_tasks
@@ -106,7 +106,8 @@ __getattr__, __dir__ = on_first_use(
         "mqstore.jobs.verify": ["verify"],
         "mqstore.pipeline.queries.narrowing": ["narrowed", "sql"],
         "mqstore.pipeline.source.rabbitmq_join": ["joined"],
-        "mqstore.pipeline.source.rocketmq": ["ReadPlan", "explain_read", "read", "register", "session"],
+        "mqstore.pipeline.source.catalog": ["register", "session"],
+        "mqstore.pipeline.source.rocketmq": ["ReadPlan", "explain_read", "read"],
         "mqstore.pipeline.source.sink": ["finish"],
         "mqstore.pipeline.source.views": ["views"],
         "mqstore.pipeline.spark.runner": ["run_tasks"],

@@ -53,7 +53,7 @@ from mqstore.pipeline.source.derived import SOURCES
 from mqstore.pipeline.source.options import message_columns, message_fields
 from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS, RabbitMQDataSource
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource
-from mqstore.pipeline.source.views import MESSAGE_COLUMNS
+from mqstore.pipeline.source.views import FORMATS, MESSAGE_COLUMNS
 from mqstore.pipeline.spark.source_api import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from mqstore.table.rows import Rows
 
@@ -70,13 +70,7 @@ ROWS = 2048  # of one batch of the result
 AHEAD_BYTES = 8 << 20  # of a part that is read before its turn
 _INTERRUPTED = re.compile(r"\bKeyboardInterrupt(: <EMPTY MESSAGE>|:?\s*$)|\binterrupted\W*$", re.IGNORECASE)  # an error that was Ctrl-C
 _KINDS = {"string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
-_FORMATS = {
-    "queues": "rocketmq-queue",
-    "groups": "rocketmq-offsets",
-    "findings": "rocketmq-findings",
-    "index_entries": "rocketmq-index",
-    "timers": "rocketmq-timer",
-}
+_NAMES = {kind: name for name, kind in FORMATS.items()} | {"rocketmq-findings": "findings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +116,6 @@ class StoreTables:
         self._connection.execute("set timezone = 'UTC'")
         for name, table in self._tables.items():
             self._connection.register(name, table)
-        if "findings" in self._tables:
-            self._connection.execute("create temp view damage as select * exclude (section) from findings where section = 'damage'")
 
     def __enter__(self) -> StoreTables:
         return self
@@ -209,8 +201,9 @@ def _rocketmq_tables(options: Mapping[str, str], columns: Sequence[str] | None) 
     chosen = message_columns(MESSAGE_COLUMNS if columns is None else columns)
     tables = {"messages": _Table(RocketMQDataSource, options, pa.schema(message_fields(chosen)))}
     for source in SOURCES:
-        name = next(name for name, kind in _FORMATS.items() if kind == source.name())
-        tables[name] = _Table(source, options, pa.schema([(column, _KINDS[kind]) for column, kind in source.table.items()]))
+        tables[_NAMES[source.name()]] = _Table(
+            source, options, pa.schema([(column, _KINDS[kind]) for column, kind in source.table.items()])
+        )
     return tables
 
 

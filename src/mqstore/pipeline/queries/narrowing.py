@@ -191,6 +191,7 @@ FORMATS = (
     "rocketmq-offsets",
     "rocketmq-timer",
     "rocketmq-findings",
+    "rocketmq-damage",
     "rabbitmq",
     FilterSource.name(),  # of the query whose answer is known
 )

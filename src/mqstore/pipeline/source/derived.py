@@ -7,10 +7,11 @@
                                                                expired_unread, in_hand, waiting
     rocketmq-timer     a message with an arbitrary delay       due_time, topic, queue_id, physical_offset, size, uniq_key, state
     rocketmq-findings  a finding of `verify`                   section, file, offset, length, kind, detail, messages
+    rocketmq-damage    one of section `damage`                 the same without section
 
 Paths are those of `rocketmq` (`mqstore.pipeline.source.stores`). The column `store` exists if it is requested, or if several
 stores are read. Options: `columns`, `config`, and `mode`: if one of several paths cannot be opened as a store, PERMISSIVE skips and reports
-it, FAILFAST fails the read. It is a row of the findings, of kind `unreadable`, for the store itself (file `.`). With
+it, FAILFAST fails the read. It is a row of the findings and of the damage, of kind `unreadable`, for the store itself (file `.`). With
 `pipeline.read(..., where=...)`, conditions on store, topic and queue_id exclude queues.
 States of `rocketmq-timer` are those of `mqstore.rocketmq.store.timers`; it is empty for a store without a timer wheel.
 A queue's rows go from its minimum to its maximum offset, unwritten entries included; for a batch queue each unit is a row.
@@ -117,6 +118,7 @@ FINDINGS = {
     "detail": "string",
     "messages": "int64",
 }
+DAMAGE = {name: kind for name, kind in FINDINGS.items() if name != "section"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,4 +475,16 @@ class FindingsSource(TableSource):
     rows = staticmethod(_finding_rows)
 
 
-SOURCES: tuple[type[TableSource], ...] = (QueueSource, IndexSource, OffsetsSource, TimerSource, FindingsSource)
+def _damage_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, Any]]:
+    yield _columns_of([row for row in finding_rows(verify(store, threads=1)) if row["section"] == "damage"])
+
+
+class DamageSource(FindingsSource):
+    """`rocketmq-damage`: the findings that are damage."""
+
+    format = "rocketmq-damage"
+    table = DAMAGE
+    rows = staticmethod(_damage_rows)
+
+
+SOURCES: tuple[type[TableSource], ...] = (QueueSource, IndexSource, OffsetsSource, TimerSource, FindingsSource, DamageSource)

@@ -49,8 +49,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -77,8 +76,7 @@ from mqstore.pipeline.source.stores import (
 )
 from mqstore.pipeline.spark.connect import is_connect
 from mqstore.pipeline.spark.failures import failures
-from mqstore.pipeline.spark.session import active_session
-from mqstore.pipeline.spark.session import session as start_session
+from mqstore.pipeline.spark.session import CATALOG_CLASS, active_session
 from mqstore.pipeline.spark.source_api import (
     CaseInsensitiveDict,
     Filter,
@@ -105,28 +103,11 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.lookup.pruning import PrunedScan
     from mqstore.rocketmq.store.store import RocketMQStore
 
-P = ParamSpec("P")
-
 FORMAT = "rocketmq"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 POINTS = 65536  # records that one task reads individually
 OFFSETS = 16384  # of them, those whose offsets travel with the task: 64 KiB
 RECORD = 1024  # what reading one of them costs, as bytes of a scan
-
-
-def _registering(start: Callable[P, SparkSession]) -> Callable[P, SparkSession]:
-    """Return the function, in whose sessions the formats are registered as well."""
-
-    @wraps(start)
-    def started(*arguments: P.args, **named: P.kwargs) -> SparkSession:
-        spark = start(*arguments, **named)
-        register(spark)
-        return spark
-
-    return started
-
-
-session = _registering(start_session)
 
 
 def register(spark: SparkSession) -> None:
@@ -144,6 +125,11 @@ def _sources(*, pushing: bool = False) -> tuple[type[TableFormat], ...]:
     if pushing:
         return (PushingDataSource, *SOURCES, PushingRabbitMQDataSource)
     return (RocketMQDataSource, *SOURCES, RabbitMQDataSource)
+
+
+def source_named(name: str) -> type[TableFormat]:
+    """Return the format with this name. Raises StopIteration for a format of another package."""
+    return next(each for each in _sources() if each.name() == name)
 
 
 def read(
@@ -584,10 +570,15 @@ def read_plan(partitions: Sequence[InputPartition]) -> ReadPlan:
 
 def _partitions(leaf: Any) -> Iterable[InputPartition]:
     """Return the partitions of a plan leaf if it reads this source: each holds what our reader pickled in a process of this session."""
-    if not leaf.toString().startswith("BatchScan rocketmq["):
+    text = leaf.toString()
+    if not text.startswith("BatchScan ") or not (text.startswith("BatchScan rocketmq[") or _is_of_catalog(leaf.table())):
         return []
     partitions = leaf.inputPartitions()
     return [pickle.loads(bytes(partitions.apply(k).pickedPartition())) for k in range(partitions.size())]
+
+
+def _is_of_catalog(table: Any) -> bool:
+    return str(table.getClass().getName()).startswith(CATALOG_CLASS)
 
 
 def _store_read(path: str, parts: list[tuple[int, LogPart]]) -> StoreRead:

@@ -7,7 +7,7 @@
     messages         the message table, without the bodies   rocketmq
     queues           entries of the consume queues           rocketmq-queue
     groups           consumer groups and their lag           rocketmq-offsets
-    damage           what `verify` finds                     rocketmq-findings, section damage
+    damage           what `verify` finds                     rocketmq-damage
     index_entries    entries of the index files              rocketmq-index
     timers           messages with an arbitrary delay        rocketmq-timer
 
@@ -22,20 +22,38 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
 from mqstore.pipeline.source.rabbitmq import RABBITMQ_MESSAGE_COLUMNS, RABBITMQ_VIEWS
 from mqstore.pipeline.source.rocketmq import read
+from mqstore.pipeline.source.stores import STORE, store_paths
 from mqstore.table.columns import ROCKETMQ_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MESSAGE_COLUMNS = (*(name for name in ROCKETMQ_COLUMNS if name != "body"), "body_len")
-VIEWS = ("messages", "queues", "groups", "damage", "index_entries", "timers")
-_FORMATS = {"queues": "rocketmq-queue", "groups": "rocketmq-offsets", "index_entries": "rocketmq-index", "timers": "rocketmq-timer"}
+FORMATS = {
+    "messages": "rocketmq",
+    "queues": "rocketmq-queue",
+    "groups": "rocketmq-offsets",
+    "damage": "rocketmq-damage",
+    "index_entries": "rocketmq-index",
+    "timers": "rocketmq-timer",
+}
+VIEWS = tuple(FORMATS)
+
+
+def tables_of(family: str, *, several: bool) -> dict[str, tuple[str, Sequence[str] | None, dict[str, str]]]:
+    """Return the tables of a store, or of several, by name: the format of each, its columns (None: the default ones) and options."""
+    store = (STORE,) if several else ()
+    if family == "rabbitmq":
+        chosen = {"messages": (*RABBITMQ_MESSAGE_COLUMNS, *store)}
+        return {name: (family, chosen.get(name), {"view": view}) for name, view in RABBITMQ_VIEWS.items()}
+    chosen = {"messages": (*MESSAGE_COLUMNS, *store)}
+    return {name: (kind, chosen.get(name), {}) for name, kind in FORMATS.items()}
 
 
 def views(
@@ -57,29 +75,22 @@ def views(
     """
     if not re.fullmatch(r"\w*", prefix, re.ASCII):
         raise UsageError(f"the prefix {prefix!r} is not part of a valid view name: use letters, digits and underscores")
-    if format == "rabbitmq":
-        return _rabbitmq_views(spark, store, columns, prefix, options)
-    several = not isinstance(store, str | os.PathLike)
-    default = (*MESSAGE_COLUMNS, "store") if several or _names_several(store) else MESSAGE_COLUMNS
-    frames = {"messages": read(spark, store, columns=default if columns is None else columns, **options)}
-    # what the first read has reported, the others do not repeat
-    shared = {name: value for name, value in options.items() if name == "config" or name.startswith("fs.")} | {"reported": 1 << 30}
-    frames |= {name: read(spark, store, format=kind, **shared, mode=options.get("mode")) for name, kind in _FORMATS.items()}
-    findings = read(spark, store, format="rocketmq-findings", **shared)
-    frames["damage"] = findings.where("section = 'damage'").drop("section")
-    for name in VIEWS:
-        frames[name].createOrReplaceTempView(prefix + name)
-    return tuple(prefix + name for name in VIEWS)
+    frames = {}
+    for name, (kind, default, own) in tables_of(format, several=_are_several(store)).items():
+        is_messages = name == "messages"
+        given = options if is_messages or format == "rabbitmq" else _shared(options, mode=name != "damage")
+        chosen = columns if is_messages and columns is not None else default
+        frames[name] = read(spark, store, chosen, format=kind, **own, **given)
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(prefix + name)
+    return tuple(prefix + name for name in frames)
 
 
-def _rabbitmq_views(spark: SparkSession, store: Any, columns: Sequence[str] | None, prefix: str, options: Any) -> tuple[str, ...]:
-    for name, view in RABBITMQ_VIEWS.items():
-        chosen = None if view != "messages" else RABBITMQ_MESSAGE_COLUMNS if columns is None else columns
-        read(spark, store, format="rabbitmq", columns=chosen, view=view, **options).createOrReplaceTempView(prefix + name)
-    return tuple(prefix + name for name in RABBITMQ_VIEWS)
+def _shared(options: Mapping[str, Any], *, mode: bool) -> dict[str, Any]:
+    """Return the options that apply to all tables; what the read of the messages has reported, the others do not repeat."""
+    known = {name: value for name, value in options.items() if name == "config" or name.startswith("fs.") or (mode and name == "mode")}
+    return known | {"reported": 1 << 30}
 
 
-def _names_several(store: Any) -> bool:
-    from mqstore.pipeline.source.stores import store_paths
-
-    return len(store_paths({"path": os.fspath(store)})) > 1
+def _are_several(store: Any) -> bool:
+    return not isinstance(store, str | os.PathLike) or len(store_paths({"path": os.fspath(store)})) > 1

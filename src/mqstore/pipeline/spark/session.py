@@ -19,6 +19,7 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
+    spark.jars, spark.sql.catalog.mq             catalog.jar      stores as namespaces in SQL, where the jar was built (setup.py)
     JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
                                                  classes from an archive in the user's cache (mqstore.pipeline.spark.java)
 
@@ -62,6 +63,8 @@ _UNINFORMATIVE = (
     "Picked up",
 )
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+CATALOG_JAR = Path(__file__).with_name("catalog.jar")
+CATALOG_CLASS = "mqstore.pipeline.spark.StoreCatalog"
 STDERR = "MQSTORE_STDERR"  # of the process that started a quiet session on this machine, in the environment of the processes of the session
 
 
@@ -268,7 +271,10 @@ def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, as
             archived = asked_for.get(javas.ARCHIVE_SETTING, "true") != "false"
             options = _java_options(throughput) + (javas.class_archive_options(java, _spark_home() / "jars") if archived else [])
             settings["spark.driver.extraJavaOptions"] = " ".join(options)
-    return settings | dict(asked_for)
+    if not CATALOG_JAR.exists():
+        return settings | dict(asked_for)
+    jars = ",".join(filter(None, (asked_for.get("spark.jars"), CATALOG_JAR.as_uri())))
+    return settings | {"spark.sql.catalog.mq": CATALOG_CLASS} | dict(asked_for) | {"spark.jars": jars}
 
 
 def _spark_home() -> Path:

@@ -64,10 +64,10 @@ class BuildCatalog(build_py):
         jar, javac, pyspark = CATALOG.with_name("catalog.jar"), java_compiler(), importlib.util.find_spec("pyspark")
         is_new = jar.exists() and jar.stat().st_mtime >= CATALOG.stat().st_mtime
         if javac and pyspark and pyspark.origin and not is_new:
-            self.compile(jar, javac, Path(pyspark.origin).with_name("jars"))
+            self.make(jar, javac, Path(pyspark.origin).with_name("jars"))
         super().run()
 
-    def compile(self, jar: Path, javac: str, library: Path) -> None:
+    def make(self, jar: Path, javac: str, library: Path) -> None:
         with tempfile.TemporaryDirectory() as place:
             command = [javac, "--release", "17", "-nowarn", "-cp", f"{library}/*", "-d", place, str(CATALOG)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -60,7 +60,7 @@ from mqstore.rabbitmq.version import are_containers, flags_of, lacks_schema_vers
 from mqstore.repair.change import renames
 from mqstore.repair.journal import is_copied, why_refused
 from mqstore.table.columns import QueueSelection
-from mqstore.table.formatting import agreeing, command, count, real_copy
+from mqstore.table.formatting import agreeing, command, count, is_real_copy, real_copy
 
 START = "rabbitmq-server"
 
@@ -740,8 +740,7 @@ class _Work:
             return None
         changes = [change for step in completed(self.store.directory, possible) for change in step.changes]
         if not why_refused(root, changes, LOCKING):
-            source = root.parent.with_name(root.name)
-            if source.exists() and real_copy(source)[1] == str(root):
+            if is_real_copy(root):
                 return Way(command("mqstore", "repair", root, "--apply"), "repair this copy; the store that it was made of stays as it is")
             return Way(command("mqstore", "repair", root), "list what can be repaired before a node starts; nothing is changed")
         if not self._is_copied:

@@ -174,6 +174,13 @@ def real_copy(path: object) -> tuple[str, str]:
     return f"{command('mkdir', beside)} && {command('cp', '-rLp', source, beside)}", os.path.join(beside, os.path.basename(source))
 
 
+def is_real_copy(path: object) -> bool:
+    """Return whether a directory is where `real_copy` makes the copy of another, which is there."""
+    beside, name = os.path.split(os.path.abspath(str(path)))
+    source = os.path.join(os.path.dirname(beside), name)
+    return os.path.isdir(source) and real_copy(source)[1] == os.path.join(beside, name)
+
+
 def parse_time(text: str, option: str, *, now: int | None = None) -> int:
     """Parse a time into milliseconds since the epoch. Raises UsageError.
 

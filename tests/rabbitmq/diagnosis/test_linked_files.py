@@ -104,7 +104,9 @@ def test_a_repair_is_of_a_copy_where_files_are_links_to_others_in_the_store(name
 
 
 @pytest.mark.parametrize("name", ["frame_of_qs", "journal_hole"])
-def test_links_out_of_the_store_are_not_read_and_the_advice_is_a_copy_with_what_they_lead_to(name: str, tmp_path: Path) -> None:
+def test_links_out_of_the_store_are_not_read_and_the_advice_is_a_copy_with_what_they_lead_to(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = made(name, tmp_path / "store")
     before = diagnose(RabbitMQStore(store), "3.10.8")
     _replace_by_links(store, tmp_path / "real")
@@ -114,7 +116,11 @@ def test_links_out_of_the_store_are_not_read_and_the_advice_is_a_copy_with_what_
     after = diagnose(RabbitMQStore(copy), "3.10.8")
     assert _said(after) == _said(before)
     assert after.next == f"mqstore repair {copy} --apply"  # what it was made of stays as it is
-    assert diagnose(RabbitMQStore(copy.rename(tmp_path / "other")), "3.10.8").next == f"mqstore repair {tmp_path / 'other'}"
+    monkeypatch.chdir(copy.parent)
+    assert diagnose(RabbitMQStore(copy.name), "3.10.8").next == f"mqstore repair {copy.name} --apply"
+    other = copy.rename(tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    assert diagnose(RabbitMQStore(other.name), "3.10.8").next == f"mqstore repair {other.name}"
 
 
 def test_one_that_leads_nowhere_is_not_copied(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from support.cluster import until
 
 from mqstore.pipeline.spark import java as javas
+from mqstore.pipeline.spark.session import CATALOG_CLASS, CATALOG_JAR
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "connect.md"
 
@@ -40,6 +41,8 @@ class ConnectServer:
         words = [word.replace("local[2]", "local[2,3]").replace("=15002", "=0") for word in words[1:]]
         quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         settings = ["--conf", "spark.ui.enabled=false", "--conf", f"spark.driver.extraJavaOptions={quick}"]
+        if CATALOG_JAR.exists():
+            settings += ["--driver-class-path", str(CATALOG_JAR), "--conf", f"spark.sql.catalog.mq={CATALOG_CLASS}"]
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), *settings, *words]
         environment = os.environ | {
             "JAVA_HOME": str(javas.launcher_home(javas.find_java())),

@@ -28,7 +28,7 @@ from mqstore.errors import PipelineError, TargetError, UnsupportedError, UsageEr
 from mqstore.jobs.export import export_queues as export_rabbitmq
 from mqstore.pipeline.spark.connect import connected, disconnect, is_connect
 from mqstore.pipeline.spark.runner import run_tasks
-from mqstore.pipeline.spark.session import cores
+from mqstore.pipeline.spark.session import CATALOG_JAR, cores
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.stores import open_store
 
@@ -125,6 +125,16 @@ def test_an_export_of_rabbitmq_queues_has_the_rows_that_threads_write(client: Sp
 
 
 # tasks
+
+
+@pytest.mark.skipif(not CATALOG_JAR.exists(), reason="catalog.jar was not built: the installation found no JDK, or no pyspark")
+def test_the_catalog_of_a_server_has_the_tables_of_a_store(client: SparkSession) -> None:
+    pipeline.register(client)
+    store = opened(CLEAN)
+    expected = pipeline.read(client, store, ["topic", "queue_id"]).where("queue_id = 1").collect()
+    found = client.sql(f"select topic, queue_id from mq.`{store}`.messages where queue_id = 1").collect()
+    assert sorted(found) == sorted(expected) != []
+    assert "timers" in [row["tableName"] for row in client.sql(f"show tables in mq.`{store}`").collect()]
 
 
 def test_results_come_in_the_order_of_the_tasks_with_their_progress(client: SparkSession) -> None:

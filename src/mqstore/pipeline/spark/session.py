@@ -19,7 +19,8 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
-    spark.jars, spark.sql.catalog.mq             catalog.jar      stores as namespaces in SQL, where the jar was built (setup.py)
+    spark.sql.catalog.mq, SPARK_DIST_CLASSPATH   catalog.jar      stores as namespaces in SQL, where the jar was built (setup.py); the
+                                                                  driver alone needs it, and spark.jars stays as it is configured
     JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
                                                  classes from an archive in the user's cache (mqstore.pipeline.spark.java)
 
@@ -271,10 +272,9 @@ def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, as
             archived = asked_for.get(javas.ARCHIVE_SETTING, "true") != "false"
             options = _java_options(throughput) + (javas.class_archive_options(java, _spark_home() / "jars") if archived else [])
             settings["spark.driver.extraJavaOptions"] = " ".join(options)
-    if not CATALOG_JAR.exists():
-        return settings | dict(asked_for)
-    jars = ",".join(filter(None, (asked_for.get("spark.jars"), CATALOG_JAR.as_uri())))
-    return settings | {"spark.sql.catalog.mq": CATALOG_CLASS} | dict(asked_for) | {"spark.jars": jars}
+    if CATALOG_JAR.exists():
+        settings["spark.sql.catalog.mq"] = CATALOG_CLASS
+    return settings | dict(asked_for)
 
 
 def _spark_home() -> Path:
@@ -314,11 +314,12 @@ def _java_options(throughput: bool) -> list[str]:
 
 def _launch_environment(java: javas.Java, master: str, *, quiet: bool) -> dict[str, str]:
     """Return the environment of the JVM and, through it, of the Python workers."""
-    home = str(javas.launcher_home(java))
+    environment = {"JAVA_HOME": str(javas.launcher_home(java))}
+    if CATALOG_JAR.exists():
+        environment["SPARK_DIST_CLASSPATH"] = os.pathsep.join(filter(None, (os.environ.get("SPARK_DIST_CLASSPATH"), str(CATALOG_JAR))))
     if not master.startswith("local"):
-        return {"JAVA_HOME": home, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    return {
-        "JAVA_HOME": home,
+        return environment | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    return environment | {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(_spark_home()),

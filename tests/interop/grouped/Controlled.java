@@ -1,8 +1,10 @@
 import java.io.IOException;
+import java.net.BindException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
 import org.apache.rocketmq.broker.BrokerController;
@@ -35,9 +37,15 @@ public final class Controlled {
 
     private Controlled() { }
 
+    /** A free port, and two below it for its VIP channel, below those that the system gives to other programs in the meantime. */
     private static int port() throws IOException {
-        try (ServerSocket socket = new ServerSocket(0)) {
-            return socket.getLocalPort();
+        while (true) {
+            int port = ThreadLocalRandom.current().nextInt(15_000, 32_000);
+            try (ServerSocket first = new ServerSocket(port); ServerSocket second = new ServerSocket(port - 2)) {
+                return port;
+            } catch (BindException taken) {
+                // another one
+            }
         }
     }
 

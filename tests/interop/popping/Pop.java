@@ -1,3 +1,5 @@
+import java.io.IOException;
+import java.net.BindException;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.SocketAddress;
@@ -8,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.client.ClientConfig;
@@ -41,10 +44,7 @@ public final class Pop {
 
     private Pop(Path store, boolean kv) throws Exception {
         Path home = Files.createDirectories(store.resolveSibling("home"));
-        int port;
-        try (ServerSocket socket = new ServerSocket(0)) {
-            port = socket.getLocalPort();
-        }
+        int port = port();
         BrokerConfig config = new BrokerConfig();
         config.setRocketmqHome(home.toString());
         config.setBrokerName("broker-a");
@@ -64,9 +64,7 @@ public final class Pop {
         files.setMaxHashSlotNum(1000);
         files.setMaxIndexNum(4000);
         files.setDiskMaxUsedSpaceRatio(95);
-        try (ServerSocket socket = new ServerSocket(0)) {
-            files.setHaListenPort(socket.getLocalPort());
-        }
+        files.setHaListenPort(port());
         broker = new BrokerController(config, server, new NettyClientConfig(), files);
         if (!broker.initialize()) {
             throw new IllegalStateException("the broker does not start");
@@ -75,7 +73,23 @@ public final class Pop {
         address = "127.0.0.1:" + port;
     }
 
+    /** A free port, and two below it for its VIP channel, below those that the system gives to other programs in the meantime. */
+    private static int port() throws IOException {
+        while (true) {
+            int port = ThreadLocalRandom.current().nextInt(15_000, 32_000);
+            try (ServerSocket first = new ServerSocket(port); ServerSocket second = new ServerSocket(port - 2)) {
+                return port;
+            } catch (BindException taken) {
+                // another one
+            }
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1); // threads of a broker that has begun to start would go on
+        });
         Path store = Path.of(arguments[1]);
         Pop pop = new Pop(store, arguments[2].equals("kv"));
         if (arguments[0].equals("make")) {

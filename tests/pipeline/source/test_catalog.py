@@ -105,6 +105,7 @@ def test_a_path_without_a_store_is_one_sentence(statement: str, spark: SparkSess
     pipeline.register(spark)
     with pytest.raises(PySparkException) as error:
         spark.sql(statement.format(f"mq.`{tmp_path}/none`"))
+    spark.sql("use spark_catalog.default")  # `use` makes the catalog the current one before it asks for the namespace
     assert str(error.value).startswith(f"{tmp_path}/none does not exist; give the directory that contains commitlog/")
     assert "Traceback" not in str(error.value)
 

@@ -126,6 +126,7 @@ class _Work:
         self.changes: list[str] = []
         self.unknown: list[str] = []
         self.harmless = True
+        self._limited = 0  # messages that limits of streams delete once a client comes
         self.loses = self.again = 0
         self._deleted: set[tuple[str | None, str | None]] = set()  # queues that the node does not know, by vhost and name
         self._keeps: list[int] = []  # messages of each queue after a repair
@@ -539,6 +540,8 @@ class _Work:
                 f"{count(number, 'segment')} with {count(messages, 'message')}"
             )
             self.evidence.append(Evidence("note", stream.place, sentence, messages=messages))
+            self.harmless = False
+            self._limited += messages
 
     def _check_quorum(self) -> None:
         nodes = self._careful.examined_quorum
@@ -715,7 +718,8 @@ class _Work:
             )
         faulty = any(item.finding in _MENDED for item in self.evidence)
         if starts and not loses and not self.unknown and not faulty:
-            return START, "start the node: it keeps every persistent message"
+            until = f" until the limit of a stream deletes {count(self._limited, 'message')}" if self._limited else ""
+            return START, f"start the node: it keeps every persistent message{until}"
         if self._repair is not None:
             if (costs := sum(step.costs for step in self._steps if step.possible)) and not self._is_saved:
                 return self._salvage.next, f"{self._salvage.why}: a repair is possible, and costs {count(costs, 'message')}"

@@ -107,7 +107,12 @@ def test_diagnose_says_what_the_limit_of_a_stream_deletes_for_the_first_client(t
         segment.write(chunk(at, [entry(bytes(4000))], timestamp=1))
     assert run_cli("verify", node, "-o", "json").document["damage"] == []
     # offsets 192 to 215, of which one is that of a tracking snapshot
-    [note] = [each for each in run_cli("diagnose", node, "-o", "json").document["evidence"] if "limit" in each["detail"]]
+    told = run_cli("diagnose", node, "-o", "json")
+    assert (told.status, told.document["why"]) == (
+        1,
+        "start the node: it keeps every persistent message until the limit of a stream deletes 23 messages",
+    )
+    [note] = [each for each in told.document["evidence"] if "limit" in each["detail"]]
     assert (note["finding"], note["file"], note["messages"]) == ("note", stream.place, 23)
     assert note["detail"].endswith(
         "its last segment is full, and for the first client the node begins another one; "

@@ -505,6 +505,13 @@ class _Work:
                 f"how many messages of topic {topic!r}, queue {queue_id} are gone: it has no files, and a record of it has a queue offset "
                 "that cannot be right"
             )
+        if check.after_damage:
+            topic, queue_id = check.after_damage[0]
+            queue = f"topic {topic!r}, queue {queue_id}"
+            many = f"{len(check.after_damage)} queues, {queue} among them," if len(check.after_damage) > 1 else queue
+            self.of_clients.append(
+                f"how many messages of {many} were in damaged bytes of the log before their first one: no file lists them"
+            )
         if missing:
             renamed = renamed_log_files(self.store)
             after = 0 if renamed else min(missing, check.listed_after_end)

@@ -159,6 +159,9 @@ class SurvivalCheck(Verification):
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.after_damage: list[tuple[str, int]] = []  # queues; before their first message may have been others
+        self._met: set[tuple[str, int]] = set()  # queues of which the log has messages
+        self._first_damage: int | None = None  # physical offset
         self._bare: dict[tuple[str, int], Longs] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
@@ -275,16 +278,31 @@ class SurvivalCheck(Verification):
             return
         key = (run.topic, run.queue_id)
         offsets, proof = run.offsets, self.queues.get(key)
+        is_first, first = key not in self._met, int(offsets.min())
+        self._met.add(key)
+        whole = not is_first or first == 0 or self._is_whole_before(int(run.entries.view(ENTRY)["physical_offset"].min()))
+        if not (whole or (proof is not None and proof.lists(first - 1))):
+            self.after_damage.append(key)
         if proof is not None:
             offsets = offsets[offsets >= proof.queue.max_offset]
         if len(offsets):
             queue = None if proof is None else proof.queue
-            if queue is not None and queue.max_offset == queue.min_offset and self.log.start > 0:
-                queue = None  # nothing shows that what was before the first message in the log has not expired
+            if queue is not None and self.log.start > 0:
+                # what is before the first message in the log may have expired, and it has if the log before that message is whole
+                expired = is_first and whole and first > queue.max_offset
+                queue = None if expired or queue.max_offset == queue.min_offset else queue
             low = int(offsets.min()) if queue is None else queue.max_offset
             high = int(offsets.max())
             before = self._unlisted.get(key, (low, high, 0))
             self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(offsets))
+
+    def _is_whole_before(self, physical: int) -> bool:
+        """Return whether nothing is wrong with the log from its begin to a physical offset."""
+        if self._first_damage is None:
+            starts = {file.relative: file.start for file in self.log.files}
+            of_log = [item for item in self.damage if item.file.startswith(f"{self.log.queue.relative}/")]
+            self._first_damage = min((starts.get(item.file, 0) + item.offset for item in of_log), default=None)
+        return self.elsewhere is None and (self._first_damage is None or physical <= self._first_damage)
 
     def take(self, check: SplitCheck) -> None:
         """Check a split, and count the messages in it that the recovery does not keep."""

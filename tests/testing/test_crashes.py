@@ -146,7 +146,8 @@ def test_a_reader_that_checks_no_checksum_is_caught_by_torn_records(length: int)
     def check(directory: Path, state: CrashState) -> None:
         log = directory / "log/0"
         found = list(records(log.read_bytes(), checked=False)) if log.exists() else []
-        assert found == state.marked("attempted")[: len(found)], "a record was invented"
+        invented = found != state.marked("attempted")[: len(found)]
+        assert not invented  # pytest takes minutes to show the difference of two large records, hundreds of times
 
     assert caught(log_written(size=16384, lengths=(length,)), check).keys() == {LossKind.TORN}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, run_cli, unchanged, unpack
-from support.rocketmq_states import made
+from support.rocketmq_states import made, record_starts
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
@@ -394,3 +395,24 @@ def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of
     shutil.rmtree(tmp_path / "consumequeue" / "orders" / "0")
     (tmp_path / "consumequeue" / "orders" / "0").mkdir()
     assert of(case, tmp_path, "5.5.0").loses == 68
+
+
+def test_what_a_damaged_log_file_had_of_an_older_queue_is_not_known_where_the_files_before_it_have_nothing_of_the_queue(
+    tmp_path: Path,
+) -> None:
+    """Neither is it said to have expired: the queue ends before the begin of the log, and its first message is after the damage."""
+    case = case_named("4.9.3/d-rolled")
+    place = unpack(case, tmp_path)
+    first, second = sorted((place / "commitlog").iterdir())[:2]
+    raw = bytearray(first.read_bytes())
+    for start, end in pairwise([*record_starts(raw), len(raw)]):
+        if struct.unpack_from(">i", raw, start + 12) == (0,):
+            raw[start:end] = raw[start:end].replace(b"\x09TopicTest", b"\x09OtherTest")
+    first.write_bytes(raw)
+    second.write_bytes(bytes(second.stat().st_size))
+    queue = place / "consumequeue" / "TopicTest" / "0" / f"{300 * 20:020d}"
+    for later in sorted(queue.parent.iterdir())[1:]:
+        later.unlink()
+    queue.write_bytes(queue.read_bytes()[:40].ljust(100 * 20, b"\0"))
+    of_queue = "topic 'TopicTest', queue 0 were in damaged bytes of the log before their first one"
+    assert [sentence for sentence in of(case, place).unknown if of_queue in sentence]

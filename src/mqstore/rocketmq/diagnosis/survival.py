@@ -15,12 +15,13 @@ up in the queues that the simulated recovery ends with:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
@@ -160,8 +161,9 @@ class SurvivalCheck(Verification):
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.after_damage: list[tuple[str, int]] = []  # queues; before their first message may have been others
-        self._met: set[tuple[str, int]] = set()  # queues of which the log has messages
-        self._first_damage: int | None = None  # physical offset
+        self._begins: dict[tuple[str, int], int] = {}  # queues of which the log has messages: `_begin_of`
+        self._whole_to: int | None = None  # physical offset of the first bytes of the log that cannot be read so far
+        self._note_unread(self.damage)
         self._bare: dict[tuple[str, int], Longs] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
@@ -278,34 +280,47 @@ class SurvivalCheck(Verification):
             return
         key = (run.topic, run.queue_id)
         offsets, proof = run.offsets, self.queues.get(key)
-        is_first, first = key not in self._met, int(offsets.min())
-        self._met.add(key)
-        whole = not is_first or first == 0 or self._is_whole_before(int(run.entries.view(ENTRY)["physical_offset"].min()))
-        if not (whole or (proof is not None and proof.lists(first - 1))):
-            self.after_damage.append(key)
+        if key not in self._begins:
+            self._begins[key] = self._begin_of(key, int(offsets.min()), int(run.entries.view(ENTRY)["physical_offset"].min()))
         if proof is not None:
             offsets = offsets[offsets >= proof.queue.max_offset]
         if len(offsets):
-            queue = None if proof is None else proof.queue
-            if queue is not None and self.log.start > 0:
-                # what is before the first message in the log may have expired, and it has if the log before that message is whole
-                expired = is_first and whole and first > queue.max_offset
-                queue = None if expired or queue.max_offset == queue.min_offset else queue
-            low = int(offsets.min()) if queue is None else queue.max_offset
-            high = int(offsets.max())
+            low, high = min(self._begins[key], int(offsets.min())), int(offsets.max())
             before = self._unlisted.get(key, (low, high, 0))
             self._unlisted[key] = (min(low, before[0]), max(high, before[1]), before[2] + len(offsets))
 
-    def _is_whole_before(self, physical: int) -> bool:
-        """Return whether nothing is wrong with the log from its begin to a physical offset."""
-        if self._first_damage is None:
-            starts = {file.relative: file.start for file in self.log.files}
-            of_log = [item for item in self.damage if item.file.startswith(f"{self.log.queue.relative}/")]
-            self._first_damage = min((starts.get(item.file, 0) + item.offset for item in of_log), default=None)
-        return self.elsewhere is None and (self._first_damage is None or physical <= self._first_damage)
+    def _begin_of(self, key: tuple[str, int], first: int, physical: int) -> int:
+        """Return the queue offset from which on messages of a queue that neither its files nor the log have are lost.
+
+        first: of its first message in the log, which is at `physical`. What is between the end of the files and that message had expired if
+        the log before it is whole, and was in the log if the last entry of the files leads into it. Else it is not known.
+        """
+        queue = None if (proof := self.queues.get(key)) is None else proof.queue
+        end, begin = 0 if queue is None else queue.max_offset, self.log.start
+        if self.elsewhere is None and (self._whole_to is None or physical <= self._whole_to):
+            return end if queue is not None and begin == 0 else max(first, end)
+        if queue is not None and end >= first > queue.min_offset:
+            size = int(queue.entries(first - 1, first)["size"][0])
+            known = size != BLANK_SIZE and (size > 0 or begin == 0)  # if it is unwritten, its message may have expired
+        elif queue is not None and first > end > queue.min_offset:
+            known = begin == 0 or begin <= int(queue.entries(end - 1, end)["physical_offset"][0]) < physical
+        else:
+            known = first == 0 or (queue is not None and begin == 0 and first > end)
+        if not known:
+            self.after_damage.append(key)
+        return end if known else max(first, end)
+
+    def _note_unread(self, damage: Iterable[Damage]) -> None:
+        """Note where the first bytes of the log are that cannot be read."""
+        for item in damage:
+            directory, _, name = item.file.rpartition("/")
+            if item.kind.unread and directory == self.log.queue.relative and name.isdecimal():
+                at = int(name) + item.offset
+                self._whole_to = at if self._whole_to is None else min(self._whole_to, at)
 
     def take(self, check: SplitCheck) -> None:
         """Check a split, and count the messages in it that the recovery does not keep."""
+        self._note_unread(check.damage)
         super().take(check)
         if check.dispatched is None:
             return

@@ -52,11 +52,6 @@ class QueueProof:
     dangling: list[int] = field(default_factory=list)  # physical offsets of entries without a valid record
     claimed: list[NDArray[np.int64]] = field(default_factory=list)  # queue offsets of records whose entry on disk differs
 
-    def lists(self, offset: int) -> bool:
-        """Return whether the queue has an entry at a queue offset that leads to a place of the log."""
-        inside = self.queue.min_offset <= offset < self.queue.max_offset
-        return inside and int(self.queue.entries(offset, offset + 1)["size"][0]) not in (0, BLANK_SIZE)
-
     def compare(self, run: QueueRun) -> None:
         """Compare the entries that a range of log yields for this queue with those on disk."""
         expected = run.entries.view(ENTRY)

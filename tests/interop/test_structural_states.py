@@ -104,6 +104,8 @@ def test_what_is_between_the_end_of_an_older_queue_and_the_begin_of_the_log_has_
                 log.write(bytes(damaged[1]))
         (store / "abort").touch() if unclean else (store / "abort").unlink(missing_ok=True)
         place = Place(f"older{seed}", store, opened(case), case.properties)
-        states.append(State(seed, version, case, ("queues-older",), unclean, place))
+        # of what the first bytes of the log had nothing is left once a repair has filled them
+        changes = ("log-zeroed", "queues-older") if damaged[:1] == (0,) else ("queues-older",)
+        states.append(State(seed, version, case, changes, unclean, place))
     judged = list(check_states(version, states, tmp_path))
     assert not [(state.seed, state.name, state.error) for state in judged if state.error]

@@ -399,6 +399,7 @@ def again_of(state: State, report: Path, config: Path, *, at_most: bool = False)
     that the group had from another queue.
     """
     store, base = (open_rocketmq(place, config=config) for place in (state.place.store, state.place.base))
+    offsets = base.offset_table.offsets
     rows = json.loads((report / "groups.json").read_text())["offset_table"]
     loaded = {(key, int(queue_id)): int(offset) for key, by_queue in rows.items() for queue_id, offset in by_queue.items()}
     listed = {}
@@ -407,14 +408,15 @@ def again_of(state: State, report: Path, config: Path, *, at_most: bool = False)
             continue
         listed[queue["topic"], queue["queue_id"]] = (queue["min_offset"], [int(entry[0]) for entry in queue["entries"]])
     total = 0
-    for (group, topic), by_queue in base.offset_table.offsets.items():
-        had = {queue_id: _had(base, topic, queue_id, offset) for queue_id, offset in by_queue.items()}
-        for queue_id, of_queue in had.items():
+    had = {key: {number: _had(base, key[1], number, offset) for number, offset in by_queue.items()} for key, by_queue in offsets.items()}
+    for (group, topic), by_queue in had.items():
+        of_group = set[int]().union(*(of_queue for (other, _), of_topic in had.items() if other == group for of_queue in of_topic.values()))
+        for queue_id, of_queue in by_queue.items():
             low, entries = listed.get((topic, queue_id), (0, []))
             after = max(0, loaded.get((f"{topic}@{group}", queue_id), low) - low)
             if at_most and after > len(entries):
                 after = 0
-            places = set[int]().union(*had.values()) if at_most else of_queue
+            places = of_group if at_most else of_queue
             total += sum(physical in places and store.log.record(physical) is not None for physical in set(entries[after:]))
     return total
 

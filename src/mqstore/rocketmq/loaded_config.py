@@ -179,8 +179,9 @@ class Redelivery:
 
 
 Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
-Repeated = Callable[[tuple[str, int], int], NDArray[np.int64]]
-WithoutMessage = Callable[[tuple[str, int], int, int], int]
+Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
+Repeated = Callable[[tuple[str, int], int, Reached], NDArray[np.int64]]
+HadBefore = Callable[[tuple[str, int], int, int, Reached], int]
 
 
 def redelivery(
@@ -190,19 +191,19 @@ def redelivery(
     last_timestamp: int,
     shifted: Shifted,
     repeated: Repeated,
-    without: WithoutMessage,
+    had_before: HadBefore,
 ) -> Redelivery:
     """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
 
     shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. repeated:
-    returns the physical offsets of the messages of before a queue offset that a queue lists after it, too. without: returns how many places
-    between two queue offsets give no message.
+    returns the physical offsets of the messages that a queue lists from a queue offset on, and that a group had. had_before: returns at how
+    many places between two queue offsets a group gets a message that it had.
     """
     evidence: list[Evidence] = []
     unknown: list[str] = []
     for config in configs:
         if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS) and config.outcome in ("bak", "empty"):
-            evidence += _of_groups(store, view, config, without)
+            evidence += _of_groups(store, view, config, had_before)
             state = "the older offsets of its .bak" if config.outcome == "bak" else "no offsets at all"
             there = store.directory.exists(config.file)
             why, whose = ("cannot be parsed", "the groups in its unreadable part") if there else ("is missing", "its groups")
@@ -213,9 +214,9 @@ def redelivery(
         why = f"there is no {CONSUMER_OFFSETS}: if consumer groups read from this store, where they continue cannot be told"
         evidence.append(Evidence("note", CONSUMER_OFFSETS, why))
     evidence += _of_delays(store, view, last_timestamp, unknown)
-    evidence += _past_the_end(view, without)
-    evidence += _of_older_offsets(store, view, configs, without)
-    evidence += _of_shifted(view, shifted, repeated)
+    evidence += _past_the_end(store, view, had_before)
+    evidence += _of_older_offsets(store, view, configs, had_before)
+    evidence += _of_shifted(store, view, shifted, repeated)
     in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
     unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
     messages = sum(item.messages for item in evidence)
@@ -286,42 +287,58 @@ def _first_of_clients(store: RocketMQStore) -> Iterator[Record]:
             return
 
 
-def _between(queue: QueueView, low: int, high: int, without: WithoutMessage) -> int:
-    """Count the messages that a consumer gets from one queue offset to before another."""
+def _between(queue: QueueView, low: int, high: int, reached: Reached, had_before: HadBefore) -> int:
+    """Count the messages that a group had and gets from one queue offset to before another."""
     low, high = max(low, queue.min_offset), min(high, queue.max_offset)
-    return max(0, high - low) - without((queue.topic, queue.queue_id), low, high)
+    return had_before((queue.topic, queue.queue_id), low, max(low, high), reached)
 
 
-def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, without: WithoutMessage) -> Iterator[Evidence]:
-    loaded = store.offset_table.offsets
-    for key, by_queue in sorted(readable_offsets(torn_text(store.directory, config.file)).items()):
+def _readable_table(directory: ReadOnlyDirectory, relative: str) -> dict[tuple[str, str], dict[int, int]]:
+    """Return (group, topic) -> queue id -> offset of the readable part of an offset file."""
+    tables = {}
+    for key, by_queue in sorted(readable_offsets(torn_text(directory, relative)).items()):
         topic, _, group = key.partition("@")
+        tables[group, topic] = by_queue
+    return tables
+
+
+def _by_group(table: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, dict[tuple[str, int], int]]:
+    """Return the offsets of each group, by queue. table: (group, topic) -> queue id -> offset."""
+    reached: dict[str, dict[tuple[str, int], int]] = {}
+    for (group, topic), by_queue in table.items():
+        reached.setdefault(group, {}).update({(topic, queue_id): offset for queue_id, offset in by_queue.items()})
+    return reached
+
+
+def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, had_before: HadBefore) -> Iterator[Evidence]:
+    loaded, table = store.offset_table.offsets, _readable_table(store.directory, config.file)
+    reached = _by_group(table)
+    for (group, topic), by_queue in table.items():
         again = 0
         for queue_id, offset in by_queue.items():
             queue = view.queue_or_none(topic, queue_id)
             if queue is not None:
                 committed = loaded.get((group, topic), {}).get(queue_id, queue.min_offset)
-                again += _between(queue, committed, offset, without)
+                again += _between(queue, committed, offset, reached[group], had_before)
         if again:
             source = "its .bak" if config.outcome == "bak" else "an empty table"
             sentence = f"group {group!r} continues on topic {topic!r} from {source}: it gets at least {again} messages again"
             yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_older_offsets(
-    store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], without: WithoutMessage
-) -> Iterator[Evidence]:
+def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], had_before: HadBefore) -> Iterator[Evidence]:
     """A broker keeps the offsets before the last change as .bak: where these are ahead, the file is an older one, or was set back."""
     for config in configs:
         if config.file not in (CONSUMER_OFFSETS, LMQ_OFFSETS) or config.outcome != "main":
             continue
-        for key, by_queue in sorted(readable_offsets(torn_text(store.directory, f"{config.file}.bak")).items()):
-            topic, _, group = key.partition("@")
+        table = _readable_table(store.directory, f"{config.file}.bak")
+        reached = _by_group(table)
+        for (group, topic), by_queue in table.items():
             again = 0
             for queue_id, before in by_queue.items():
                 queue, offset = view.queue_or_none(topic, queue_id), store.offset_table.offsets.get((group, topic), {}).get(queue_id)
                 if queue is not None and offset is not None:
-                    again += _between(queue, offset, before, without)
+                    again += _between(queue, offset, before, reached[group], had_before)
             if again:
                 sentence = (
                     f"group {group!r} continues before its place in the .bak on topic {topic!r}: the file is an older one, or its "
@@ -330,8 +347,9 @@ def _of_older_offsets(
                 yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_shifted(view: RecoveredView, shifted: Shifted, repeated: Repeated) -> Iterator[Evidence]:
+def _of_shifted(store: RocketMQStore, view: RecoveredView, shifted: Shifted, repeated: Repeated) -> Iterator[Evidence]:
     """Messages that a group had, by their queue offsets, and that are listed after the place where it continues; and the reverse."""
+    reached = _by_group(store.offset_table.offsets)
     for item in view.consumer_offsets():
         key = (item.topic, item.queue_id)
         queue, parts = view.queue_or_none(*key), shifted.get(key, ())
@@ -345,7 +363,7 @@ def _of_shifted(view: RecoveredView, shifted: Shifted, repeated: Repeated) -> It
             ahead = np.isin(physical, rows["physical_offset"].astype(np.int64))
             had = offsets < item.offset
             again, passed = int((had & ahead).sum()), int((~had & ~ahead).sum())
-        twice = repeated(key, item.offset)
+        twice = repeated(key, item.offset, reached.get(item.group, {}))
         again += len(np.setdiff1d(twice, physical))
         if what := [f"gets {count(again, 'message')} again"] * bool(again) + [f"does not get {count(passed, 'message')}"] * bool(passed):
             sentence = (
@@ -374,12 +392,13 @@ def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, u
         )
 
 
-def _past_the_end(view: RecoveredView, without: WithoutMessage) -> Iterator[Evidence]:
+def _past_the_end(store: RocketMQStore, view: RecoveredView, had_before: HadBefore) -> Iterator[Evidence]:
+    reached = _by_group(store.offset_table.offsets)
     for item in view.consumer_offsets():
         if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == CHECK_GROUP:
             continue
         starts_over = bool(item.max_offset) and item.min_offset == 0 and version_rules(view.version).far_offsets_start_over
-        again = item.max_offset - without((item.topic, item.queue_id), 0, item.max_offset) if starts_over else 0
+        again = had_before((item.topic, item.queue_id), 0, item.max_offset, reached.get(item.group, {})) if starts_over else 0
         what = f"is sent back to 0 and gets {again} messages again" if starts_over else f"continues at its end, {item.max_offset}"
         queue = f"topic {item.topic!r}, queue {item.queue_id}, which ends at {item.max_offset}"
         sentence = f"group {item.group!r} is at {item.offset} of {queue}: it {what}"

@@ -388,6 +388,30 @@ def test_the_blanks_of_a_new_queue_file_are_not_delivered_again(tmp_path: Path) 
     assert again["'s62_ahead'"] == 27
 
 
+@pytest.mark.parametrize(("other", "again"), [("s62_orders/1", 5), ("s62_audit-log/3", 0)])
+def test_a_message_of_another_queue_is_delivered_again_to_a_group_that_had_it(other: str, again: int, tmp_path: Path) -> None:
+    """Seeds 35168 and 70086 of `scripts/prove --kind diagnosis-rocketmq`: what a group had never read was said to come again."""
+    place = unpack(FOUR, tmp_path / "store")
+    (queue,) = (place / "consumequeue/s62_orders/0").iterdir()
+    (source,) = (place / "consumequeue" / other).iterdir()
+    queue.write_bytes(source.read_bytes()[: 5 * 20].ljust(queue.stat().st_size, b"\0"))
+    sentences = [item for item in of(FOUR, place).evidence if "'s62_everything' is at 30 of topic 's62_orders', queue 0" in item.detail]
+    assert [item.messages for item in sentences if item.finding == "offset-past-end"] == [again]
+
+
+def test_a_group_gets_again_what_it_had_from_another_queue_after_its_own_place(tmp_path: Path) -> None:
+    """Its place in its own queue is right: the entries after it lead to what it had from the other one."""
+    place = unpack(FOUR, tmp_path / "store")
+    (queue,) = (place / "consumequeue/s62_orders/0").iterdir()
+    (source,) = (place / "consumequeue/s62_orders/1").iterdir()
+    table = place / "config" / "consumerOffset.json"
+    table.write_text(re.sub(r'("s62_orders@s62_everything":\{0:)30', r"\g<1>25", table.read_text()))
+    raw = queue.read_bytes()
+    queue.write_bytes(raw[: 25 * 20] + source.read_bytes()[: 5 * 20] + raw[30 * 20 :])
+    found = [item for item in of(FOUR, place).evidence if "'s62_everything' continues at 25" in item.detail]
+    assert [item.messages for item in found] == [5]
+
+
 def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of_its_queue(tmp_path: Path) -> None:
     """Seed 30212 of `scripts/prove --kind diagnosis-rocketmq`: 213 messages of before the log's begin were said to be lost as well."""
     case = case_named("5.3.3/k-rolled")

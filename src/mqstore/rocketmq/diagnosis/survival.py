@@ -15,7 +15,7 @@ up in the queues that the simulated recovery ends with:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mqstore.findings import Damage
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
@@ -38,6 +38,7 @@ from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
 Longs = NDArray[np.int64]
+_Other = tuple[int, tuple[str, int], int]  # a place in a queue, and the queue and queue offset of the record that it leads to
 
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
@@ -164,7 +165,7 @@ class SurvivalCheck(Verification):
         self._begins: dict[tuple[str, int], int] = {}  # queues of which the log has messages: `_begin_of`
         self._whole_to: int | None = None  # physical offset of the first bytes of the log that cannot be read so far
         self._note_unread(self.damage)
-        self._bare: dict[tuple[str, int], Longs] = {}
+        self._unlike: dict[tuple[str, int], tuple[Longs, list[_Other]]] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def count_missing(self) -> int:
@@ -218,45 +219,60 @@ class SurvivalCheck(Verification):
         self._places.append(distinct(np.concatenate(listed)))  # a repair gives several lost messages of a queue the same place
         return total
 
-    def repeated(self, key: tuple[str, int], offset: int) -> Longs:
-        """Return the physical offsets of messages of before a queue offset that the queue lists from there on, once more."""
-        proof = self.queues.get(key)
+    def repeated(self, key: tuple[str, int], offset: int, reached: Mapping[tuple[str, int], int]) -> Longs:
+        """Return the physical offsets of messages that a queue lists from an offset on, and that a group had. reached: as `had_before`."""
+        proof = None if key[0].startswith(LMQ_PREFIX) else self.queues.get(key)
         offsets: set[int] = set()
         for low, high in () if proof is None else proof.unproved():
             for start in range(max(low, offset), high, SLOTS):
                 assert proof is not None
                 for physical in proof.queue.entries(start, min(high, start + SLOTS))["physical_offset"].tolist():
                     record = None if physical in offsets else self.log.record(physical)
-                    if record is not None and (record.topic, record.queue_id) == key and record.queue_offset < offset:
+                    if record is not None and record.queue_offset < reached.get((record.topic, record.queue_id), 0):
                         offsets.add(physical)
         return np.array(sorted(offsets), np.int64)
 
-    def without_message(self, key: tuple[str, int], low: int, high: int) -> int:
-        """Count the places from low to before high of a queue after the start from which no consumer gets a message."""
-        if key not in self._bare:
-            self._bare[key] = self._bare_places(key)
-        return int(np.diff(np.searchsorted(self._bare[key], (low, max(low, high))))[0])
+    def had_before(self, key: tuple[str, int], low: int, high: int, reached: Mapping[tuple[str, int], int]) -> int:
+        """Count the places from low to before high of a queue after the start from which a group gets a message that it had.
 
-    def _bare_places(self, key: tuple[str, int]) -> Longs:
-        """Return the queue offsets, sorted, whose entries lead to no record, or that pulls pass over."""
+        reached: the offsets of the group, by queue. A place that leads to a record of another place counts if the group was past that.
+        """
+        if key not in self._unlike:
+            self._unlike[key] = self._unlike_places(key)
+        bare, others = self._unlike[key]
+        without = int(np.diff(np.searchsorted(bare, (low, max(low, high))))[0])
+        return max(0, high - low) - without - sum(low <= at < high and offset >= reached.get(own, 0) for at, own, offset in others)
+
+    def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, list[_Other]]:
+        """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""
         assert self.recovery is not None
         image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
         if not isinstance(image, QueueImage):
-            return np.empty(0, np.int64)
-        skipped = self._skipped_in(image)
+            return np.empty(0, np.int64), []
+        skipped, shifted, others = self._skipped_in(image), self.shifted.get(key, ()), dict[int, _Other]()
         places = [np.empty(0, np.int64)]
-        if len(skipped):
+        if len(skipped) or shifted or proof is None:
+            offset_of = {
+                at: offset for offsets, physical in shifted for offset, at in zip(offsets.tolist(), physical.tolist(), strict=True)
+            }
             for start, rows in _pieces(image, image.min_offset, image.max_offset):
-                places.append(start + np.flatnonzero(_in_sorted(skipped, rows["physical_offset"].astype(np.int64))))
-        if proof is None:  # what it lists was made from the log, after blanks
-            for start, rows in _pieces(image, image.min_offset, image.max_offset):
-                places.append(start + np.flatnonzero(rows["size"] == BLANK_SIZE))
+                physical = rows["physical_offset"].astype(np.int64)
+                # what a queue without files lists was made from the log, after blanks
+                places.append(start + np.flatnonzero(_in_sorted(skipped, physical) | ((proof is None) & (rows["size"] == BLANK_SIZE))))
+                others |= {start + k: (start + k, key, offset_of[at]) for k, at in enumerate(physical.tolist()) if at in offset_of}
         for low, high in () if proof is None else proof.unproved():
             for start, rows in _pieces(image, low, high):
-                found = zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)
-                bare = [size in (0, BLANK_SIZE) or self.log.record(physical) is None for physical, size in found]
+                bare = np.zeros(len(rows), np.bool_)
+                for k, (physical, size) in enumerate(zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)):
+                    record = None if size in (0, BLANK_SIZE) else self.log.record(physical)
+                    bare[k] = record is None
+                    if record is not None and not key[0].startswith(LMQ_PREFIX):
+                        others[start + k] = (start + k, (record.topic, record.queue_id), record.queue_offset)
                 places.append(start + np.flatnonzero(bare))
-        return distinct(np.concatenate(places))
+        without = distinct(np.concatenate(places))
+        for at in without.tolist():
+            others.pop(at, None)
+        return without, [other for other in others.values() if other[1:] != (key, other[0])]
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""

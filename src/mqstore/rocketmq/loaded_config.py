@@ -180,7 +180,7 @@ class Redelivery:
 
 Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
 Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
-Repeated = Callable[[tuple[str, int], int, Reached], NDArray[np.int64]]
+HadElsewhere = Callable[[tuple[str, int], int, Reached], int]
 HadBefore = Callable[[tuple[str, int], int, int, Reached], int]
 
 
@@ -190,20 +190,21 @@ def redelivery(
     configs: list[LoadedConfig],
     last_timestamp: int,
     shifted: Shifted,
-    repeated: Repeated,
     had_before: HadBefore,
+    had_elsewhere: HadElsewhere,
 ) -> Redelivery:
     """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
 
-    shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. repeated:
-    returns the physical offsets of the messages that a queue lists from a queue offset on, and that a group had. had_before: returns at how
-    many places between two queue offsets a group gets a message that it had.
+    shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. had_before:
+    returns at how many places between two queue offsets a group gets a message that it had; had_elsewhere: how many of other places
+    it gets from a queue offset on.
     """
     evidence: list[Evidence] = []
     unknown: list[str] = []
+    reached = _furthest(store, configs)
     for config in configs:
         if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS) and config.outcome in ("bak", "empty"):
-            evidence += _of_groups(store, view, config, had_before)
+            evidence += _of_groups(store, view, config, reached, had_before)
             state = "the older offsets of its .bak" if config.outcome == "bak" else "no offsets at all"
             there = store.directory.exists(config.file)
             why, whose = ("cannot be parsed", "the groups in its unreadable part") if there else ("is missing", "its groups")
@@ -214,9 +215,9 @@ def redelivery(
         why = f"there is no {CONSUMER_OFFSETS}: if consumer groups read from this store, where they continue cannot be told"
         evidence.append(Evidence("note", CONSUMER_OFFSETS, why))
     evidence += _of_delays(store, view, last_timestamp, unknown)
-    evidence += _past_the_end(store, view, had_before)
-    evidence += _of_older_offsets(store, view, configs, had_before)
-    evidence += _of_shifted(store, view, shifted, repeated)
+    evidence += _past_the_end(view, reached, had_before)
+    evidence += _of_older_offsets(store, view, configs, reached, had_before)
+    evidence += _of_shifted(view, shifted, reached, had_elsewhere)
     in_hand = [Evidence("in-hand", "commitlog", sentence, messages=number) for sentence, number in _in_hand(view)]
     unknown += (f"which messages pop consumers have in hand: {note}" for note in view.pops.notes)
     messages = sum(item.messages for item in evidence)
@@ -302,18 +303,25 @@ def _readable_table(directory: ReadOnlyDirectory, relative: str) -> dict[tuple[s
     return tables
 
 
-def _by_group(table: Mapping[tuple[str, str], Mapping[int, int]]) -> dict[str, dict[tuple[str, int], int]]:
-    """Return the offsets of each group, by queue. table: (group, topic) -> queue id -> offset."""
+def _furthest(store: RocketMQStore, configs: list[LoadedConfig]) -> dict[str, dict[tuple[str, int], int]]:
+    """Return how far each group had come, by queue, as far as an offset file or its .bak shows."""
+    tables: list[Mapping[tuple[str, str], Mapping[int, int]]] = [store.offset_table.offsets]
+    files = [config.file for config in configs if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS)]
+    tables += (_readable_table(store.directory, f"{file}{suffix}") for file in files for suffix in ("", ".bak"))
     reached: dict[str, dict[tuple[str, int], int]] = {}
-    for (group, topic), by_queue in table.items():
-        reached.setdefault(group, {}).update({(topic, queue_id): offset for queue_id, offset in by_queue.items()})
+    for table in tables:
+        for (group, topic), by_queue in table.items():
+            of_group = reached.setdefault(group, {})
+            for queue_id, offset in by_queue.items():
+                of_group[topic, queue_id] = max(offset, of_group.get((topic, queue_id), 0))
     return reached
 
 
-def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, had_before: HadBefore) -> Iterator[Evidence]:
-    loaded, table = store.offset_table.offsets, _readable_table(store.directory, config.file)
-    reached = _by_group(table)
-    for (group, topic), by_queue in table.items():
+def _of_groups(
+    store: RocketMQStore, view: RecoveredView, config: LoadedConfig, reached: Mapping[str, Reached], had_before: HadBefore
+) -> Iterator[Evidence]:
+    loaded = store.offset_table.offsets
+    for (group, topic), by_queue in _readable_table(store.directory, config.file).items():
         again = 0
         for queue_id, offset in by_queue.items():
             queue = view.queue_or_none(topic, queue_id)
@@ -326,14 +334,14 @@ def _of_groups(store: RocketMQStore, view: RecoveredView, config: LoadedConfig, 
             yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], had_before: HadBefore) -> Iterator[Evidence]:
+def _of_older_offsets(
+    store: RocketMQStore, view: RecoveredView, configs: list[LoadedConfig], reached: Mapping[str, Reached], had_before: HadBefore
+) -> Iterator[Evidence]:
     """A broker keeps the offsets before the last change as .bak: where these are ahead, the file is an older one, or was set back."""
     for config in configs:
         if config.file not in (CONSUMER_OFFSETS, LMQ_OFFSETS) or config.outcome != "main":
             continue
-        table = _readable_table(store.directory, f"{config.file}.bak")
-        reached = _by_group(table)
-        for (group, topic), by_queue in table.items():
+        for (group, topic), by_queue in _readable_table(store.directory, f"{config.file}.bak").items():
             again = 0
             for queue_id, before in by_queue.items():
                 queue, offset = view.queue_or_none(topic, queue_id), store.offset_table.offsets.get((group, topic), {}).get(queue_id)
@@ -347,24 +355,20 @@ def _of_older_offsets(store: RocketMQStore, view: RecoveredView, configs: list[L
                 yield Evidence("progress-lost", config.file, sentence, 0, config.size, again)
 
 
-def _of_shifted(store: RocketMQStore, view: RecoveredView, shifted: Shifted, repeated: Repeated) -> Iterator[Evidence]:
+def _of_shifted(view: RecoveredView, shifted: Shifted, reached: Mapping[str, Reached], had_elsewhere: HadElsewhere) -> Iterator[Evidence]:
     """Messages that a group had, by their queue offsets, and that are listed after the place where it continues; and the reverse."""
-    reached = _by_group(store.offset_table.offsets)
     for item in view.consumer_offsets():
         key = (item.topic, item.queue_id)
         queue, parts = view.queue_or_none(*key), shifted.get(key, ())
         if queue is None or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
             continue
-        again = passed = 0
-        offsets = physical = np.empty(0, np.int64)
+        of_group = reached[item.group]
+        again = had_elsewhere(key, max(item.offset, of_group[key]), of_group)  # what is before that counts as progress that is lost
+        passed = 0
         if parts:
             offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
             rows = queue.entries(max(item.offset, queue.min_offset), queue.max_offset)
-            ahead = np.isin(physical, rows["physical_offset"].astype(np.int64))
-            had = offsets < item.offset
-            again, passed = int((had & ahead).sum()), int((~had & ~ahead).sum())
-        twice = repeated(key, item.offset, reached.get(item.group, {}))
-        again += len(np.setdiff1d(twice, physical))
+            passed = int(((offsets >= item.offset) & ~np.isin(physical, rows["physical_offset"].astype(np.int64))).sum())
         if what := [f"gets {count(again, 'message')} again"] * bool(again) + [f"does not get {count(passed, 'message')}"] * bool(passed):
             sentence = (
                 f"group {item.group!r} continues at {item.offset} of topic {item.topic!r}, queue {item.queue_id}, where messages have "
@@ -392,13 +396,12 @@ def _of_delays(store: RocketMQStore, view: RecoveredView, last_timestamp: int, u
         )
 
 
-def _past_the_end(store: RocketMQStore, view: RecoveredView, had_before: HadBefore) -> Iterator[Evidence]:
-    reached = _by_group(store.offset_table.offsets)
+def _past_the_end(view: RecoveredView, reached: Mapping[str, Reached], had_before: HadBefore) -> Iterator[Evidence]:
     for item in view.consumer_offsets():
         if item.state != "above-max" or item.min_offset is None or item.max_offset is None or item.group == CHECK_GROUP:
             continue
         starts_over = bool(item.max_offset) and item.min_offset == 0 and version_rules(view.version).far_offsets_start_over
-        again = had_before((item.topic, item.queue_id), 0, item.max_offset, reached.get(item.group, {})) if starts_over else 0
+        again = had_before((item.topic, item.queue_id), 0, item.max_offset, reached[item.group]) if starts_over else 0
         what = f"is sent back to 0 and gets {again} messages again" if starts_over else f"continues at its end, {item.max_offset}"
         queue = f"topic {item.topic!r}, queue {item.queue_id}, which ends at {item.max_offset}"
         sentence = f"group {item.group!r} is at {item.offset} of {queue}: it {what}"

@@ -399,17 +399,20 @@ def test_a_message_of_another_queue_is_delivered_again_to_a_group_that_had_it(ot
     assert [item.messages for item in sentences if item.finding == "offset-past-end"] == [again]
 
 
-def test_a_group_gets_again_what_it_had_from_another_queue_after_its_own_place(tmp_path: Path) -> None:
-    """Its place in its own queue is right: the entries after it lead to what it had from the other one."""
+@pytest.mark.parametrize(("other", "before", "finding"), [("1", 25, "moved"), ("1", 30, "progress-lost"), ("0", 30, "progress-lost")])
+def test_what_a_group_had_from_another_place_comes_again_once(other: str, before: int, finding: str, tmp_path: Path) -> None:
+    """The entries from its place on lead to what it had from another one. Seed 70236: what is before the place in the .bak counted twice."""
     place = unpack(FOUR, tmp_path / "store")
     (queue,) = (place / "consumequeue/s62_orders/0").iterdir()
-    (source,) = (place / "consumequeue/s62_orders/1").iterdir()
+    (source,) = (place / "consumequeue/s62_orders" / other).iterdir()
     table = place / "config" / "consumerOffset.json"
-    table.write_text(re.sub(r'("s62_orders@s62_everything":\{0:)30', r"\g<1>25", table.read_text()))
+    text = table.read_text()
+    for path, offset in ((table, 25), (place / "config" / "consumerOffset.json.bak", before)):
+        path.write_text(re.sub(r'("s62_orders@s62_everything":\{0:)30', rf"\g<1>{offset}", text))
     raw = queue.read_bytes()
     queue.write_bytes(raw[: 25 * 20] + source.read_bytes()[: 5 * 20] + raw[30 * 20 :])
-    found = [item for item in of(FOUR, place).evidence if "'s62_everything' continues at 25" in item.detail]
-    assert [item.messages for item in found] == [5]
+    found = [item for item in of(FOUR, place).evidence if item.messages and "group 's62_everything' continues" in item.detail]
+    assert [(item.finding, item.messages) for item in found] == [(finding, 5)]
 
 
 def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of_its_queue(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ class _Work:
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
             self.evidence += [Evidence("note", ".", note) for note in report.notes]
             view = RecoveredView(self.store, recovery, self.profile)
-            again = redelivery(self.store, view, self.configs, check.last_timestamp, check.shifted, check.repeated, check.had_before)
+            again = redelivery(self.store, view, self.configs, check.last_timestamp, check.shifted, check.had_before, check.had_elsewhere)
             redelivers = again.messages
             self.harmless &= not redelivers
             in_hand = again.in_hand

@@ -38,6 +38,7 @@ from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
 Longs = NDArray[np.int64]
+Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
 _Other = tuple[int, tuple[str, int], int]  # a place in a queue, and the queue and queue offset of the record that it leads to
 
 SLOTS = 65536  # queue entries that are looked at at once
@@ -219,32 +220,27 @@ class SurvivalCheck(Verification):
         self._places.append(distinct(np.concatenate(listed)))  # a repair gives several lost messages of a queue the same place
         return total
 
-    def repeated(self, key: tuple[str, int], offset: int, reached: Mapping[tuple[str, int], int]) -> Longs:
-        """Return the physical offsets of messages that a queue lists from an offset on, and that a group had. reached: as `had_before`."""
-        proof = None if key[0].startswith(LMQ_PREFIX) else self.queues.get(key)
-        offsets: set[int] = set()
-        for low, high in () if proof is None else proof.unproved():
-            for start in range(max(low, offset), high, SLOTS):
-                assert proof is not None
-                for physical in proof.queue.entries(start, min(high, start + SLOTS))["physical_offset"].tolist():
-                    record = None if physical in offsets else self.log.record(physical)
-                    if record is not None and record.queue_offset < reached.get((record.topic, record.queue_id), 0):
-                        offsets.add(physical)
-        return np.array(sorted(offsets), np.int64)
-
-    def had_before(self, key: tuple[str, int], low: int, high: int, reached: Mapping[tuple[str, int], int]) -> int:
+    def had_before(self, key: tuple[str, int], low: int, high: int, reached: Reached) -> int:
         """Count the places from low to before high of a queue after the start from which a group gets a message that it had.
 
-        reached: the offsets of the group, by queue. A place that leads to a record of another place counts if the group was past that.
+        reached: how far the group had come. A place that leads to a record of another place counts if the group was past that.
         """
-        if key not in self._unlike:
-            self._unlike[key] = self._unlike_places(key)
-        bare, others = self._unlike[key]
+        bare, others = self._unlike_places(key)
         without = int(np.diff(np.searchsorted(bare, (low, max(low, high))))[0])
         return max(0, high - low) - without - sum(low <= at < high and offset >= reached.get(own, 0) for at, own, offset in others)
 
+    def had_elsewhere(self, key: tuple[str, int], low: int, reached: Reached) -> int:
+        """Count the messages of other places, also of other queues, that a queue lists from low on after the start and that a group had."""
+        others = self._unlike_places(key)[1]
+        return len({(own, offset) for at, own, offset in others if at >= low and offset < reached.get(own, 0)})
+
     def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, list[_Other]]:
         """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""
+        if key not in self._unlike:
+            self._unlike[key] = self._find_unlike_places(key)
+        return self._unlike[key]
+
+    def _find_unlike_places(self, key: tuple[str, int]) -> tuple[Longs, list[_Other]]:
         assert self.recovery is not None
         image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
         if not isinstance(image, QueueImage):

@@ -401,7 +401,7 @@ def test_a_message_of_another_queue_is_delivered_again_to_a_group_that_had_it(ot
 
 @pytest.mark.parametrize(("other", "before", "finding"), [("1", 25, "moved"), ("1", 30, "progress-lost"), ("0", 30, "progress-lost")])
 def test_what_a_group_had_from_another_place_comes_again_once(other: str, before: int, finding: str, tmp_path: Path) -> None:
-    """The entries from its place on lead to what it had from another one. Seed 70236: what is before the place in the .bak counted twice."""
+    """The entries from its place on lead to what it had from another one. In 70236, what is before the one in the .bak counted twice."""
     place = unpack(FOUR, tmp_path / "store")
     (queue,) = (place / "consumequeue/s62_orders/0").iterdir()
     (source,) = (place / "consumequeue/s62_orders" / other).iterdir()

@@ -14,7 +14,7 @@ import pytest
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.failures import error_sentence, failures
 from mqstore.pipeline.spark.java import Java, bundled_java, cache_directory, feature_of, find_java, launcher_home, system_java
-from mqstore.pipeline.spark.session import _spark_home, running, session
+from mqstore.pipeline.spark.session import WORKER_DAEMON, _spark_home, running, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +148,18 @@ def test_workers_import_pyspark_as_installed_and_not_from_an_archive(spark: Spar
     from mqstore.pipeline.spark.runner import run_tasks
 
     assert run_tasks(spark, [0], lambda _: sys.modules["pyspark"].__file__) == [sys.modules["pyspark"].__file__]
+
+
+@pytest.mark.versions
+def test_workers_are_forked_from_a_process_that_has_the_package(spark: SparkSession) -> None:
+    from mqstore.pipeline.spark.runner import run_tasks
+
+    (command,) = run_tasks(spark, [0], lambda _: Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
+    assert command.split(b"\0")[1:3] == [b"-m", WORKER_DAEMON.encode()]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys, {WORKER_DAEMON}; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert "mqstore.pipeline.source.rocketmq" in ran.stdout.split()
 
 
 def test_spark_is_started_from_links_without_its_archive_of_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.sql.shuffle.partitions                 2 x cores        local only: 200 by default
     spark.driver.memory                          2g               local only
     spark.sql.catalogImplementation              in-memory        local only: no metastore in the working directory
+    spark.python.daemon.module                   ours             local only: workers have the package as soon as they are forked
     spark.sql.catalog.mq, SPARK_DIST_CLASSPATH   catalog.jar      stores as namespaces in SQL, where the jar was built (setup.py); the
                                                                   driver alone needs it, and spark.jars stays as it is configured
     JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
@@ -66,6 +67,7 @@ _UNINFORMATIVE = (
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 CATALOG_JAR = Path(__file__).with_name("catalog.jar")
 CATALOG_CLASS = "mqstore.pipeline.spark.StoreCatalog"
+WORKER_DAEMON = "mqstore.pipeline.source.worker_daemon"
 STDERR = "MQSTORE_STDERR"  # of the process that started a quiet session on this machine, in the environment of the processes of the session
 
 
@@ -266,6 +268,7 @@ def _settings(master: str, app_name: str, java: javas.Java, throughput: bool, as
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": str(2 * tasks_at_once(master)),
             "spark.sql.catalogImplementation": "in-memory",
+            "spark.python.daemon.module": WORKER_DAEMON,
             "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"mqstore-warehouse-{os.getpid()}").as_uri(),
         }
         if "spark.driver.extraJavaOptions" not in asked_for:

@@ -4,7 +4,8 @@ A seed is a store: the golden ones first, then the damaged images of the fuzzer 
 
     its end      the advice to start the broker, after at most `COMMANDS`; or to bring a part that is missing, which only a person can,
                  where nothing is said of what to do if that part is gone
-    its steps    none leaves fewer messages than there were before it, of those whose bytes are intact or that the broker delivers
+    its steps    none leaves fewer messages than there were before it, of those whose bytes are intact or that the broker delivers;
+                 what a salvage wrote is there, too
     a repair     is taken back by `repair --undo`, to the last byte
 
 A store that `diagnose` refuses to answer for has no advice.
@@ -12,6 +13,7 @@ A store that `diagnose` refuses to answer for has no advice.
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from collections import Counter
@@ -70,6 +72,7 @@ def walk(store: Path, family: str) -> Walk:
     """Follow the commands from `diagnose` until one says that the broker is to be started."""
     diagnose = shlex.join(("mqstore", "diagnose", str(store)))
     walked = Walk([diagnose], tree_checksum(store, times=False), [intact(store, family) | delivered(store, family)])
+    saved = Messages()  # in the file that a salvage wrote, which `replay` sends
     while True:
         _, verb, *words = shlex.split(walked.lines[-1])
         outcome = run_cli(verb, *words)
@@ -82,6 +85,8 @@ def walk(store: Path, family: str) -> Walk:
             return walked
         if verb in ("rebuild", "convert") or "--as" in words:
             store = Path(words[words.index("--to") + 1])
+        if verb == "salvage" and "--as" not in words:
+            saved = Counter(_identities(_lines(Path(words[words.index("--to") + 1])), family))
         if store != Path(words[0]) or "--apply" in words:
             walked.kept.append(intact(store, family) | delivered(store, family))
         if walked.end.startswith("mv "):
@@ -97,7 +102,7 @@ def walk(store: Path, family: str) -> Walk:
             walked.before = tree_checksum(store, times=False)
             continue
         if not walked.end.startswith("mqstore "):
-            walked.kept.append(delivered(store, family))
+            walked.kept.append(delivered(store, family) | saved)
             return walked
         if shlex.split(walked.end)[1] in LOOKS or (GONE not in walked.why and any(each in walked.why for each in BY_HAND)):
             return walked
@@ -131,6 +136,11 @@ def _listed(store: Path, row: Row) -> set[int]:
 def _rows(store: Path, *options: str) -> list[Row]:
     outcome = run_cli("messages", store, "-o", "jsonl", "--body", "sha256", *options)
     return [] if outcome.status == 2 else outcome.rows
+
+
+def _lines(path: Path) -> list[Row]:
+    """Return the rows of the messages that a salvage wrote as lines of JSON; none of another target."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.suffix == ".jsonl" else []
 
 
 def _identities(found: list[Row], family: str) -> Iterator[tuple[object, ...]]:

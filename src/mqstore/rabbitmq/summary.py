@@ -165,6 +165,12 @@ def _summarize_vhost(store: RabbitMQStore, vhost: Vhost) -> VhostSummary:
 
 
 def _entries_from(vhost: Vhost) -> str:
+    if vhost.config_crash is not None:
+        return (
+            "the broker's default, as .config does not state it"
+            if vhost.inferred_count is None
+            else "the segments, as .config does not state it"
+        )
     if vhost.config_stated:
         return ".config"
     return "the broker's default, as .config cannot be read" if vhost.config_there else "the absence of .config: 3.8.16 or older"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import OTHER_RABBITMQ, RABBITMQ, case_id, case_named, expected, opened, opened_node, unpack
+from support.golden import OTHER_RABBITMQ, RABBITMQ, case_id, case_named, expected, opened, opened_node, run_cli, unpack
 from support.rabbitmq_index import message_id, term, write
 
 import mqstore
@@ -49,6 +49,19 @@ def test_every_message_is_what_the_broker_delivered_and_would_not_recover(case):
         # the golden data have no contents for a message that the broker loses; we may still have them
         assert {name: row[name] for name in line} == line
         assert row["verdict"] == ("unreachable" if row["msg_id"] in GONE else "intact")
+
+
+@pytest.mark.parametrize("text", [b"", b"{segment_entry_count, many}.", b"{segment_entry, 2048}."])
+def test_where_the_broker_knows_no_segment_size_the_segments_show_it(text: bytes, tmp_path: Path) -> None:
+    """Seed 606 of `scripts/prove --kind advice-rabbitmq`: 627 acknowledged messages were listed as intact."""
+    case = case_named("3.10.8/b-dirty-journal")
+    path = unpack(case, tmp_path / "store") / "msg_stores"
+    (config,) = path.glob("vhosts/*/.config")
+    config.write_bytes(text)
+    assert [row["verdict"] for row in rows(mqstore.open(path))] == ["intact"] * len(expected(case))
+    known = run_cli("inspect", path, "-o", "json").document
+    assert known["settings"] | known["settings_known_from"] == {"segment_entry_count": "the segments, as .config does not state it"}
+    assert known["settings"] == {"segment_entry_count": 2048}
 
 
 @pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)

@@ -99,8 +99,8 @@ class Vhost:
 
     @cached_property
     def entry_count(self) -> int:
-        """N: entries of a version 1 segment, as the broker takes it; read carefully, as the segments show it if the file does not say."""
-        inferred = self.inferred_count if self._careful else None
+        """N: entries of a version 1 segment, as the broker takes it; as the segments show it if it takes none, or if read carefully."""
+        inferred = self.inferred_count if self._careful or self.config_crash is not None else None
         return self._config[0] if inferred is None else inferred.entries
 
     @cached_property

@@ -7,7 +7,8 @@ delivered. If that is lost or older than the log, a broker starts from what it s
               of the first entry that has none yet, so that a message which was sent twice has two
     again     entries from the loaded offset on that have a copy: they are delivered again
     proved    the offset after the leading entries that have a copy: a level is delivered in order, and continues there at the earliest
-    untold    entries that were due and have no unique key, or cannot be read: whether they were delivered is not known
+    untold    entries that were due and have no unique key, or cannot be read: whether they were delivered is not known; not those that lead
+              to a record of another topic without REAL_QID, which a broker cannot put anywhere
 
 An entry whose time had not come when the newest message was stored has no copy, and is not looked at.
 
@@ -17,7 +18,7 @@ Format: docs/formats/rocketmq.md, sections 1.5, 3.2 and 3.7.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,7 +112,7 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
 
     last_timestamp: store time of the newest message.
     """
-    levels: list[tuple[QueueView, int, NDArray[np.bool_], dict[int, int]]] = []
+    levels: list[tuple[QueueView, int, NDArray[np.bool_], dict[int, int], set[int]]] = []
     every: list[Delayed] = []
     for queue in view.queues():
         if queue.topic != SCHEDULE_TOPIC or queue.batch:
@@ -122,27 +123,34 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
         chosen = np.flatnonzero(due)[: max(0, MOST_COMPARED - len(every))]
         offsets = dict(zip(entries["physical_offset"][chosen].tolist(), (begin + chosen).tolist(), strict=True))
         numbers: dict[int, int] = {}  # number in `every` by queue offset
+        strange: set[int] = set()  # queue offsets of what is no delayed message
         for columns in _records(log, entries[chosen]):
             rows = zip(
                 *(columns.row(field).tolist() for field in (frames.PHYSICAL_OFFSET, frames.QUEUE_OFFSET, frames.RECONSUME_TIMES)),
                 columns.uniq_key.to_pylist(),
                 columns.column("properties").to_pylist(),
+                columns.topic.to_pylist(),
                 strict=True,
             )
-            for physical, offset, attempts, unique, pairs in rows:
-                item = waiting_record(physical, unique, dict(pairs or ()), attempts)
+            for physical, offset, attempts, unique, pairs, topic in rows:
+                properties = dict(pairs or ())
+                item = waiting_record(physical, unique, properties, attempts)
                 if item is not None and offsets.get(physical) == offset:
                     numbers[offset] = len(every)
                     every.append(item)
-        levels.append((queue, begin, due, numbers))
+                elif topic != SCHEDULE_TOPIC and "REAL_QID" not in properties:
+                    strange.add(offsets[physical])
+        levels.append((queue, begin, due, numbers, strange))
     order = sorted(range(len(every)), key=lambda k: every[k].physical_offset)
     have = np.zeros(len(every), np.bool_)
     have[order] = delivered([every[k] for k in order], log, view.queue_or_none)
-    return [_level(queue, begin, due, numbers, have) for queue, begin, due, numbers in levels]
+    return [_level(queue, begin, due, numbers, strange, have) for queue, begin, due, numbers, strange in levels]
 
 
-def _level(queue: QueueView, begin: int, due: NDArray[np.bool_], numbers: Mapping[int, int], have: NDArray[np.bool_]) -> DelayLevel:
-    known = np.array([offset in numbers for offset in range(begin, begin + len(due))], np.bool_)
+def _level(
+    queue: QueueView, begin: int, due: NDArray[np.bool_], numbers: Mapping[int, int], strange: Set[int], have: NDArray[np.bool_]
+) -> DelayLevel:
+    known = np.array([offset in numbers or offset in strange for offset in range(begin, begin + len(due))], np.bool_)
     copied = np.array([offset in numbers and bool(have[numbers[offset]]) for offset in range(begin, begin + len(due))], np.bool_)
     leading = len(copied) if copied.all() else int(np.argmin(copied))
     return DelayLevel(queue.queue_id + 1, begin, queue.max_offset, int(copied.sum()), begin + leading, int((due & ~known).sum()))

@@ -415,6 +415,18 @@ def test_what_a_group_had_from_another_place_comes_again_once(other: str, before
     assert [(item.finding, item.messages) for item in found] == [(finding, 5)]
 
 
+def test_a_message_that_has_no_time_to_wait_for_is_no_delayed_one(tmp_path: Path) -> None:
+    """Seeds 70059 and 71046: whether each record in the place of the delayed ones had been delivered was said not to be known."""
+    place = unpack(FOUR, tmp_path / "store")
+    (other,) = (place / "consumequeue/s62_bills/0").iterdir()
+    level, *_ = (path for path in sorted(place.glob("consumequeue/SCHEDULE_TOPIC_XXXX/*/*")) if any(path.read_bytes()))
+    level.write_bytes(other.read_bytes())
+    (place / "config" / "delayOffset.json").write_text("{}")
+    found = of(FOUR, place)
+    assert not [sentence for sentence in found.unknown if "delayed" in sentence]
+    assert [item.messages for item in found.evidence if item.finding == "unlisted"]
+
+
 def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of_its_queue(tmp_path: Path) -> None:
     """Seed 30212 of `scripts/prove --kind diagnosis-rocketmq`: 213 messages of before the log's begin were said to be lost as well."""
     case = case_named("5.3.3/k-rolled")

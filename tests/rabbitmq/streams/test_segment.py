@@ -130,11 +130,30 @@ def test_a_copy_of_a_segment_inside_a_message_is_not_read_as_chunks() -> None:
     assert damage.messages == 2
 
 
+def test_a_copy_inside_the_last_message_of_a_segment_before_another_is_not_read_either() -> None:
+    inner = HEADER + b"".join(parts(3, start=1000))
+    outer = [chunk(0, [entry(b"before")]), chunk(1, [entry(inner), entry(b"x")])]
+    raw = changed(HEADER + b"".join(outer), at_of(outer, 1) + 36, b"\x7f")
+    ids, _, [damage] = read(raw, 0, after=3)
+    assert ids == [0]
+    assert damage.messages == 2
+
+
 def test_the_end_of_a_segment_before_another_says_which_offsets_are_lost() -> None:
     chunks = parts()
     ids, _, [damage] = read(HEADER + b"".join(chunks[:5]) + bytes(100), after=30)
     assert ids == [0, 5, 10, 15, 20]
     assert (damage.kind, damage.messages) == (Kind.BAD_CHUNK, 5)
+
+
+def test_chunks_past_the_name_of_the_next_segment_are_read_after_damage_too() -> None:
+    """Where a segment was copied under the name of a later offset, and the copy is damaged elsewhere."""
+    chunks = [chunk(k, [entry(b"x" * 20)]) for k in range(10)]
+    damaged = bytearray(HEADER + b"".join(chunks))
+    damaged[len(HEADER) + 36] ^= 0xFF  # the size of the data of the first one
+    ids, _, [damage] = read(bytes(damaged), after=1)
+    assert ids == list(range(1, 10))
+    assert (damage.offset, damage.length, damage.messages) == (len(HEADER), len(chunks[0]), 1)
 
 
 def test_a_wrong_header_of_the_file_does_not_hide_its_chunks() -> None:

@@ -176,6 +176,7 @@ def walk_segment(
     elif len(data) < len(HEADER):
         findings.add(0, len(data), Kind.TORN_RECORD, "the segment ends inside its header")
     position, expected = start, first
+    limit = NO_END if after is None else after
     effort = stream_chunks.effort_for(len(data))
     out = np.empty((stream_chunks.CHUNK_COLUMNS, _BLOCK), np.int64)
     known = start <= len(HEADER)  # whether `expected` is the id of the chunk at position
@@ -192,13 +193,16 @@ def walk_segment(
         if why in (stream_chunks.DONE, stream_chunks.FULL):
             continue
         # the size of a trailer has no checksum: the next chunk may be anywhere after the data of the last one
-        following, effort = stream_chunks.resume(
-            data, trailer if count else position + 1, first, NO_END if after is None else after, effort
-        )
+        begin = trailer if count else position + 1
+        following, effort = stream_chunks.resume(data, begin, first, limit, effort)
+        if following < 0 and limit < NO_END:  # segments overlap if one was copied here from a replica or under another name
+            following, effort = stream_chunks.resume(data, begin, limit, NO_END, effort)
+            if following >= 0 and not _reaches_end(data, following, out):
+                following = -1
         if following < 0:
             _report_end(data, position, why, expected, after, effort, findings)
             break
-        lost = max(0, _id_at(data, following) - expected)
+        lost = max(0, min(_id_at(data, following), limit) - expected)
         if following < position or why == stream_chunks.CUT_TRAILER:
             position, detail = trailer, "the size of a chunk's trailer is damaged"
         elif _leads_to(data, position, following):
@@ -210,6 +214,16 @@ def walk_segment(
     left = findings.take(len(data))
     if left:
         yield Chunks(np.empty((stream_chunks.CHUNK_COLUMNS, 0), np.int64)), left
+
+
+def _reaches_end(data: Bytes, position: int, out: Longs) -> bool:
+    """Return whether valid chunks follow each other from a position to the end, as those inside of a message hardly do."""
+    why = stream_chunks.FULL
+    while why == stream_chunks.FULL:
+        count, position, why = stream_chunks.walk(data, position, len(data), True, out)
+        if not (out[stream_chunks.STATE, :count] == stream_chunks.INTACT).all():
+            return False
+    return bool(why == stream_chunks.DONE and position == len(data))
 
 
 def _leads_to(data: Bytes, position: int, following: int) -> bool:

@@ -181,8 +181,8 @@ def _chunk_rows(logs: FoundLogs, unit: Sequence[int]) -> Iterator[StreamRows]:
     for records, _ in walk_records(data, chunks) if count else ():
         for first in range(0, len(records), BATCH_ROWS):
             part = records.take(slice(first, first + BATCH_ROWS))
-            nowhere, chunk = np.full(len(part), -1, np.int64), part.chunk
-            yield StreamRows(None, "", RULES["4.3"], logs.name, part, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
+            file, nowhere, chunk = np.zeros(len(part), np.int32), np.full(len(part), -1, np.int64), part.chunk
+            yield StreamRows(None, "", RULES["4.3"], (logs.name,), file, part, nowhere, chunks.timestamp[chunk], chunks.state[chunk])
 
 
 def _chunk_batch(logs: FoundLogs, row: int, rows: StreamRows, columns: Sequence[str]) -> pa.RecordBatch:

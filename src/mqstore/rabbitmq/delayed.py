@@ -26,7 +26,6 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind, Verdict
 from mqstore.rabbitmq.definitions.metadata import replay, table_files
-from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Term, text_of
 from mqstore.rabbitmq.format.layout import node_name
@@ -160,7 +159,7 @@ def _message(record: tuple[Term, ...], node: str, file: str) -> DelayedMessage |
 
 def delayed_of(store: RabbitMQStore) -> list[DelayedTable]:
     """Return the tables of the node whose messages a store has; none without its data directory."""
-    node = node_directory(store.directory)
+    node = store.node
     try:
         return [] if node is None else delayed_tables(node)
     except CannotOpenError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -134,10 +134,12 @@ def _rows_at(store: RabbitMQStore, chosen: QueueSelection, at: int | None, prior
     for rows in store.rows(chosen):
         if priority is None or rows.priority_level == priority:
             yield from _decoded(store, rows, np.ones(len(rows), np.bool_) if at is None else rows.pos == at)
-    for held in store.quorum_rows(chosen) if at is not None and priority is None else ():
+    if at is None or priority is not None:
+        return
+    for held in store.quorum_rows(chosen):
         yield from _decoded(store, held, np.array([message.pos == at for message in held.messages], np.bool_))
-    for named in store.selected_streams(chosen) if at is not None and priority is None else ():
-        for part in store.stream_rows(named, chosen):
+    for named in store.selected_streams(chosen):
+        for part in store.stream_rows(named, replace(chosen, limit=at + 1)):
             if (part.pos == at).any():
                 yield from _decoded(store, part, part.pos == at)
                 break

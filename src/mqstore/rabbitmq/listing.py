@@ -18,7 +18,6 @@ from typing import Any
 
 from mqstore.rabbitmq.definitions.document import queue_type
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
-from mqstore.rabbitmq.definitions.node_directory import node_directory
 from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.index_v1 import ACKED, DELIVERED
 from mqstore.rabbitmq.format.names import queue_directory, vhost_directory
@@ -387,7 +386,7 @@ def unread_queues(store: RabbitMQStore) -> list[UnreadQueue]:
 
     By vhost and name.
     """
-    node = node_directory(store.directory)
+    node = store.node
     whole = node is not None and node.root == store.directory.root
     vhosts = {vhost.directory for vhost in store.vhosts} | {vhost_directory(vhost.name or "") for vhost in store.vhosts}
     read = {(QUORUM, queue.name) for queue in store.quorum_queues} | {(STREAM, (each.vhost, each.queue)) for each in store.streams}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.definitions.feature_flags import plugins_file
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, QueueDefinition
-from mqstore.rabbitmq.definitions.node_directory import name_of_node, node_directory
+from mqstore.rabbitmq.definitions.node_directory import name_of_node
 from mqstore.rabbitmq.delayed import delayed_tables
 from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata, is_away
@@ -112,7 +112,7 @@ def _member_directory(store: RabbitMQStore, place: str, vhost: str, queue: str) 
 
 def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
     """Return the vhosts and queues of the definitions whose files are not here, those that `recovery.dets` counts as empty left out."""
-    node = node_directory(store.directory)
+    node = store.node
     if node is None or node.root != store.directory.root:
         return []
     own = name_of_node(node)
@@ -168,7 +168,7 @@ def _place(vhost: Vhost, directory: str) -> str:
 
 def site_of(store: RabbitMQStore) -> Site:
     """Return the parts of a store."""
-    node = node_directory(store.directory)
+    node = store.node
     parts = (*(part for vhost in store.vhosts for part in _vhost_parts(store, vhost)), *_node_parts(store, node))
     unpacked, archive = os.path.abspath(store.directory.root), os.path.abspath(store.path)
     return Site(parts if unpacked == archive else tuple(_named_by(part, unpacked, str(store.path)) for part in parts))

@@ -34,7 +34,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.broker_version import versions_with_machine
 from mqstore.rabbitmq.definitions import feature_flags
 from mqstore.rabbitmq.definitions.feature_flags import RELEASES, FlagsFile, newest_flag, order, plugins_file, releases
-from mqstore.rabbitmq.definitions.node_directory import node_directory, raft_file_names
+from mqstore.rabbitmq.definitions.node_directory import raft_file_names
 from mqstore.rabbitmq.format import recovery_terms
 from mqstore.rabbitmq.format.layout import MNESIA, mapped_bytes, small_file
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -71,7 +71,7 @@ class _Mark(NamedTuple):
 
 def flags_of(store: RabbitMQStore) -> FlagsFile | None:
     """Return the feature flags of the node whose messages these are; None if they are neither beside its directory nor in it."""
-    node = node_directory(store.directory)
+    node = store.node
     return None if node is None else feature_flags.flags_file(node)
 
 
@@ -106,7 +106,7 @@ def _of_classic_queues(store: RabbitMQStore, read_messages: bool) -> str:
 
 def lacks_schema_version(store: RabbitMQStore) -> bool:
     """Return whether the tables of Mnesia are there and `schema_version` is not: 3.10 does not start without it, 4.0 has none."""
-    node = node_directory(store.directory)
+    node = store.node
     return node is not None and node.has_entry("schema.DAT") and not node.has_entry("schema_version")
 
 
@@ -162,7 +162,7 @@ def _marks_of_files(store: RabbitMQStore) -> Iterator[_Mark]:
     if machines := {queue.version for node in store.examined_quorum for queue in node.queues}:
         fit = versions_with_machine(max(machines))
         yield _Mark(fit[0], fit[-1], f"a quorum queue has a machine of version {max(machines)}")
-    if (node := node_directory(store.directory)) is not None:
+    if (node := store.node) is not None:
         yield from _marks_of_node(store, node)
 
 

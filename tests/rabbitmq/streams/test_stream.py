@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from support import streams
 from support.streams import CASES
 
-from mqstore.files import ReadOnlyDirectory
+from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rabbitmq.streams.examination import Change, Examination, KeptEnds
 from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import record
-from mqstore.rabbitmq.streams.rows import walk_rows
+from mqstore.rabbitmq.streams.rows import JOINED, build_batch, walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream, find_streams
 from mqstore.rabbitmq.streams.tracking import Tracking
+from mqstore.table.columns import QueueSelection
 
 CASE, QUEUE = "4.3.6-killed", "s.small"
 
@@ -285,8 +289,9 @@ def test_a_listing_of_many_segments_opens_none_of_them(tmp_path: Path, monkeypat
         (tmp_path / f"{number * 10:020}.index").touch()
     directory = ReadOnlyDirectory(tmp_path)
     opened: list[str] = []
-    mapped = directory.map
+    mapped, read = directory.map, directory.read
     monkeypatch.setattr(directory, "map", lambda name: opened.append(name) or mapped(name))
+    monkeypatch.setattr(directory, "read", lambda name, limit: opened.append(name) or read(name, limit))
     stream = Stream(directory, "")
     assert (len(stream), stream.first_offset, stream.segment_of(25_005)) == (3000, 0, 2500)
     assert opened == []
@@ -319,18 +324,70 @@ def test_a_stream_that_no_definition_names_is_called_by_its_directory(small: Pat
     assert str(NamedStream("/", "s", stream)) == "stream 's' of vhost '/'"
 
 
-def test_a_stream_of_many_small_segments_is_read_with_few_open_files(tmp_path: Path) -> None:
-    segment = HEADER + chunk(0, [entry(b"one"), entry(b"two")])
-    for number in range(400):
-        first = (2 * number).to_bytes(8, "big")
-        (tmp_path / f"{2 * number:020}.segment").write_bytes(segment[: len(HEADER) + 24] + first + segment[len(HEADER) + 32 :])
-        (tmp_path / f"{2 * number:020}.index").write_bytes(INDEX_HEADER + record(2 * number, timestamp=0, position=len(HEADER)))
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Return a stream of 400 segments with two messages each."""
+    for first in range(0, 800, 2):
+        (tmp_path / f"{first:020}.segment").write_bytes(HEADER + chunk(first, [entry(b"one"), entry(b"two")]))
+        (tmp_path / f"{first:020}.index").write_bytes(INDEX_HEADER + record(first, timestamp=0, position=len(HEADER)))
+    return tmp_path
+
+
+def test_a_stream_of_many_small_segments_is_read_with_few_open_files(many: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, before[1]))
     try:
-        found = examine(tmp_path)
-        rows = sum(len(rows) for rows, _ in walk_rows(NamedStream("/", "many", Stream(ReadOnlyDirectory(tmp_path), ""))))
+        found = examine(many)
+        rows = sum(len(rows) for rows, _ in walk_rows(NamedStream("/", "many", Stream(ReadOnlyDirectory(many), ""))))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (found.damage, found.counts.messages, rows) == ([], 800, 800)
     assert found.node_start().delivered == 800
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file was read or mapped."""
+    count: Counter[str] = Counter()
+    read, mapped = ReadOnlyDirectory.read, ReadOnlyDirectory.map
+
+    def counted_read(self: ReadOnlyDirectory, name: str, limit: int = 64 << 20) -> bytes | None:
+        count[name] += 1
+        return read(self, name, limit)
+
+    def counted_map(self: ReadOnlyDirectory, name: str) -> MappedFile:
+        count[name] += 1
+        return mapped(self, name)
+
+    monkeypatch.setattr(ReadOnlyDirectory, "read", counted_read)
+    monkeypatch.setattr(ReadOnlyDirectory, "map", counted_map)
+    return count
+
+
+def test_files_of_small_segments_are_opened_once_and_their_messages_come_together(many: Path, opened: Counter[str]) -> None:
+    assert examine(many).counts.messages == 800
+    assert (len(opened), set(opened.values())) == (800, {1})
+    opened.clear()
+    named = NamedStream("/", "many", Stream(ReadOnlyDirectory(many), ""))
+    parts = [part for part, _ in walk_rows(named)]
+    assert [offset for part in parts for offset in part.records.offset.tolist()] == list(range(800))
+    assert len(parts) <= max(1, 1600 // JOINED)
+    # the ends of the stream are looked at, too, for what a node makes of them
+    assert max(count for name, count in opened.items() if name not in _ends(many)) == 1
+    table = pa.Table.from_batches([build_batch(part, ("stream_offset", "pos", "store_file", "payload")) for part in parts])
+    assert table.to_pylist()[::399] == [
+        {"stream_offset": k, "pos": k, "store_file": f"{k - k % 2:020}.segment", "payload": b"onetwo"[3 * (k % 2) :][:3]}
+        for k in (0, 399, 798)
+    ]
+
+
+def _ends(directory: Path) -> set[str]:
+    files = sorted(directory.iterdir())
+    return {file.name for file in (*files[:2], *files[-2:])}
+
+
+def test_no_segment_is_read_for_messages_after_the_limit(many: Path, opened: Counter[str]) -> None:
+    named = NamedStream("/", "many", Stream(ReadOnlyDirectory(many), ""))
+    [(part, _)] = islice(walk_rows(named, QueueSelection(limit=4)), 1)
+    assert part.records.offset.tolist() == [0, 1, 2, 3]
+    assert opened.keys() - _ends(many) == {f"{2:020}.segment"}

@@ -65,7 +65,7 @@ LOWERED = {
         "READ_MESSAGES": 2,
     },
     "rabbitmq.streams.entries": {"BUFFERED": 1009},
-    "rabbitmq.streams.rows": {"BLOCK": 3},
+    "rabbitmq.streams.rows": {"BLOCK": 3, "JOINED": 5, "JOINED_BYTES": 1009},
     "rabbitmq.quorum.examination": {"_BLOCK": 3},
     "rabbitmq.quorum.raft_log": {"_BLOCK": 3},
     "rabbitmq.quorum.rows": {"BLOCK": 3},

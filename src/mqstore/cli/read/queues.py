@@ -352,7 +352,6 @@ def timers(
 
 def _delayed(out: Output, place: StorePlace, state: str | None) -> int:
     """List the messages that the plug-in for delayed messages of a RabbitMQ node holds."""
-    from mqstore.rabbitmq.definitions.node_directory import node_directory
     from mqstore.rabbitmq.delayed import DELAYED_NAMES, PLUGIN, delayed_of
     from mqstore.report.queues import delayed_table
     from mqstore.stores.rabbitmq import RabbitMQ
@@ -376,7 +375,7 @@ def _delayed(out: Output, place: StorePlace, state: str | None) -> int:
         out.note(f"a node of the name in the column node delivers them when they are due, if the plug-in {PLUGIN} is enabled")
     if undecoded:
         out.note(f"{count(undecoded, 'message')}: what is stored is not a message; its bytes are shown as they are")
-    if node_directory(store.directory) is None:
+    if store.node is None:
         out.note(f"whether a plug-in delays messages cannot be told without the data directory of the node, which {place.path} is not in")
         return 1
     return 1 if damage or undecoded else 0

@@ -141,7 +141,7 @@ def _stream(request: PageRequest, opened: OpenStore, named: NamedStream) -> Resp
     """Show a stream: its clients, and its messages from an offset on."""
     start = max(named.stream.first_offset, request.number("from") or 0)
     shown: list[dict[str, Any]] = []
-    for part in opened.rabbitmq.stream_rows(named, QueueSelection(from_offset=start)):
+    for part in opened.rabbitmq.stream_rows(named, QueueSelection(from_offset=start, limit=SHOWN + 1)):
         batch = opened.rabbitmq.batch(part.take(np.arange(min(len(part), SHOWN + 1 - len(shown)))), _STREAM_COLUMNS)
         shown += [] if batch is None else batch.to_pylist()
         if len(shown) > SHOWN:
@@ -223,8 +223,9 @@ def _beginning(payload: bytes | None) -> str | None:
 def _others(opened: OpenStore, substring: str, start: int) -> list[dict[str, Any]]:
     """Return the messages of quorum queues and streams from a number on, one more than are shown; the queues before it are not decoded."""
     store = opened.rabbitmq
+    needed = QueueSelection(limit=start + SHOWN + 1)
     parts: Iterator[QuorumRows | StreamRows] = chain(
-        store.quorum_rows(), chain.from_iterable(store.stream_rows(named) for named in store.streams if _has(substring, named))
+        store.quorum_rows(), chain.from_iterable(store.stream_rows(named, needed) for named in store.streams if _has(substring, named))
     )
     others: list[dict[str, Any]] = []
     for part in parts:

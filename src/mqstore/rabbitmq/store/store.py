@@ -132,11 +132,15 @@ class RabbitMQStore(Shown):
         return sorted(vhosts, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @cached_property
+    def node(self) -> ReadOnlyDirectory | None:
+        """The data directory of the node whose messages these are; None if it is not there."""
+        return node_directory(self.directory)
+
+    @cached_property
     def definitions(self) -> Definitions:
         """The definitions of the node whose messages these are; nothing if its metadata is not beside them."""
-        node = node_directory(self.directory)
         try:
-            return Definitions() if node is None else read_definitions(node)
+            return Definitions() if self.node is None else read_definitions(self.node)
         except CannotOpenError:
             return Definitions()
 
@@ -162,8 +166,7 @@ class RabbitMQStore(Shown):
 
     @cached_property
     def _stream_release(self) -> str:
-        node = node_directory(self.directory)
-        return "4.3" if node is None else stream_release(node)
+        return "4.3" if self.node is None else stream_release(self.node)
 
     @cached_property
     def examined_streams(self) -> list[tuple[NamedStream, Examination]]:

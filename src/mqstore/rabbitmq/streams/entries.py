@@ -29,8 +29,9 @@ Format: docs/formats/rabbitmq-streams.md, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,22 @@ class Records:
         )
 
 
+def joined(parts: Sequence[Records]) -> Records:
+    """Return the records of some parts as one. The row of a chunk is that in its part."""
+    before = np.cumsum([0, *(len(part.buffers) for part in parts[:-1])])
+    buffer = [np.where(part.buffer < 0, -1, part.buffer + start) for part, start in zip(parts, before.tolist(), strict=True)]
+    return Records(
+        tuple(chain.from_iterable(part.buffers for part in parts)),
+        np.concatenate(buffer).astype(np.int32),
+        np.concatenate([part.at for part in parts]),
+        np.concatenate([part.length for part in parts]),
+        np.concatenate([part.offset for part in parts]),
+        np.concatenate([part.chunk for part in parts]),
+        np.concatenate([part.position for part in parts]),
+        np.concatenate([part.codec for part in parts]),
+    )
+
+
 class _Collected:
     """Columns of records that are to be handed on together."""
 
@@ -123,17 +140,17 @@ def walk_records(data: Bytes, chunks: Chunks, *, file: str = "") -> Iterator[tup
     Those of a chunk whose checksum does not fit are as far as lengths lead from one to the next, not more than its header counts.
     """
     messages = np.flatnonzero(chunks.kind == MESSAGES)
-    held = np.cumsum(_most_entries(chunks, messages))
+    room = _most_entries(chunks, messages)
+    held = np.cumsum(room)
     begin = 0
     while begin < len(messages):
         before = int(held[begin - 1]) if begin else 0
         end = max(begin + 1, int(np.searchsorted(held, before + _RECORDS, "right")))
-        yield from _records_of(data, chunks, messages[begin:end], file)
+        yield from _records_of(data, chunks, messages[begin:end], room[begin:end], file)
         begin = end
 
 
-def _records_of(data: Bytes, chunks: Chunks, rows: NDArray[np.intp], file: str) -> Iterator[tuple[Records, list[Damage]]]:
-    room = _most_entries(chunks, rows)
+def _records_of(data: Bytes, chunks: Chunks, rows: NDArray[np.intp], room: Longs, file: str) -> Iterator[tuple[Records, list[Damage]]]:
     out = np.empty((stream_chunks.ENTRY_COLUMNS, int(room.sum())), np.int64)
     count = 0
     if (chunks.state[rows] == INTACT).all():
@@ -153,6 +170,10 @@ def _records_of(data: Bytes, chunks: Chunks, rows: NDArray[np.intp], file: str) 
         chunk, content, length, codec, records, plain_size, first = out[:, :count][:, fits]
     offset = chunks.id[chunk] + first
     position = content - np.where(codec < 0, _RECORD, _BATCH)
+    if (codec < 0).all():  # no sub-batch
+        if len(chunk):
+            yield Records((data,), np.zeros(len(chunk), np.int32), content, length, offset, chunk, position, codec), []
+        return
     collected, findings = _Collected(data), list[Damage]()
     done = 0
     for row in [*np.flatnonzero(codec >= 0).tolist(), len(chunk)]:

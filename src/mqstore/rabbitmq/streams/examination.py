@@ -133,7 +133,8 @@ class Examination:
                     self.damage += comparison.add(chunks)
                 if number == self._last:
                     kept.append(Chunks(chunks.columns.copy()))
-                for _, wrong in walk_records(data, chunks.take(chunks.state != BAD_DATA), file=name):
+                sound = chunks.state != BAD_DATA
+                for _, wrong in walk_records(data, chunks if sound.all() else chunks.take(sound), file=name):
                     self.damage += wrong
         if comparison is not None:
             if number >= self._last:
@@ -183,7 +184,8 @@ class Examination:
         return position, offset, why
 
     def _check_epochs(self, chunks: Chunks, name: str) -> None:
-        before = np.concatenate([[self._epoch], chunks.epoch[:-1]])
+        before = np.empty_like(chunks.epoch)
+        before[0], before[1:] = self._epoch, chunks.epoch[:-1]
         for row in np.flatnonzero((chunks.epoch < before) & (chunks.state != BAD_HEADER))[:10].tolist():
             detail = f"the epoch goes back from {int(before[row])} to {int(chunks.epoch[row])}: a header here or before is damaged"
             self.damage.append(Damage(name, int(chunks.at[row]), 48, Kind.BAD_CHUNK, detail))

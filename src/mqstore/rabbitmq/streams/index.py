@@ -104,12 +104,16 @@ class IndexComparison:
         self.file = file
         self._records = index.records
         self._position = index.records["position"].astype(np.int64)
-        self._ordered = bool((np.diff(self._position) > 0).all())
+        self._ordered = bool((self._position[1:] > self._position[:-1]).all())
         self._next = 0  # the first record that no chunk was compared with
 
     def add(self, chunks: Chunks) -> list[Damage]:
         """Compare the next chunks."""
         if not self._ordered or not len(chunks):
+            return []
+        end = self._next + len(chunks)
+        if self._records[self._next : end].tobytes() == build_index(chunks)[len(HEADER) :]:
+            self._next = end
             return []
         row = np.searchsorted(self._position, chunks.at)
         there = np.zeros(len(chunks), np.bool_)
@@ -147,6 +151,8 @@ class IndexComparison:
         return int(left["id"][-1]) + int(left["kind"][-1] == MESSAGES)
 
     def _strays(self, until: int, known: NDArray[np.intp]) -> list[Damage]:
+        if until == self._next:
+            return []
         stray = np.ones(until - self._next, np.bool_)
         stray[known - self._next] = False
         damage = []

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,10 +38,10 @@ from mqstore.rabbitmq.message.properties import Properties, PropertiesError, jso
 from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage, StoredTerms, encodable
 from mqstore.rabbitmq.streams.bloom_filter import chunks_that_may_hold
 from mqstore.rabbitmq.streams.delivered_entry import RULES, NotAMessageError, Rules, StreamMessage, read_entry
-from mqstore.rabbitmq.streams.entries import Records, walk_records
+from mqstore.rabbitmq.streams.entries import Records, joined, walk_records
 from mqstore.rabbitmq.streams.examination import KeptEnds
 from mqstore.rabbitmq.streams.segment import HEADER, MESSAGES, Chunks, Longs
-from mqstore.rabbitmq.streams.stream import NamedStream, Stream
+from mqstore.rabbitmq.streams.stream import SMALL, NamedStream, Stream
 from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import RABBITMQ_COLUMNS, STREAM, QueueSelection
 
@@ -51,6 +52,8 @@ _OF_MESSAGE = TERM_COLUMNS | {"verdict", "persistent", "size"}
 NOT_AMQP = "not a message of AMQP 1.0, which a consumer of AMQP 0-9-1 cannot receive either"
 BLOCK = 4096
 BLOCK_BYTES = 32 << 20  # of records that are handed on together, or one record
+JOINED = 1 << 10  # records of small segments that are handed on together
+JOINED_BYTES = 1 << 20  # bytes of small segments whose records are handed on together
 _HEAD = struct.Struct(">BBHIqQQ")  # of a chunk, as far as its id
 
 
@@ -68,15 +71,17 @@ def _selected_chunks(selection: QueueSelection, data: Bytes, chunks: Chunks) -> 
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """Some records of one segment of a stream. pos: -1 for those that a node does not keep. state, timestamp: of the chunk of each.
+    """Some records of a stream. pos: -1 for those that a node does not keep. state, timestamp: of the chunk of each.
 
-    rules: of the version that delivers them. vhost, queue: as of a `NamedStream`; the queue is empty if it is not known.
+    files: the segments that they are in; file: which one. rules: of the version that delivers them. vhost, queue: as of a
+    `NamedStream`; the queue is empty if it is not known.
     """
 
     vhost: str | None
     queue: str
     rules: Rules
-    file: str
+    files: tuple[str, ...]
+    file: NDArray[np.int32]
     records: Records
     pos: Longs
     timestamp: Longs
@@ -87,7 +92,14 @@ class StreamRows:
 
     def take(self, rows: NDArray[np.intp]) -> StreamRows:
         """Return the rows with these numbers."""
-        return replace(self, records=self.records.take(rows), pos=self.pos[rows], timestamp=self.timestamp[rows], state=self.state[rows])
+        return replace(
+            self,
+            file=self.file[rows],
+            records=self.records.take(rows),
+            pos=self.pos[rows],
+            timestamp=self.timestamp[rows],
+            state=self.state[rows],
+        )
 
     def batch(self, columns: Sequence[str], selection: QueueSelection) -> pa.RecordBatch | None:
         """Return the rows as a batch, filtered by the conditions on message contents; None if no row is left."""
@@ -192,23 +204,61 @@ def walk_rows(
     rules: Rules = RULES["4.3"],
     segments: range | None = None,
 ) -> Iterator[tuple[StreamRows, list[Damage]]]:
-    """Yield the selected records of a stream in order, BLOCK at a time at most, with what is damaged in its segments.
+    """Yield the selected records of a stream in order, with what is damaged in its segments: BLOCK of a segment at a time at most.
 
     segments: numbers of those to read, by default all; segments and chunks without a selected offset or filter value are passed over.
+    Those of small segments come together, but no segment is read after as many as the selection's limit before they are handed on.
     """
+    left = selection.limit
+    parts: list[StreamRows] = []
+    findings: list[Damage] = []
+    count = held = 0
+    for rows, damage in _rows_by_segment(named, selection, rules, segments):
+        size = sum(map(len, rows.records.buffers))
+        parts.append(rows)
+        findings += damage
+        count, held = count + len(rows), held + size
+        if size > SMALL or held >= JOINED_BYTES or count >= (JOINED if left is None else min(JOINED, left)):
+            yield _joined(parts), findings
+            left = None if left is None else left - count
+            parts, findings, count, held = [], [], 0, 0
+    if parts:
+        yield _joined(parts), findings
+
+
+def _joined(parts: Sequence[StreamRows]) -> StreamRows:
+    """Return rows of segments that follow each other as one."""
+    if len(parts) == 1:
+        return parts[0]
+    before = np.cumsum([0, *(len(part.files) for part in parts[:-1])])
+    return replace(
+        parts[0],
+        files=tuple(chain.from_iterable(part.files for part in parts)),
+        file=np.concatenate([part.file + start for part, start in zip(parts, before.tolist(), strict=True)]),
+        records=joined([part.records for part in parts]),
+        pos=np.concatenate([part.pos for part in parts]),
+        timestamp=np.concatenate([part.timestamp for part in parts]),
+        state=np.concatenate([part.state for part in parts]),
+    )
+
+
+def _rows_by_segment(
+    named: NamedStream, selection: QueueSelection, rules: Rules, segments: range | None
+) -> Iterator[tuple[StreamRows, list[Damage]]]:
     stream = named.stream
     ends = KeptEnds(stream)
     before = MessagesBefore(stream, ends)
     for number in stream.segments_between(selection.from_offset, selection.to_offset) if segments is None else segments:
         first = int(stream.first[number])
         name = stream.segment_file(number)
+        pos_of_first = before.segment(number)
         data, unreadable = stream.open(number)
         findings = list(unreadable)
         others = 0  # tracking chunks so far
         for chunks, damage in stream.walk(number, data):
             findings += damage
             tracking = np.cumsum(chunks.kind != MESSAGES)
-            pos_less_offset = before.segment(number) - first - others - tracking
+            pos_less_offset = pos_of_first - first - others - tracking
             others += int(tracking[-1]) if len(tracking) else 0
             selected = np.flatnonzero(_selected_chunks(selection, data, chunks))
             if not len(selected):
@@ -220,13 +270,15 @@ def walk_rows(
                 for part in _parts(records, selection):
                     row = part.chunk
                     pos = np.where(kept[row], pos_less_offset[selected[row]] + part.offset, -1)
-                    rows = StreamRows(named.vhost, named.queue, rules, name, part, pos, chosen.timestamp[row], chosen.state[row])
+                    file = np.zeros(len(part), np.int32)
+                    rows = StreamRows(named.vhost, named.queue, rules, (name,), file, part, pos, chosen.timestamp[row], chosen.state[row])
                     if selection.recovered is not None:
                         rows = rows.take(np.flatnonzero((pos >= 0) == selection.recovered))
                     yield rows, findings
                     findings = []
         if findings:
-            yield StreamRows(named.vhost, named.queue, rules, name, _no_records(), *([np.empty(0, np.int64)] * 3)), findings
+            nothing = np.empty(0, np.int64)
+            yield StreamRows(named.vhost, named.queue, rules, (), nothing.astype(np.int32), _no_records(), *([nothing] * 3)), findings
 
 
 def _parts(records: Records, selection: QueueSelection) -> Iterator[Records]:
@@ -295,7 +347,8 @@ def _values(rows: StreamRows, name: str, messages: list[DecodedMessage | None]) 
         case "location":
             return ["segment"] * count
         case "store_file":
-            return [encodable(rows.file)] * count
+            names = [encodable(file) for file in rows.files]
+            return [names[number] for number in rows.file.tolist()]
         case "position":
             return records.position
         case "verdict":

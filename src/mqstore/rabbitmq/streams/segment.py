@@ -178,7 +178,7 @@ def walk_segment(
     position, expected = start, first
     limit = NO_END if after is None else after
     effort = stream_chunks.effort_for(len(data))
-    out = np.empty((stream_chunks.CHUNK_COLUMNS, _BLOCK), np.int64)
+    out = np.empty((stream_chunks.CHUNK_COLUMNS, min(_BLOCK, len(data) // _CHUNK.size + 1)), np.int64)
     known = start <= len(HEADER)  # whether `expected` is the id of the chunk at position
     while position < len(data):
         count, stopped, why = stream_chunks.walk(data, position, len(data), check, out)
@@ -187,7 +187,8 @@ def walk_segment(
             chunks = Chunks(out[:, :count].copy())
             expected = _put_ids_right(data, chunks, expected if known else int(chunks.id[0]), findings)
             known = True
-            _report(chunks, findings)
+            if (chunks.state >= BAD_DATA).any():
+                _report(chunks, findings)
             yield chunks, findings.take()
             trailer = int(chunks.data_at[-1] + chunks.data_size[-1])
         if why in (stream_chunks.DONE, stream_chunks.FULL):
@@ -250,7 +251,7 @@ def _put_ids_right(data: Bytes, chunks: Chunks, expected: int, findings: _Findin
         chunks.records[row] = _records_of(data, int(chunks.data_at[row]), int(chunks.data_size[row]))
         chunks.kind[row] = stream_chunks.kind_of(data, int(chunks.at[row]))
     ends = np.cumsum(chunks.records)
-    if np.array_equal(chunks.id, expected + ends - chunks.records):
+    if (chunks.id == expected + ends - chunks.records).all():
         return expected + int(ends[-1])
     ids, counts = chunks.id.tolist(), chunks.records.tolist()
     for row, (own, count) in enumerate(zip(ids, counts, strict=True)):

@@ -19,7 +19,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
-from mqstore.rabbitmq.format.layout import STREAM_FILE, bytes_of, own_entries
+from mqstore.rabbitmq.format.layout import STREAM_FILE, bytes_of, own_entries, small_file
 from mqstore.rabbitmq.streams.index import RECORD, Index, read_index
 from mqstore.rabbitmq.streams.segment import HEADER, Chunks, Longs, chunk, entry, walk_segment
 from mqstore.rabbitmq.streams.tracking import Tracking, track
@@ -28,6 +28,7 @@ ROOT = "stream"
 _LAST_OFFSET = (1 << 63) - 1
 SEGMENT_BYTES = 500_000_000  # of a full segment, if nothing else is said
 SEGMENT_CHUNKS = 256_000  # of a segment
+SMALL = 64 << 10  # bytes of a file up to which it is read; a larger one is mapped
 MOST_STRAYS = 100  # names that are kept of files that are not a stream's
 
 
@@ -57,6 +58,7 @@ class Stream:
         self.size: Longs = np.array([segments[first] for first in self.first.tolist()], np.int64)
         self.index_size: Longs = np.array([indexes.get(first, -1) for first in self.first.tolist()], np.int64)
         self.lone: Longs = np.array(sorted(indexes.keys() - segments.keys()), np.int64)
+        self._last_read: tuple[int, Bytes] | None = None  # the last small segment: number and bytes
 
     def __len__(self) -> int:
         return len(self.first)
@@ -87,14 +89,27 @@ class Stream:
         return self._file(first, "index")
 
     def open(self, number: int) -> tuple[Bytes, tuple[Damage, ...]]:
-        """Return the bytes of a segment; none, and the finding, if it cannot be read."""
-        return bytes_of(self.directory, self.segment_file(number))
+        """Return the bytes of a segment; none, and the finding, if it cannot be read. The last small one is not read again."""
+        last = self._last_read
+        if last is not None and last[0] == number:
+            return last[1], ()
+        data, findings = self._bytes_of(self.segment_file(number), int(self.size[number]))
+        if not findings and len(data) <= SMALL:
+            self._last_read = number, data
+        return data, findings
+
+    def _bytes_of(self, file: str, size: int) -> tuple[Bytes, tuple[Damage, ...]]:
+        """Return the bytes of a file, in memory if it is small, else as a map. size: as it was listed."""
+        raw = small_file(self.directory, file, SMALL + 1) if size <= SMALL else None
+        if raw is None or len(raw) > SMALL:
+            return bytes_of(self.directory, file)
+        return np.frombuffer(raw, np.uint8), ()
 
     def index(self, number: int) -> tuple[Index, tuple[Damage, ...]]:
         """Return the index of a segment; an empty one if there is none."""
         if self.index_size[number] < 0:
             return read_index(np.empty(0, np.uint8)), ()
-        data, findings = bytes_of(self.directory, self.index_file(number))
+        data, findings = self._bytes_of(self.index_file(number), int(self.index_size[number]))
         return read_index(data), findings
 
     def times(self) -> tuple[int, int] | None:

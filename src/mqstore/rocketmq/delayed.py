@@ -123,7 +123,7 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
         chosen = np.flatnonzero(due)[: max(0, MOST_COMPARED - len(every))]
         offsets = dict(zip(entries["physical_offset"][chosen].tolist(), (begin + chosen).tolist(), strict=True))
         numbers: dict[int, int] = {}  # number in `every` by queue offset
-        strange: set[int] = set()  # queue offsets of what is no delayed message
+        strange: set[int] = set()  # queue offsets of messages without a delay
         for columns in _records(log, entries[chosen]):
             rows = zip(
                 *(columns.row(field).tolist() for field in (frames.PHYSICAL_OFFSET, frames.QUEUE_OFFSET, frames.RECONSUME_TIMES)),

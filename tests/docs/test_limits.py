@@ -52,7 +52,7 @@ PROVED = {  # what the page says, and the test that shows it
     ),
     "Khepri's log is replayed": "rabbitmq/store/test_defined_queues.py::test_a_damaged_log_of_khepri_is_a_finding_of_inspect_and_topics",
     "`members` compares": "rabbitmq/quorum/test_node_quorum.py::test_members_names_the_furthest_and_what_the_others_lack",
-    "Bodies of classic queues have a checksum only": "rabbitmq/store/test_store.py::test_a_version_2_queue_is_read_with_and_without_checksums",
+    "Bodies of classic queues have": "rabbitmq/store/test_store.py::test_a_version_2_queue_is_read_with_and_without_checksums",
     "publish twice, differently": "cli/rabbitmq/test_hostile.py::test_a_sequence_id_published_twice_is_reported",
     "need local files, and say so": "files/test_remote.py::test_operations_that_need_local_files_say_so",
     "Proved with a local S3 endpoint": "files/test_remote.py::test_requests_that_are_throttled_reset_or_cut_off_are_sent_again",

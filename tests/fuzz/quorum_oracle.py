@@ -67,6 +67,7 @@ def content(row: Row) -> Content:
 def _content(digest: str, properties: dict[str, Any], exchange: str, keys: Any) -> Content:
     kept = {name: value for name, value in properties.items() if value is not None and name not in ("headers", "reply_to")}
     headers = [header for header in properties.get("headers") or () if header[0] not in _ADDED and not header[0].startswith(_MODIFIED)]
+    headers.sort(key=json.dumps)  # a node sorts them when it adds the number of deliveries, which damage may change
     return digest, json.dumps([kept, headers], sort_keys=True), exchange, tuple(keys or ())
 
 

@@ -39,7 +39,6 @@ from mqstore.table.arrow_spans import distinct
 
 Longs = NDArray[np.int64]
 Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
-_Other = tuple[int, tuple[str, int], int]  # a place in a queue, and the queue and queue offset of the record that it leads to
 
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
@@ -119,6 +118,21 @@ def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.
     return np.asarray((number >= 0) & (size >= 0) & (physical + size <= ends[np.maximum(number, 0)]), np.bool_)
 
 
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """Places of a queue that lead to records of other places. at, offset: queue offsets of place and record; queue: index in `queues`."""
+
+    queues: list[tuple[str, int]]
+    at: Longs
+    queue: Longs
+    offset: Longs
+
+    def had(self, reached: Reached) -> NDArray[np.bool_]:
+        """Return which of these messages a group had, by its offsets in their own queues."""
+        limits = np.array([reached.get(queue, 0) for queue in self.queues], np.int64)
+        return np.asarray(self.offset < limits[self.queue], np.bool_)
+
+
 @dataclass(slots=True)
 class _Listed:
     """What one recovered queue lists, sorted; made for a queue in which something is not where it should be. log_min: of the log."""
@@ -166,7 +180,7 @@ class SurvivalCheck(Verification):
         self._begins: dict[tuple[str, int], int] = {}  # queues of which the log has messages: `_begin_of`
         self._whole_to: int | None = None  # physical offset of the first bytes of the log that cannot be read so far
         self._note_unread(self.damage)
-        self._unlike: dict[tuple[str, int], tuple[Longs, list[_Other]]] = {}
+        self._unlike: dict[tuple[str, int], tuple[Longs, _Others]] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def count_missing(self) -> int:
@@ -227,48 +241,51 @@ class SurvivalCheck(Verification):
         """
         bare, others = self._unlike_places(key)
         without = int(np.diff(np.searchsorted(bare, (low, max(low, high))))[0])
-        return max(0, high - low) - without - sum(low <= at < high and offset >= reached.get(own, 0) for at, own, offset in others)
+        return max(0, high - low) - without - int(((others.at >= low) & (others.at < high) & ~others.had(reached)).sum())
 
     def had_elsewhere(self, key: tuple[str, int], low: int, reached: Reached) -> int:
         """Count the messages of other places, also of other queues, that a queue lists from low on after the start and that a group had."""
         others = self._unlike_places(key)[1]
-        return len({(own, offset) for at, own, offset in others if at >= low and offset < reached.get(own, 0)})
+        again = (others.at >= low) & others.had(reached)
+        return len(np.unique(np.stack((others.queue[again], others.offset[again])), axis=1).T)
 
-    def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, list[_Other]]:
+    def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""
         if key not in self._unlike:
             self._unlike[key] = self._find_unlike_places(key)
         return self._unlike[key]
 
-    def _find_unlike_places(self, key: tuple[str, int]) -> tuple[Longs, list[_Other]]:
+    def _find_unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         assert self.recovery is not None
         image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
+        bare, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((3, 0), np.int64)]  # met: as the columns of `_Others`
         if not isinstance(image, QueueImage):
-            return np.empty(0, np.int64), []
-        skipped, shifted, others = self._skipped_in(image), self.shifted.get(key, ()), dict[int, _Other]()
-        places = [np.empty(0, np.int64)]
-        if len(skipped) or shifted or proof is None:
-            offset_of = {
-                at: offset for offsets, physical in shifted for offset, at in zip(offsets.tolist(), physical.tolist(), strict=True)
-            }
+            return bare[0], _Others([key], *met[0])
+        skipped = self._skipped_in(image)
+        offsets, physical = (np.concatenate([*bare, *(part[k] for part in self.shifted.get(key, ()))]) for k in (0, 1))
+        order = np.argsort(physical)
+        offsets, physical = offsets[order], physical[order]
+        if len(skipped) or len(physical) or proof is None:
             for start, rows in _pieces(image, image.min_offset, image.max_offset):
-                physical = rows["physical_offset"].astype(np.int64)
+                listed = rows["physical_offset"].astype(np.int64)
                 # what a queue without files lists was made from the log, after blanks
-                places.append(start + np.flatnonzero(_in_sorted(skipped, physical) | ((proof is None) & (rows["size"] == BLANK_SIZE))))
-                others |= {start + k: (start + k, key, offset_of[at]) for k, at in enumerate(physical.tolist()) if at in offset_of}
+                bare.append(start + np.flatnonzero(_in_sorted(skipped, listed) | ((proof is None) & (rows["size"] == BLANK_SIZE))))
+                at = np.flatnonzero(_in_sorted(physical, listed))
+                met.append(np.stack((start + at, np.zeros(len(at), np.int64), offsets[np.searchsorted(physical, listed[at])])))
         for low, high in () if proof is None else proof.unproved():
             for start, rows in _pieces(image, low, high):
-                bare = np.zeros(len(rows), np.bool_)
-                for k, (physical, size) in enumerate(zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)):
-                    record = None if size in (0, BLANK_SIZE) else self.log.record(physical)
-                    bare[k] = record is None
+                columns = np.empty((3, len(rows)), np.int64)
+                for k, (place, size) in enumerate(zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)):
+                    record = None if size in (0, BLANK_SIZE) else self.log.record(place)
+                    columns[:, k] = start + k, -1 if record is None else 0, start + k
                     if record is not None and not key[0].startswith(LMQ_PREFIX):
-                        others[start + k] = (start + k, (record.topic, record.queue_id), record.queue_offset)
-                places.append(start + np.flatnonzero(bare))
-        without = distinct(np.concatenate(places))
-        for at in without.tolist():
-            others.pop(at, None)
-        return without, [other for other in others.values() if other[1:] != (key, other[0])]
+                        columns[1:, k] = queues.setdefault((record.topic, record.queue_id), len(queues)), record.queue_offset
+                bare.append(columns[0, columns[1] < 0])
+                met.append(columns)
+        without, every = distinct(np.concatenate(bare)), np.concatenate(met, axis=1)
+        every = every[:, every.shape[1] - 1 - np.unique(every[0, ::-1], return_index=True)[1]]  # the last of each place
+        other = ~np.isin(every[0], without) & ((every[1] > 0) | (every[2] != every[0]))
+        return without, _Others(list(queues), *every[:, other])
 
     def _is_there(self, physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""

@@ -8,6 +8,14 @@ import sys
 from typing import NoReturn
 
 
+class _WithoutPandas:
+    """Finds no pandas, as if it were not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("no command needs pandas", name=fullname)
+
+
 def main() -> NoReturn:
     """Run this process's command line."""
     if sys.stderr is None:
@@ -39,6 +47,9 @@ def _run() -> int:
         return 0
     # no matrices are multiplied here; NumPy is imported in half the time if it starts no threads for that
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # PyArrow imports pandas before its first array if there is one, for half a second; of all commands only Spark Connect needs it
+    if not any("sc://" in argument for argument in sys.argv):
+        sys.meta_path.insert(0, _WithoutPandas())
     from mqstore.cli.main import main as full
 
     return full()

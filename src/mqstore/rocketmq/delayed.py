@@ -18,7 +18,7 @@ Format: docs/formats/rocketmq.md, sections 1.5, 3.2 and 3.7.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -112,7 +112,7 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
 
     last_timestamp: store time of the newest message.
     """
-    levels: list[tuple[QueueView, int, NDArray[np.bool_], dict[int, int], set[int]]] = []
+    levels: list[tuple[QueueView, int, NDArray[np.bool_], dict[int, int]]] = []
     every: list[Delayed] = []
     for queue in view.queues():
         if queue.topic != SCHEDULE_TOPIC or queue.batch:
@@ -122,8 +122,7 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
         due = (entries["tags_code"].astype(np.int64) <= last_timestamp) & (entries["size"] > 0)
         chosen = np.flatnonzero(due)[: max(0, MOST_COMPARED - len(every))]
         offsets = dict(zip(entries["physical_offset"][chosen].tolist(), (begin + chosen).tolist(), strict=True))
-        numbers: dict[int, int] = {}  # number in `every` by queue offset
-        strange: set[int] = set()  # queue offsets of messages without a delay
+        numbers: dict[int, int] = {}  # number in `every` by queue offset; -1: its record is no delayed message
         for columns in _records(log, entries[chosen]):
             rows = zip(
                 *(columns.row(field).tolist() for field in (frames.PHYSICAL_OFFSET, frames.QUEUE_OFFSET, frames.RECONSUME_TIMES)),
@@ -139,18 +138,17 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
                     numbers[offset] = len(every)
                     every.append(item)
                 elif topic != SCHEDULE_TOPIC and "REAL_QID" not in properties:
-                    strange.add(offsets[physical])
-        levels.append((queue, begin, due, numbers, strange))
+                    numbers[offsets[physical]] = -1
+        levels.append((queue, begin, due, numbers))
     order = sorted(range(len(every)), key=lambda k: every[k].physical_offset)
     have = np.zeros(len(every), np.bool_)
     have[order] = delivered([every[k] for k in order], log, view.queue_or_none)
-    return [_level(queue, begin, due, numbers, strange, have) for queue, begin, due, numbers, strange in levels]
+    return [_level(queue, begin, due, numbers, have) for queue, begin, due, numbers in levels]
 
 
-def _level(
-    queue: QueueView, begin: int, due: NDArray[np.bool_], numbers: Mapping[int, int], strange: Set[int], have: NDArray[np.bool_]
-) -> DelayLevel:
-    known = np.array([offset in numbers or offset in strange for offset in range(begin, begin + len(due))], np.bool_)
-    copied = np.array([offset in numbers and bool(have[numbers[offset]]) for offset in range(begin, begin + len(due))], np.bool_)
+def _level(queue: QueueView, begin: int, due: NDArray[np.bool_], numbers: Mapping[int, int], have: NDArray[np.bool_]) -> DelayLevel:
+    places = range(begin, begin + len(due))
+    known = np.array([offset in numbers for offset in places], np.bool_)
+    copied = np.array([numbers.get(offset, -1) >= 0 and bool(have[numbers[offset]]) for offset in places], np.bool_)
     leading = len(copied) if copied.all() else int(np.argmin(copied))
     return DelayLevel(queue.queue_id + 1, begin, queue.max_offset, int(copied.sum()), begin + leading, int((due & ~known).sum()))

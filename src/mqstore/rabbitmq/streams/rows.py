@@ -52,7 +52,7 @@ _OF_MESSAGE = TERM_COLUMNS | {"verdict", "persistent", "size"}
 NOT_AMQP = "not a message of AMQP 1.0, which a consumer of AMQP 0-9-1 cannot receive either"
 BLOCK = 4096
 BLOCK_BYTES = 32 << 20  # of records that are handed on together, or one record
-JOINED = 1 << 10  # records of small segments that are handed on together
+JOINED = 1 << 10  # records of small segments, and segments, that are handed on together
 JOINED_BYTES = 1 << 20  # bytes of small segments whose records are handed on together
 _HEAD = struct.Struct(">BBHIqQQ")  # of a chunk, as far as its id
 
@@ -218,7 +218,7 @@ def walk_rows(
         parts.append(rows)
         findings += damage
         count, held = count + len(rows), held + size
-        if size > SMALL or held >= JOINED_BYTES or count >= (JOINED if left is None else min(JOINED, left)):
+        if size > SMALL or held >= JOINED_BYTES or len(parts) >= JOINED or count >= (JOINED if left is None else min(JOINED, left)):
             yield _joined(parts), findings
             left = None if left is None else left - count
             parts, findings, count, held = [], [], 0, 0

@@ -15,7 +15,7 @@ up in the queues that the simulated recovery ends with:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
 from mqstore.rocketmq.format.log_slices import LogFiles
+from mqstore.rocketmq.loaded_config import Reached
 from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -38,7 +39,6 @@ from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
 Longs = NDArray[np.int64]
-Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
 
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
@@ -247,7 +247,7 @@ class SurvivalCheck(Verification):
         """Count the messages of other places, also of other queues, that a queue lists from low on after the start and that a group had."""
         others = self._unlike_places(key)[1]
         again = (others.at >= low) & others.had(reached)
-        return len(np.unique(np.stack((others.queue[again], others.offset[again])), axis=1).T)
+        return int(np.unique(np.stack((others.queue[again], others.offset[again])), axis=1).shape[1])
 
     def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""

@@ -122,7 +122,7 @@ def delay_levels(view: View, log: CommitLog, loaded: Mapping[int, int], last_tim
         due = (entries["tags_code"].astype(np.int64) <= last_timestamp) & (entries["size"] > 0)
         chosen = np.flatnonzero(due)[: max(0, MOST_COMPARED - len(every))]
         offsets = dict(zip(entries["physical_offset"][chosen].tolist(), (begin + chosen).tolist(), strict=True))
-        numbers: dict[int, int] = {}  # number in `every` by queue offset; -1: its record is no delayed message
+        numbers: dict[int, int] = {}  # number in `every` by queue offset; -1 where the record is not of a delayed message
         for columns in _records(log, entries[chosen]):
             rows = zip(
                 *(columns.row(field).tolist() for field in (frames.PHYSICAL_OFFSET, frames.QUEUE_OFFSET, frames.RECONSUME_TIMES)),

@@ -35,7 +35,7 @@ def reader_of(source: type[TableFormat], path: object, schema: StructType, **opt
 
 TOPICS = StructType().add("topic", "string")
 FORMATS: list[tuple[type[TableSource], StructType]] = [
-    (source, StructType().add("file", "string") if source.format.endswith(("index", "findings")) else TOPICS) for source in SOURCES
+    (source, TOPICS if "topic" in source.table else StructType().add("file", "string")) for source in SOURCES
 ]
 
 

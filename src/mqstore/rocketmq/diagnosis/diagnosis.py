@@ -512,6 +512,13 @@ class _Work:
             self.of_clients.append(
                 f"how many messages of {many} were in damaged bytes of the log before their first one: no file lists them"
             )
+        before = (
+            f"the log begins at {self.store.log.start}, and what was before it has expired, or is in files that are not here: "
+            "look for these in a backup, a replica or on another disk before anything is changed"
+        )
+        if check.expired:
+            sentence = f"{count(check.expired, 'message')} after the end of the queues' files and before the log are not counted: {before}"
+            self.evidence.append(Evidence("gone", log, sentence))
         if missing:
             renamed = renamed_log_files(self.store)
             after = 0 if renamed else min(missing, check.listed_after_end)
@@ -539,14 +546,8 @@ class _Work:
                 self.evidence.append(Evidence("gone", log, sentence, messages=without))
                 missing -= without
             if missing:
-                sentence = f"of {count(missing, 'message')} only the places in their queues are left: "
-                if self.store.log.start > 0:
-                    sentence += (
-                        f"the log begins at {self.store.log.start}, and what was before it has expired, or is in files that are not here: "
-                        "look for these in a backup, a replica or on another disk before anything is changed"
-                    )
-                else:
-                    sentence += "the bytes are lost, whatever is done"
+                reason = before if self.store.log.start > 0 else "the bytes are lost, whatever is done"
+                sentence = f"of {count(missing, 'message')} only the places in their queues are left: {reason}"
                 self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 
     def _add_swapped(self, check: SurvivalCheck, missing: int) -> int:

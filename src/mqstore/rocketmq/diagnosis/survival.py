@@ -177,6 +177,7 @@ class SurvivalCheck(Verification):
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.after_damage: list[tuple[str, int]] = []  # queues; before their first message may have been others
+        self.expired = 0  # messages between the end of the files of their queue and the begin of a whole log: they expired, if none is away
         self._begins: dict[tuple[str, int], int] = {}  # queues of which the log has messages: `_begin_of`
         self._whole_to: int | None = None  # physical offset of the first bytes of the log that cannot be read so far
         self._note_unread(self.damage)
@@ -327,6 +328,7 @@ class SurvivalCheck(Verification):
         queue = None if (proof := self.queues.get(key)) is None else proof.queue
         end, begin = 0 if queue is None else queue.max_offset, self.log.start
         if self.elsewhere is None and (self._whole_to is None or physical <= self._whole_to):
+            self.expired += max(0, first - end) if end and begin > 0 else 0
             return end if queue is not None and begin == 0 else max(first, end)
         if queue is not None and end >= first > queue.min_offset:
             size = int(queue.entries(first - 1, first)["size"][0])

@@ -436,6 +436,43 @@ def test_what_expired_with_the_beginning_of_the_log_is_not_lost_with_the_file_of
     assert of(case, tmp_path, "5.5.0").loses == 68
 
 
+@pytest.mark.parametrize(
+    ("left", "offset", "places"),
+    [(601, None, [29]), (629, None, [1]), (630, None, []), (601, 630 + 900, [929]), (601, 630 + 917504 // 91, [])],
+)
+def test_places_before_the_log_that_no_file_of_the_queue_lists_are_shown_without_a_number(
+    left: int, offset: int | None, places: list[int], tmp_path: Path
+) -> None:
+    """left: places that the queue has. offset: the first one of its messages in the log, where nothing protects it; 630 in fact."""
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path)
+    for path in sorted((store / "consumequeue" / "rare" / "0").iterdir()):
+        begin, raw = int(path.name), path.read_bytes()
+        path.write_bytes(raw[: max(0, left * 20 - begin)].ljust(len(raw), b"\0"))
+    for path in sorted((store / "commitlog").iterdir()):
+        raw = bytearray(path.read_bytes())
+        for start in record_starts(raw):
+            (size,), (queue_offset,) = struct.unpack_from(">i", raw, start), struct.unpack_from(">q", raw, start + 20)
+            if offset is not None and b"\x04rare" in raw[start : start + size]:
+                struct.pack_into(">q", raw, start + 20, queue_offset - 630 + offset)
+        path.write_bytes(raw)
+    gone = [item for item in of(case, store).evidence if item.finding == "gone"]
+    assert [item.messages for item in gone] == [0] * len(places)
+    assert all(item.detail.startswith(f"not counted: {number} place") for item, number in zip(gone, places, strict=True))
+
+
+def test_the_places_of_a_deleted_topic_that_was_made_again_have_not_expired(tmp_path: Path) -> None:
+    """The first messages of the log are of before it was deleted, at 630 and after; the queue begins anew, and leads into the log."""
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path)
+    (last, *_) = sorted((store / "consumequeue" / "rare" / "0").iterdir())[::-1]
+    entries = last.read_bytes()
+    for path in last.parent.iterdir():
+        path.unlink()
+    (last.parent / f"{0:020d}").write_bytes(entries)
+    assert "gone" not in findings(of(case, store))
+
+
 def test_what_a_damaged_log_file_had_of_an_older_queue_is_not_known_where_the_files_before_it_have_nothing_of_the_queue(
     tmp_path: Path,
 ) -> None:

@@ -517,7 +517,7 @@ class _Work:
             "look for these in a backup, a replica or on another disk before anything is changed"
         )
         if check.expired:
-            sentence = f"{count(check.expired, 'message')} after the end of the queues' files and before the log are not counted: {before}"
+            sentence = f"not counted: {count(check.expired, 'place')} after the end of the queues' files and before the log: {before}"
             self.evidence.append(Evidence("gone", log, sentence))
         if missing:
             renamed = renamed_log_files(self.store)

@@ -27,8 +27,9 @@ from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import CommitLog
-from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, usable_topic
+from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.format.log_slices import LogFiles
+from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.loaded_config import Reached
 from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
@@ -177,7 +178,7 @@ class SurvivalCheck(Verification):
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.after_damage: list[tuple[str, int]] = []  # queues; before their first message may have been others
-        self.expired = 0  # messages between the end of the files of their queue and the begin of a whole log: they expired, if none is away
+        self.expired = 0  # places between the end of the files of a queue and the begin of a whole log: they expired, if none is away
         self._begins: dict[tuple[str, int], int] = {}  # queues of which the log has messages: `_begin_of`
         self._whole_to: int | None = None  # physical offset of the first bytes of the log that cannot be read so far
         self._note_unread(self.damage)
@@ -328,7 +329,7 @@ class SurvivalCheck(Verification):
         queue = None if (proof := self.queues.get(key)) is None else proof.queue
         end, begin = 0 if queue is None else queue.max_offset, self.log.start
         if self.elsewhere is None and (self._whole_to is None or physical <= self._whole_to):
-            self.expired += max(0, first - end) if end and begin > 0 else 0
+            self.expired += 0 if queue is None else self._expired_after(queue, first)
             return end if queue is not None and begin == 0 else max(first, end)
         if queue is not None and end >= first > queue.min_offset:
             size = int(queue.entries(first - 1, first)["size"][0])
@@ -340,6 +341,16 @@ class SurvivalCheck(Verification):
         if not known:
             self.after_damage.append(key)
         return end if known else max(first, end)
+
+    def _expired_after(self, queue: ConsumeQueueReader, first: int) -> int:
+        """Count the places between the end of the files of a queue and its first message in a whole log.
+
+        A queue that leads into the log was made again, as that of a topic that was deleted: its places begin anew. More messages than the
+        bytes before the log can hold have never been there: nothing protects the queue offset of a record.
+        """
+        end, begin = queue.max_offset, self.log.start
+        before = queue.max_physical_offset <= begin and 0 < end < first <= end + begin // MIN_RECORD_SIZE
+        return first - end if before else 0
 
     def _note_unread(self, damage: Iterable[Damage]) -> None:
         """Note where the first bytes of the log are that cannot be read."""

@@ -462,7 +462,7 @@ def test_places_before_the_log_that_no_file_of_the_queue_lists_are_shown_without
 
 
 def test_the_places_of_a_deleted_topic_that_was_made_again_have_not_expired(tmp_path: Path) -> None:
-    """The first messages of the log are of before it was deleted, at 630 and after; the queue begins anew, and leads into the log."""
+    """The first messages of the log are of before it was deleted, at 630 and after; the queue begins at 0, and leads into the log."""
     case = case_named("4.9.3/d-rolled")
     store = unpack(case, tmp_path)
     (last, *_) = sorted((store / "consumequeue" / "rare" / "0").iterdir())[::-1]

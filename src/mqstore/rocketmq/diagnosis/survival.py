@@ -345,7 +345,7 @@ class SurvivalCheck(Verification):
     def _expired_after(self, queue: ConsumeQueueReader, first: int) -> int:
         """Count the places between the end of the files of a queue and its first message in a whole log.
 
-        A queue that leads into the log was made again, as that of a topic that was deleted: its places begin anew. More messages than the
+        A queue that leads into the log was made again, as that of a topic that was deleted: its places begin at 0. More messages than the
         bytes before the log can hold have never been there: nothing protects the queue offset of a record.
         """
         end, begin = queue.max_offset, self.log.start

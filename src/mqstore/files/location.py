@@ -98,12 +98,13 @@ def is_url(text: str) -> bool:
 
 
 def as_location(path: str | os.PathLike[str], options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Location:
-    """Return a path or a URL as a value. options: of a URL, added to its own."""
+    """Return a path or a URL as a value; `.` and `..` as absolute paths, whose names others follow. options: of a URL, added to its own."""
     if isinstance(path, Url):
         return path.with_options(options) if options else path
     if isinstance(path, str) and is_url(path):
         return Url(path, options)
-    return Path(without_file(path)) if isinstance(path, str) else Path(path)
+    local = Path(without_file(path)) if isinstance(path, str) else Path(path)
+    return local.resolve() if local.name in ("", "..") else local
 
 
 def local_target(to: str | os.PathLike[str]) -> None:

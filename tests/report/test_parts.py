@@ -75,6 +75,14 @@ def test_findings_of_one_kind_in_one_file_are_one_group_of_which_three_are_shown
     assert list(Findings(damage).kinds.rows) == [["bad-frame", "6", "6", "0"]]
 
 
+def test_of_a_kind_in_many_files_the_further_files_are_one_sentence():
+    damage = [Damage(f"queue{number}", at, 1, Kind.MISSING_QUEUE_ENTRY, "why") for number in range(8) for at in (0, 1)]
+    *shown, further = Findings(damage).groups
+    assert [Findings.of_group(group) for group in shown] == [(damage[at : at + 2], "") for at in range(0, 10, 2)]
+    assert Findings.of_group(further) == ((), "6 further findings of kind missing-queue-entry in 3 other files.")
+    assert [len(group) for group in Findings(damage[:12]).groups] == [2] * 6
+
+
 def test_a_value_that_equals_the_one_above_it_is_not_repeated():
     columns = [Column("topic", once=True), Column("queue")]
     assert list(distinct(columns, [["a", "0"], ["a", "0"], ["b", "0"]])) == [["a", "0"], ["", "0"], ["b", "0"]]

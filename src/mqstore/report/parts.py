@@ -20,7 +20,7 @@ from mqstore.findings import Damage
 from mqstore.table.formatting import count
 
 SHOWN = 20
-OF_FINDING = 5  # files in which one finding is shown, in a diagnosis
+OF_FINDING = 5  # files in which one finding is shown
 OF_GROUP = 3  # findings of one kind in one file that are shown one by one
 
 
@@ -113,11 +113,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """A list of sentences. shown: how many of them, unless all are wanted. indented: the sentence about the others is, too."""
+    """A list of sentences. shown: how many of them, unless all are wanted."""
 
     texts: Sequence[str]
     shown: int | None = None
-    indented: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +147,24 @@ class Findings:
 
     @property
     def groups(self) -> list[list[Damage]]:
-        """The findings by file and kind, in the order of the first of each."""
+        """The findings by file and kind, in the order of the first of each; of a kind in many files, all in its further files together."""
         groups: dict[tuple[str, str], list[Damage]] = {}
         for item in self.damage:
             groups.setdefault((item.file, str(item.kind)), []).append(item)
-        return list(groups.values())
+        files = Counter(kind for _, kind in groups)
+        seen: Counter[str] = Counter()
+        shown: dict[tuple[str, str], list[Damage]] = {}
+        for (file, kind), group in groups.items():
+            seen[kind] += 1
+            further = files[kind] > OF_FINDING + 1 and seen[kind] > OF_FINDING
+            shown.setdefault(("" if further else file, kind), []).extend(group)
+        return list(shown.values())
 
     @staticmethod
     def of_group(group: Sequence[Damage]) -> tuple[Sequence[Damage], str]:
         """Return the findings of a group that are shown, and a sentence on the others, empty if there are none."""
+        if (files := len({item.file for item in group})) > 1:
+            return (), f"{count(len(group), 'further finding')} of kind {group[0].kind} in {count(files, 'other file')}."
         listed = group if len(group) <= OF_GROUP + 1 else group[:OF_GROUP]
         others = len(group) - len(listed)
         return listed, f"{count(others, 'further finding')} of kind {group[0].kind} in this file." if others else ""

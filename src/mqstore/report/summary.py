@@ -83,7 +83,7 @@ def _log_summary(summary: RocketMQSummary) -> Parts:
     if summary.findings:
         yield Gap()
         yield Headline(f"{count(len(summary.findings), 'finding')} from names, sizes and small files alone:")
-        yield Sentences([f"{item.file}: {item.kind}, {item.detail}" for item in summary.findings], SHOWN, indented=True)
+        yield Sentences([f"{item.file}: {item.kind}, {item.detail}" for item in summary.findings], SHOWN)
 
 
 def _log_state(summary: RocketMQSummary) -> Sentence:
@@ -190,7 +190,7 @@ def _queues_summary(summary: RabbitMQSummary) -> Parts:
     if summary.findings:
         yield Gap()
         yield Sentence(f"{count(len(summary.findings), 'finding')}:", Tone.CAUTION)
-        yield Sentences([f"{item.file} at {item.offset}: {item.detail}" for item in summary.findings], SHOWN, indented=True)
+        yield Sentences([f"{item.file} at {item.offset}: {item.detail}" for item in summary.findings], SHOWN)
     for part in summary.unsupported:
         yield Gap()
         yield Sentence(f"Not read: {part}.", Tone.CAUTION)

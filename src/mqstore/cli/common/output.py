@@ -200,26 +200,25 @@ class Output:
         shown = part.texts if part.shown is None else self.first(part.texts, part.shown)
         for text in shown:
             self.line(f"  {text}")
-        others = len(part.texts) - len(shown)
-        if others and part.indented:
+        if others := len(part.texts) - len(shown):
             self.line(f"  … {others:,} more; -v lists all", "dim")
-        else:
-            self.more_rows(others)
 
     def _show_findings(self, part: Findings) -> None:
-        """Print damage by kind, then the first findings of each kind and file, with the number of the others; with -v all of them."""
+        """Print damage by kind, then the first findings of each kind and file, and the first files of each kind; with -v all."""
         self.show_table(part.kinds)
         self.line()
         groups = [[item] for item in part.damage] if self.settings.verbose else part.groups
-        shown = self.first(groups, SHOWN)
-        for group in shown:
+        hidden = len(part.damage)
+        for group in self.first(groups, SHOWN):
             listed, others = part.of_group(group)
+            hidden -= len(listed)
             for item in listed:
                 self.line(f"{item.file} at {item.offset}, {count(item.length, 'byte')}: {item.kind}", "bold")
                 self.line(f"    {item.detail.removesuffix('.')}.")
             if others:
-                self.line(f"    {others}", "dim")
-        self.more_rows(len(groups) - len(shown))
+                self.line(f"{'    ' if listed else ''}{others}", "dim")
+        if hidden:
+            self.line(f"-v lists all {count(len(part.damage), 'finding')}.", "dim")
 
     def next_step(self, sentence: str, *command_lines: str) -> None:
         """Print what to do next, with command lines that can be copied."""

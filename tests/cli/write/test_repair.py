@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support import rabbitmq_states
 from support.golden import case_named, opened, run_cli, tree_checksum, unpack
 from support.rocketmq_states import made
@@ -42,6 +43,20 @@ def test_apply_makes_the_broker_start_and_undo_gives_everything_back(tmp_path: P
     again = run_cli("repair", store, "--undo")
     assert again.status == 2
     assert "taken back already" in again.stderr
+
+
+def test_the_directory_that_one_is_in_has_a_name_for_what_is_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made("stray_file", CASE, tmp_path / "store")
+    monkeypatch.chdir(store)
+    assert run_cli("diagnose", ".", "-o", "json").document["next"] == f"mqstore repair {store}"
+    assert run_cli("repair", ".", "--apply", "-o", "json").document["journal"] == f"{store}.undo"
+    assert run_cli("repair", "commitlog/..", "--undo").status == 0
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/store", "-"])
+def test_what_is_not_a_directory_is_refused_before_it_is_read(place: str) -> None:
+    done = run_cli("repair", place)
+    assert (done.status, done.stderr) == (2, f"mqstore: {place} is not a directory: unpack or copy the store first, and repair that\n")
 
 
 def test_one_step_of_several_into_a_journal_of_choice(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqstore.errors import UsageError
+from mqstore.errors import UnsupportedError, UsageError
 
 _NOT_IN_HELP = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}  # what typer.rich_utils imports of each
 
@@ -117,6 +117,12 @@ def option(*names: str, help: str, metavar: str | None = None, min: int | None =
     return typer.Option(*names, help=help, metavar=metavar, min=min, show_default=False, readable=False)
 
 
+def at_time(judged: str) -> Any:
+    """Declare `--at`. judged: what of a message."""
+    what = f"The time at which to judge whether a message {judged}: milliseconds, or ISO 8601."
+    return option("--at", "--now", metavar="TIME", help=what)
+
+
 OUTPUT_HELP = "Output format. text: for people; json: one document; jsonl, csv: one row per line."
 QUIET_HELP = "Print results and errors only."
 VERBOSE_HELP = "Verbose: full lists, notes, and tracebacks."
@@ -145,6 +151,16 @@ def path(text: str) -> Path:
     return as_location(text)  # type: ignore[return-value]
 
 
+def local_path(text: str) -> Path:
+    """Parse the argument of a store that is repaired. Raises UnsupportedError for what is not a path, before anything is read."""
+    from mqstore.files.location import as_location
+
+    location = as_location(text)
+    if text == "-" or not isinstance(location, Path):
+        raise UnsupportedError(f"{text} is not a directory: unpack or copy the store first, and repair that")
+    return location
+
+
 Store = Annotated[Path, typer.Argument(metavar="STORE", help=STORE_HELP, show_default=False, parser=path)]
 StoreInPlace = Annotated[
     Path,
@@ -153,7 +169,7 @@ StoreInPlace = Annotated[
         help="The store, which --apply and --undo change: the data directory of a broker or node, with commitlog/, msg_stores/, quorum/ "
         "or stream/, or the directory above it; not a URL, not an archive.",
         show_default=False,
-        parser=path,
+        parser=local_path,
     ),
 ]
 Stores = Annotated[
@@ -205,15 +221,7 @@ Master = Annotated[
 ReaderThreads = Annotated[int | None, option("--threads", min=1, help="Number of threads that read; default: one per core.")]
 Splits = Annotated[int | None, option("--splits", min=1, help="Number of splits to read the log in; does not change the result.")]
 Columns = Annotated[str | None, option("--columns", metavar="A,B,…", help="Only these columns of the message table.")]
-AtTime = Annotated[
-    str | None,
-    option(
-        "--at",
-        "--now",
-        metavar="TIME",
-        help="The time at which to judge whether a message has expired (RabbitMQ), or is in hand (RocketMQ): milliseconds, or ISO 8601.",
-    ),
-]
+AtTime = Annotated[str | None, at_time("has expired (RabbitMQ), or is in hand (RocketMQ)")]
 QueueNames = Annotated[
     Path | None,
     option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AsVersion, AtTime, Config, Store, ViewName, ViewOption, at_microseconds, option
+from mqstore.cli.common.arguments import AsVersion, Config, Store, ViewName, ViewOption, at_microseconds, at_time, option
 from mqstore.cli.common.command import open_either, open_store, open_view, verb
 from mqstore.cli.common.options import OnlyTopic, QueueOptions, TopicsOptions, queue_number
 from mqstore.cli.common.output import Output
@@ -238,7 +238,7 @@ def groups(
     force: Annotated[
         bool, typer.Option("--force", help="With --reset: also forward, past unread messages, and where the group has no offset.")
     ] = False,
-    at: AtTime = None,
+    at: Annotated[str | None, at_time("is in hand")] = None,
     view: ViewOption = ViewName.DISK,
     as_version: AsVersion = None,
     config: Config = None,

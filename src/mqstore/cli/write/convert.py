@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mqstore.cli.common.arguments import AtTime, Master, Store, at_microseconds, option
+from mqstore.cli.common.arguments import Master, Store, at_microseconds, at_time, option
 from mqstore.cli.common.command import diagnosis_of, refuse_rocketmq, show_diagnosis, verb
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
@@ -40,7 +40,7 @@ def convert(
     drop_expired: Annotated[
         bool, typer.Option("--drop-expired", help="Leave out messages that a broker would drop at once as expired.")
     ] = False,
-    at: AtTime = None,
+    at: Annotated[str | None, at_time("has expired")] = None,
     link: Annotated[
         bool, typer.Option("--link", help="Hard-link the message files instead of copying them; the old store must never be used again.")
     ] = False,

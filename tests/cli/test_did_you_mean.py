@@ -65,6 +65,12 @@ def test_the_name_that_was_meant_is_named(case: str, command: list[str], meant: 
     assert meant in " ".join((done.stdout + done.stderr).split())
 
 
+def test_the_option_that_was_meant_is_named() -> None:
+    done = run_cli("messages", opened(case_named(KILLED)), "--outptu", "json")
+    said = "no such option: --outptu (did you mean --output?); `mqstore messages --help` lists the options"
+    assert (done.status, done.stderr) == (2, f"mqstore: {said}\n")
+
+
 def test_a_name_like_no_other_gets_no_suggestion() -> None:
     done = run_cli("messages", opened(case_named(KILLED)), "--topic", "completely different")
     assert " ".join(done.stdout.split()) == "no message matches: topic 'completely different' has neither a queue nor a configuration"

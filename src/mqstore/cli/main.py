@@ -51,6 +51,7 @@ _READING = frozenset(
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 
+_SIMILAR = re.compile(r"\(Possible options: (.*)\)$")
 _NOT_A_NUMBER = re.compile(r"Input should be a valid (integer|number), .*")
 
 
@@ -225,6 +226,7 @@ def _usage_sentence(error: typer.TyperException) -> str:
     """Format an error of the parser as one sentence that refers to the help."""
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     message = _NOT_A_NUMBER.sub(lambda found: f"it takes a {'whole ' if found[1] == 'integer' else ''}number", message)
+    message = _SIMILAR.sub(lambda found: f"(did you mean {found[1].replace(', ', ' or ')}?)", message)
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` lists the options"

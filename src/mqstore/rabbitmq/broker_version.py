@@ -26,7 +26,8 @@ class BrokerVersion:
     by message. reads: versions of queues whose messages it keeps. crashes_on_containers: of any version. starts_without_flags: on the
     metadata of 3.10 to 3.12 without their feature flags; how others do is not known. old_redelivered: whether consumers of quorum
     queues get a message of before 3.13 again; None: not known. starts_on_empty_files: of the small ones beside Mnesia's tables; None: not
-    known. mends_streams_first: whether it mends the end of a stream before it asks for its offsets; None: not known.
+    known. mends_streams_first: whether it mends the end of a stream before it asks for its offsets; None: not known. drops_wrong_last:
+    whether it starts with a write-ahead log of quorum queues whose last record has a wrong checksum; None: not known.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BrokerVersion:
     old_redelivered: bool | None = True
     starts_on_empty_files: bool | None = None
     mends_streams_first: bool | None = None
+    drops_wrong_last: bool | None = True
 
     @property
     def queue_version(self) -> int:
@@ -49,7 +51,10 @@ class BrokerVersion:
 
 _MACHINES = {"3.8": 0, "3.9": 1, "3.11": 3, "3.12": 3, "4.0": 5, "4.1": 7, "4.2": 7}  # of quorum queues
 _VERSIONS = {
-    **{name: BrokerVersion(name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True) for name in ("3.8", "3.9")},
+    **{
+        name: BrokerVersion(name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True, drops_wrong_last=drops)
+        for name, drops in (("3.8", False), ("3.9", None))
+    },
     "3.10": BrokerVersion("3.10", (1, 2), False, 2, crashes_on_containers=True, starts_on_empty_files=False, mends_streams_first=False),
     **{name: BrokerVersion(name, (1, 2), False, _MACHINES[name], crashes_on_containers=True) for name in ("3.11", "3.12")},
     "3.13": BrokerVersion("3.13", (1, 2), False, 3, old_redelivered=None),

@@ -552,7 +552,13 @@ class _Work:
         for node in nodes:
             unused = used is not None and node is not used
             for fact in node.facts:
-                if fact.stops and not unused:
+                drops = self.version.drops_wrong_last if fact.wrong_last and not unused else True
+                if drops is None:
+                    self.unknown.append(f"whether a {self.version.name} node starts: {fact.place}: {fact.seen}; 3.8 does not, 3.10 does")
+                elif not drops:
+                    remedy = "cut the file there: the record is what other releases drop"
+                    self.obstacles.append(Evidence(fact.name, fact.place, f"{fact.seen}; a {self.name} node does not start; {remedy}"))
+                elif fact.stops and not unused:
                     self.obstacles.append(Evidence(fact.name, fact.place, fact.what))
                 else:
                     self.evidence.append(Evidence(fact.name, fact.place, fact.what))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,37 @@ def shared(node: Path) -> Path:
     return node / "quorum" / "rabbit@localhost"
 
 
+def log_of(node: Path) -> tuple[Path, Any]:
+    """Return the largest write-ahead log and its records."""
+    path = max(shared(node).glob("*.wal"), key=lambda each: each.stat().st_size)
+    return path, read_wal(ReadOnlyDirectory(shared(node)).mapped(path.name).load(0, path.stat().st_size), path.name).records
+
+
+def flip(path: Path, *records: Any) -> None:
+    """Change a bit of each of these entries."""
+    data = bytearray(path.read_bytes())
+    for record in records:
+        data[int(record["position"]) + int(record["length"]) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
 def flip_settle(node: Path) -> None:
     """Change a bit of an entry in the middle of the write-ahead log."""
-    path = max(shared(node).glob("*.wal"), key=lambda each: each.stat().st_size)
-    records = read_wal(ReadOnlyDirectory(shared(node)).mapped(path.name).load(0, path.stat().st_size), path.name).records
-    record = records[len(records) // 2]
+    path, records = log_of(node)
+    flip(path, records[len(records) // 2])
+
+
+def flip_last_two(node: Path) -> None:
+    """Change a bit in each of the last two entries of the write-ahead log: neither is the last record for a node."""
+    path, records = log_of(node)
+    flip(path, *records[-2:])
+
+
+def lengthen(node: Path) -> None:
+    """Let an entry towards the end of the write-ahead log state more bytes than the file has."""
+    path, records = log_of(node)
     data = bytearray(path.read_bytes())
-    data[int(record["position"]) + int(record["length"]) // 2] ^= 1
+    data[int(records[-40]["position"]) - 20] ^= 0x40
     path.write_bytes(bytes(data))
 
 
@@ -70,7 +96,7 @@ def delivered(node: OtherNode, store: Path) -> int:
     return sum(map(len, rows.values()))
 
 
-@pytest.mark.parametrize("damage", [flip_settle, empty_log, short_log, other_beginning, no_names])
+@pytest.mark.parametrize("damage", [flip_settle, flip_last_two, lengthen, empty_log, short_log, other_beginning, no_names])
 @pytest.mark.parametrize(("suite", "case"), NODES)
 def test_a_node_starts_after_the_repair_and_delivers_what_is_read(
     damage: Callable[[Path], None], suite: str, case: str, tmp_path: Path
@@ -91,3 +117,37 @@ def test_a_node_starts_after_the_repair_and_delivers_what_is_read(
         shutil.copytree(store, node.data, symlinks=True)
         node.start()
         assert delivered(node, store) > 100
+
+
+def test_3_8_does_not_start_with_a_wrong_last_record_and_does_when_it_is_cut_off(tmp_path: Path) -> None:
+    if reason := missing("bullseye"):
+        pytest.skip(reason)
+    store = quorum.unpack("3.8.9/a-quorum-mix-kill9", tmp_path)
+    path, record = log_of(store)[0], log_of(store)[1][-1]
+    flip(path, record)
+    found = run_cli("diagnose", store, "--for", "3.8", "-o", "json").document
+    assert not found["starts"]
+    for whole in (True, False):
+        with other_node("bullseye") as node:
+            if not whole:
+                os.truncate(path, int(record["start"]))
+            shutil.copytree(store, node.data, symlinks=True)
+            with nullcontext() if not whole else pytest.raises(AssertionError):
+                node.start()
+
+
+def test_an_entry_that_seems_longer_than_the_file_ends_it_for_a_node(tmp_path: Path) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+    store = quorum.unpack(NODES[0][1], tmp_path)
+    lengthen(store)
+    found = run_cli("diagnose", store, "-o", "json").document
+    assert (found["starts"], found["loses"]) == (True, 16)
+    said = {row["queue"]: row["messages"] for row in run_cli("topics", store, "-o", "jsonl").rows}
+    assert (said["alo.target"], said["amqp10"]) == (0, 0)
+    with other_node() as node:
+        shutil.copytree(store, node.data, symlinks=True)
+        node.start()
+        channel = node.connect("/").channel()
+        for queue in ("plain", "alo.target", "amqp10", "prio", "fan.b"):
+            assert channel.queue_declare(queue, passive=True).method.message_count == said[queue], queue

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import quorum
 from support.golden import run_cli, unchanged
 
 import mqstore
 from mqstore.findings import Kind
+from mqstore.rabbitmq.quorum.wal import read_wal
 from mqstore.stores.rabbitmq import RabbitMQ
 
 PUBLISH = b"\x68\x04\x77\x01e\x61"  # a tuple {e, Number, …} with a number below 256, as it is stored
@@ -102,6 +104,23 @@ def test_a_torn_log_starts_and_is_a_note(tmp_path: Path) -> None:
     document, evidence = diagnosed(node)
     assert document["starts"]
     assert "drops it without a word" in evidence["wal-torn"]["detail"]
+
+
+@pytest.mark.parametrize(("release", "starts"), [("3.8", False), ("3.9", None), ("3.10", True), ("4.3", True)])
+def test_a_last_record_with_a_wrong_checksum_stops_3_8(release: str, starts: bool | None, tmp_path: Path) -> None:
+    """Seen on 3.8.9, which does not start, and on 3.10.8 and 4.3.6, which drop the record."""
+    node = quorum.unpack("3.8.9/a-quorum-mix-kill9", tmp_path)
+    path = max(shared(node).glob("*.wal"), key=lambda each: each.stat().st_size)
+    data = bytearray(path.read_bytes())
+    last = read_wal(np.frombuffer(bytes(data), np.uint8), path.name).records[-1]
+    data[int(last["position"]) + int(last["length"]) - 1] ^= 1
+    path.write_bytes(data)
+    document = run_cli("diagnose", node, "--for", release, "-o", "json").document
+    seen = f"{path.name}: the last record, at byte {int(last['start']):,}, has a wrong checksum"
+    assert any(sentence.endswith(f"{seen}; 3.8 does not, 3.10 does") for sentence in document["unknown"]) is (starts is None)
+    said = [each["detail"] for each in document["evidence"] if each["finding"] == "wal-torn"]
+    assert [f"a {release} node does not start" in each for each in said] == {True: [False], False: [True], None: []}[starts]
+    assert document["starts"] or starts is False
 
 
 def test_without_names_dets_4_3_rolls_back_and_the_messages_are_counted(tmp_path: Path) -> None:

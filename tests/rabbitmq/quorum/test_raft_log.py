@@ -133,6 +133,39 @@ def test_a_last_record_that_is_cut_is_dropped_and_reported(cut: int) -> None:
     assert found.torn == found.damage[0].offset == len(HEAD + record(1, uid=b"U"))
 
 
+def test_a_node_does_not_take_a_damaged_record_for_the_last_one_if_more_than_zeros_follow() -> None:
+    """Seen on 4.3.6: two damaged records at the end, and one with 13 bytes after it, stop the node; with 12 bytes it starts."""
+
+    def damaged(index: int) -> bytes:
+        return record(index)[:-1] + b"k"
+
+    for rest, stops in ((damaged(3), True), (b"\1" * 13, True), (b"\1" * 12, False), (bytes(20), False), (damaged(3)[:-1], True)):
+        found = wal(record(1, uid=b"U"), damaged(2), rest)
+        at = len(HEAD + record(1, uid=b"U"))
+        assert (found.stops_at, found.torn) == ((at, -1) if stops else (-1, at)), rest
+        assert found.records["index"].tolist() == [1]
+        assert [(item.kind, item.offset) for item in found.damage] == [(Kind.BAD_WAL if stops else Kind.TORN_RECORD, at)]
+
+
+@pytest.mark.parametrize("byte", [3 + 4, 2])
+def test_a_last_record_longer_than_the_file_or_of_no_known_member_is_dropped(byte: int) -> None:
+    changed = bytearray(record(2))
+    changed[byte] ^= 0x40
+    found = wal(record(1, uid=b"U"), bytes(changed))
+    assert (found.stops_at, found.torn) == (-1, len(HEAD + record(1, uid=b"U")))
+
+
+def test_a_record_that_seems_longer_than_the_file_ends_it_for_a_node_and_reading_goes_on() -> None:
+    """Seen on 4.3.6: it starts, and the states are those before that record."""
+    longer = bytearray(record(2))
+    longer[3 + 4] ^= 0x40
+    found = wal(record(1, uid=b"U"), bytes(longer), record(3), record(4))
+    assert (found.stops_at, found.torn, found.ends_at) == (-1, -1, len(HEAD + record(1, uid=b"U")))
+    assert found.records["index"].tolist() == [1, 3, 4]
+    assert [item.kind for item in found.damage] == [Kind.BAD_WAL]
+    assert "takes it for the end" in found.damage[0].detail
+
+
 def test_after_a_damaged_record_in_the_middle_reading_goes_on_and_its_index_is_known() -> None:
     broken = bytearray(record(2, entry=encode(b"body")))
     broken[-1] ^= 1

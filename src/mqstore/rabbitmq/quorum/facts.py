@@ -29,7 +29,7 @@ _LONG_NAME = 16  # digits of the names of files, from 4.1 on
 class Fact:
     """One fact. place: file or directory. seen, does: parts of a sentence. messages: that the node does not deliver, as far as known.
 
-    again: messages that it delivers although they had left the queue.
+    again: messages that it delivers although they had left the queue. wrong_last: it is the wrong checksum of a last record.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Fact:
     does: str
     messages: int = 0
     again: int = 0
+    wrong_last: bool = False
 
     @property
     def stops(self) -> bool:
@@ -79,10 +80,15 @@ def damaged_logs(system: RaftDirectory) -> Iterator[Fact]:
 
 
 def torn_logs(system: RaftDirectory) -> Iterator[Fact]:
-    """Write-ahead logs whose last record is incomplete, which is what a kill leaves."""
+    """Write-ahead logs whose last record is incomplete, which is what a kill leaves, or has a wrong checksum."""
     for path, wal in system.write_ahead_logs:
         if wal.torn >= 0:
-            yield Fact("wal-torn", path, f"the last record, at byte {wal.torn:,}, is incomplete", "drops it without a word")
+            seen = f"the last record, at byte {wal.torn:,}, {'has a wrong checksum' if wal.wrong_last else 'is incomplete'}"
+            yield Fact("wal-torn", path, seen, "drops it without a word", wrong_last=wal.wrong_last)
+        if wal.ends_at >= 0:
+            after = count(int((wal.records["start"] > wal.ends_at).sum()), "record")
+            seen = f"a record at byte {wal.ends_at:,} is damaged so that it seems longer than the file"
+            yield Fact("wal-torn", path, seen, f"takes it for the end, and drops it and {after} after it without a word")
 
 
 def missing_names(system: RaftDirectory) -> Iterator[Fact]:
@@ -126,7 +132,7 @@ def delivered_indexes(queue: QuorumQueue, state: QueueState) -> frozenset[int]:
         return frozenset()
     there = _readable(queue, state)
     if queue.known and queue.configured:
-        return there
+        return there & _readable(*_older(queue, ended=True)) if _has_ended(queue) else there
     return there & _readable(*_older(queue))
 
 
@@ -136,20 +142,33 @@ def _readable(queue: QuorumQueue, state: QueueState) -> frozenset[int]:
     return frozenset(message.index for message in state.messages if message.recovered and message.row >= 0 and valid[message.row])
 
 
-def _older(queue: QuorumQueue) -> tuple[QuorumQueue, QueueState]:
-    """Return the queue without the write-ahead log."""
-    older = QuorumQueue(queue.log.system.member(queue.log.uid, wal=False))
+def _older(queue: QuorumQueue, *, ended: bool = False) -> tuple[QuorumQueue, QueueState]:
+    """Return the queue without the write-ahead log, or without what follows its end for a node."""
+    older = QuorumQueue(queue.log.system.member(queue.log.uid, wal=ended, ended=ended))
     return older, older.replay()
 
 
-def _rolled_back(name: str, place: str, seen: str, queue: QuorumQueue, state: QueueState) -> Fact:
-    """The node starts the member without the write-ahead log: which messages come back and which are gone is replayed."""
-    then_queue, older = _older(queue)
+def _has_ended(queue: QuorumQueue) -> bool:
+    """Return whether the queue has entries in a write-ahead log after what a node takes for its end."""
+    logs = queue.log.system.write_ahead_logs
+    return any(wal.ends_at >= 0 and bool((wal.of(queue.log.uid)["start"] > wal.ends_at).any()) for _, wal in logs)
+
+
+def ended_log(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
+    """Entries after damage that is the end of a write-ahead log for a node."""
+    if queue.known and queue.configured and _has_ended(queue):
+        yield _rolled_back("wal-torn", queue.log.place, "it has entries after the end of a write-ahead log", queue, state, ended=True)
+
+
+def _rolled_back(name: str, place: str, seen: str, queue: QuorumQueue, state: QueueState, *, ended: bool = False) -> Fact:
+    """The node starts the member without the write-ahead log, or its end: which messages come back and which are gone is replayed."""
+    then_queue, older = _older(queue, ended=ended)
     now, then = _readable(queue, state), _readable(then_queue, older)
     until = f"as of entry {older.applied} of {state.applied}" if older.applied >= 0 else "so without any entry"
     gone = f"{count(len(now - then), 'message')} lost" if now - then else "no message is lost"
     back = f", {count(len(then - now), 'message')} back that had left the queue" if then - now else ""
-    does = f"starts the member without the write-ahead log, {until}: {gone}{back}"
+    without = "what follows that" if ended else "the write-ahead log"
+    does = f"starts the member without {without}, {until}: {gone}{back}"
     return Fact(name, place, seen, does, len(now - then), len(then - now))
 
 
@@ -179,6 +198,8 @@ def foreign_snapshots(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
 def broken_recovery(queue: QuorumQueue, state: QueueState) -> Iterator[Fact]:
     """Entries above the snapshot that are missing or damaged: the queue fails in recovery."""
     does = "does not recover this queue: clients see no message"
+    if _has_ended(queue):
+        queue, state = _older(queue, ended=True)
     gaps = queue.log.gaps
     above = queue.log.index >= queue.log.first_replayed
     damaged = queue.log.index[above & ~queue.log.valid].tolist()
@@ -226,6 +247,7 @@ def facts_of_queue(queue: QuorumQueue, state: QueueState) -> list[Fact]:
     return [
         *unknown_member(queue, state),
         *lost_log(queue),
+        *ended_log(queue, state),
         *foreign_snapshots(queue, state),
         *broken_recovery(queue, state),
         *messages_without_entry(queue, state),

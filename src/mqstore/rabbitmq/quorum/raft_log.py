@@ -107,15 +107,16 @@ class Base:
 
 class MemberLog:
     """The log of one member. uid: of the member, the name of its directory. damage: of its segments and snapshots. wal: whether the
-    write-ahead logs belong to it: a node that does not know the member skips them.
+    write-ahead logs belong to it: a node that does not know the member skips them. ended: without what follows the end that a node sees.
 
     index, term: of the entries, ascending by index. valid: whether the checksum fits.
     """
 
-    def __init__(self, system: RaftDirectory, uid: str, *, wal: bool = True) -> None:
+    def __init__(self, system: RaftDirectory, uid: str, *, wal: bool = True, ended: bool = False) -> None:
         self.system = system
         self.uid = uid
         self.wal = wal
+        self.ended = ended
         self.place = f"{system.place}/{uid}" if system.place else uid
         self.damage: list[Damage] = []
         self.files: list[str] = []
@@ -129,6 +130,8 @@ class MemberLog:
             parts.append(self._columns(path, SEGMENT, entries))
         for path, wal in self.system.write_ahead_logs if self.wal else ():
             records = wal.of(self.uid)
+            if self.ended and wal.ends_at >= 0:
+                records = records[records["start"] < wal.ends_at]
             if len(records):
                 parts.append(self._columns(path, WAL, records))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0, np.int64)] * 8
@@ -392,9 +395,9 @@ class RaftDirectory:
         """Return the UIDs of which there are records in the write-ahead logs: also those of deleted queues."""
         return {uid.decode("latin-1") for _, wal in self.write_ahead_logs for uid in wal.uids}
 
-    def member(self, uid: str, *, wal: bool = True) -> MemberLog:
-        """Return the log of a member, with or without what the write-ahead logs have of it."""
-        return MemberLog(self, uid, wal=wal)
+    def member(self, uid: str, *, wal: bool = True, ended: bool = False) -> MemberLog:
+        """Return the log of a member, with or without what the write-ahead logs have of it, or up to where they end for a node."""
+        return MemberLog(self, uid, wal=wal, ended=ended)
 
 
 def raft_systems(directory: ReadOnlyDirectory, below: str) -> list[RaftDirectory]:

@@ -62,6 +62,7 @@ _MAX_SIGNED = (1 << 63) - 1
 PATIENCE = 16
 MAX_FINDINGS = 100
 _SEARCHED = 1 << 20
+_AFTER_LAST = 13  # bytes after a damaged record, of which none may be set for a node to take it for the last one
 _SHORTEST = 27  # bytes of a record before its entry, if the id was given before
 _RECORDS = 1 << 14  # records at once
 
@@ -70,8 +71,10 @@ _RECORDS = 1 << 14  # records at once
 class WalRecords:
     """The records of a file, in file order. torn: the position where a last record begins that the node drops; -1: there is none.
 
-    stops_at: position of the first damage that is not at the end of the file, -1 if there is none: a node refuses to start there. 0: the
-    file does not begin as a write-ahead log, and its records are read.
+    wrong_last: that record is all there, with a wrong checksum: 3.8 does not start with it.
+    stops_at: position of the first damage with which no node starts, -1 if there is none. 0: the file does not begin as a write-ahead log,
+    and its records are read.
+    ends_at: position of damage that is the end of the file for a node, which drops the records after it; -1 if there is none.
     rows: those of each member, in file order.
     """
 
@@ -80,6 +83,8 @@ class WalRecords:
     damage: tuple[Damage, ...] = ()
     torn: int = -1
     stops_at: int = -1
+    wrong_last: bool = False
+    ends_at: int = -1
     rows: Mapping[bytes, NDArray[np.intp]] = field(default_factory=dict)
 
     def of(self, uid: str) -> NDArray[np.void]:
@@ -121,7 +126,8 @@ class _Walk:
         self.members = np.full(1, -1, np.int64)  # the same, for the kernel
         self.uids: dict[bytes, int] = {}
         self.damage: list[Damage] = []
-        self.torn = self.stops_at = -1
+        self.torn = self.stops_at = self.ends_at = -1
+        self.wrong_last = False
         self.patience = PATIENCE * len(data) + (1 << 20)
 
     def run(self) -> WalRecords:
@@ -145,7 +151,7 @@ class _Walk:
             self.damage.append(_damage(self.file, int(records["start"][row]), 3, Kind.BAD_WAL, detail))
         records = np.delete(records, strangers)
         rows = dict(zip(self.uids, _by_member(records), strict=False))
-        return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at, rows)
+        return WalRecords(tuple(self.uids), records, tuple(self.damage), self.torn, self.stops_at, self.wrong_last, self.ends_at, rows)
 
     def _add(self, *row: int) -> None:
         self.parts.append(np.array([row], np.int64))
@@ -204,20 +210,48 @@ class _Walk:
         if following < 0 and self.patience < 0:
             self.stops_at = at if self.stops_at < 0 else self.stops_at
             kind, detail = Kind.BAD_WAL, "Too many bytes look like records without being any; the rest was not searched."
+        elif following < 0 and self.ends_at < 0 and self._goes_on(self._wrong_for_a_node(at, rest)[1]):
+            self.stops_at = at if self.stops_at < 0 else self.stops_at
+            kind, detail = Kind.BAD_WAL, "A record is damaged, and so is what follows it: the node does not start with it."
         elif following < 0:
-            self.torn = at
+            self.torn, self.wrong_last = at, self.ends_at < 0 <= self._wrong_for_a_node(at, rest)[1]
             kind, detail = Kind.TORN_RECORD, "The last record is incomplete or damaged; the node drops it without a word."
         else:
-            if self.stops_at < 0:
-                self.stops_at = at
+            if self.stops_at < 0 and self.ends_at < 0:
+                last, end = self._wrong_for_a_node(at, following)
+                self.stops_at, self.ends_at = (-1, at) if end < 0 and last < following else (at, -1)
             self._damaged_record(at, following)
-            kind, detail = (
-                Kind.BAD_WAL,
-                "A record in the middle is damaged: the node does not start with it. The records after it were read.",
-            )
+            does = "takes it for the end, and drops what follows" if self.ends_at >= 0 else "does not start with it"
+            kind, detail = Kind.BAD_WAL, f"A record in the middle is damaged: the node {does}. The records after it were read."
         if len(self.damage) < MAX_FINDINGS:
             self.damage.append(_damage(self.file, at, rest - at, kind, detail))
         return rest
+
+    def _wrong_for_a_node(self, at: int, stop: int) -> tuple[int, int]:
+        """Return start and end of the first record from here up to stop in which a node finds a wrong checksum.
+
+        The end is -1 if it finds none: then what begins at the start is longer than the file, which ends it for a node, or is at stop.
+        A record of a number that it does not know it passes over.
+        """
+        view, size = self.view, len(self.data)
+        while at < stop and at + 5 <= size:
+            head = view[at] << 16 | view[at + 1] << 8 | view[at + 2]
+            body = at + 3 if head & KNOWN_ID else at + 5 + (view[at + 3] << 8 | view[at + 4])
+            if body + WORDS.size > size:
+                break
+            checksum, length, _, _ = WORDS.unpack_from(view, body)
+            end: int = body + WORDS.size + length
+            if end > size or not (head or checksum or length):
+                break
+            is_read = not head & KNOWN_ID or head & NUMBER in self.numbers
+            if is_read and checksum and zlib.adler32(view[body + 8 : end]) != checksum:
+                return at, end
+            at = end
+        return at, -1
+
+    def _goes_on(self, end: int) -> bool:
+        """Return whether a node does not take a record that ends here for the last one; -1: it ends nowhere."""
+        return end >= 0 and end + _AFTER_LAST <= len(self.data) and bool(self.data[end : end + _AFTER_LAST].any())
 
     def _named_by_damage(self, at: int) -> bool:
         """Take over the id that a damaged record gives, if that is a known UID: later records name it by its number only.

@@ -63,7 +63,7 @@ def quorum_plan(directory: ReadOnlyDirectory) -> QuorumPlan:
             if (size := system.directory.mapped(path).size) < HEADER:
                 why = f"the write-ahead log has {count(size, 'byte')}: it is taken out"
                 plan.steps.append(QueueStep("wal-empty", path, 0, 0, why, NO_START, "", (Change("remove", path),)))
-            elif wal.stops_at >= 0 or cuts:
+            elif max(wal.stops_at, wal.ends_at) >= 0 or cuts:
                 plan.steps += _wal_steps(system, path, wal, cuts, plan)
     return plan
 
@@ -151,7 +151,8 @@ def _wal_steps(system: RaftDirectory, path: str, wal: WalRecords, cuts: dict[str
     loss = "; ".join(filter(None, (_loss(system, uid, cut, plan) for uid, cut in cuts.items() if uid not in earlier)))
     costs = sum(plan.lost.values()) - before
     at = ranges[0][0] if ranges else moved[0].offset
-    yield QueueStep("wal-record", path, at, damaged, why, NO_START, loss, (*fillers, *moved), costs=costs)
+    otherwise = NO_START if wal.ends_at < 0 else "it drops what follows"
+    yield QueueStep("wal-record", path, at, damaged, why, otherwise, loss, (*fillers, *moved), costs=costs)
 
 
 def _first_missing(system: RaftDirectory, uid: str, path: str, wal: WalRecords, damage: int) -> int | None:

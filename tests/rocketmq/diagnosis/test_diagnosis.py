@@ -171,6 +171,23 @@ def test_what_is_in_swapped_log_files_counts_where_no_queue_lists_it_too(tmp_pat
     assert sum(item.messages for item in found.evidence if item.finding == "log-renamed") > 0
 
 
+def test_what_swapped_log_files_have_of_queues_that_are_gone_is_known_from_their_own_names(tmp_path: Path) -> None:
+    """Seed 70120 of `scripts/prove --kind diagnosis-rocketmq`: the number was right, and called not known."""
+    case = case_named("5.3.3/j-broker-offsets")
+    first, second = sorted((unpack(case, tmp_path) / "commitlog").iterdir())
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    shutil.rmtree(tmp_path / "consumequeue")
+    found = of(case, tmp_path)
+    assert (found.loses, [sentence for sentence in found.unknown if "how many" in sentence]) == (424, [])
+    raw = bytearray(second.read_bytes())
+    at = record_starts(raw)[40]
+    raw[at : at + 2000] = bytes(2000)
+    second.write_bytes(raw)
+    assert [sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence]
+
+
 def test_messages_that_a_group_had_and_that_are_listed_after_its_place_are_delivered_again(tmp_path: Path) -> None:
     store = unpack(FOUR, tmp_path / "store")
     (file,) = (store / "consumequeue" / "s62_audit-log" / "11").iterdir()

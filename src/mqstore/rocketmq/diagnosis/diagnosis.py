@@ -249,11 +249,15 @@ class _Work:
             missing = check.count_missing()
             self.lost, self.missing = check.lost, missing
             self.unlisted = max(0, check.lost - check.unbuilt)
-            loses = check.lost + missing + self._add_swapped(check, missing)
+            loses = check.lost + missing
+            seen, whole = check, report  # of the log in which each file has its own name
+            if self._swapped is not None:
+                seen, whole = self._in_own_names()
+                loses += self._add_swapped(seen.listed - check.listed - missing)
             self._add_damage([item for item in report.damage if _is_of_log(item)])
             of_files = sum(item.messages for item in report.damage if item.kind is Kind.MISSING_FILE and _in_log(item, self.store))
-            self._add_losses(check, missing, of_files)
-            self._add_unlisted_ranges(report.damage)
+            self._add_losses(check, missing, of_files, seen.after_damage)
+            self._add_unlisted_ranges(whole.damage)
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
             self.of_clients += (
@@ -465,8 +469,11 @@ class _Work:
 
     # 2, 3: what the start does, and what it loses
 
-    def _add_losses(self, check: SurvivalCheck, missing: int, of_files: int) -> None:
-        """Say what is lost. missing: messages of which only places in queues are left; of_files: those of them in missing files."""
+    def _add_losses(self, check: SurvivalCheck, missing: int, of_files: int, after_damage: Sequence[tuple[str, int]]) -> None:
+        """Say what is lost. missing: messages of which only places in queues are left; of_files: those of them in missing files.
+
+        after_damage: queues that may have had messages in damaged bytes.
+        """
         assert check.recovery is not None
         end = check.recovery.log_max
         log, queues = self.store.log.queue.relative, "consumequeue"
@@ -505,10 +512,10 @@ class _Work:
                 f"how many messages of topic {topic!r}, queue {queue_id} are gone: it has no files, and a record of it has a queue offset "
                 "that cannot be right"
             )
-        if check.after_damage:
-            topic, queue_id = check.after_damage[0]
+        if after_damage:
+            topic, queue_id = after_damage[0]
             queue = f"topic {topic!r}, queue {queue_id}"
-            many = f"{len(check.after_damage)} queues, {queue} among them," if len(check.after_damage) > 1 else queue
+            many = f"{len(after_damage)} queues, {queue} among them," if len(after_damage) > 1 else queue
             self.of_clients.append(
                 f"how many messages of {many} were in damaged bytes of the log before their first one: no file lists them"
             )
@@ -550,19 +557,20 @@ class _Work:
                 sentence = f"of {count(missing, 'message')} only the places in their queues are left: {reason}"
                 self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 
-    def _add_swapped(self, check: SurvivalCheck, missing: int) -> int:
-        """Return how many more messages are in log files that have each other's names, where a broker finds no record."""
+    def _in_own_names(self) -> tuple[SurvivalCheck, Report]:
+        """Return a check of the log in which each file has its own name again, and what it reports."""
         from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 
-        if self._swapped is None:
-            return 0
         assert self.threads is not None
-        whole = SurvivalCheck(self.store.seen_in(ChangedDirectory(self.store.directory, self._renames)), None)
-        whole.run(self.threads, None)
-        more = max(0, whole.listed - check.listed - missing)
-        if more:
-            sentence = f"{count(more, 'message')} more, which no queue lists, are in log files that have each other's names"
-            self.evidence.append(Evidence("log-renamed", self.store.log.queue.relative, sentence, messages=more))
+        check = SurvivalCheck(self.store.seen_in(ChangedDirectory(self.store.directory, self._renames)), None)
+        return check, check.run(self.threads, None)
+
+    def _add_swapped(self, more: int) -> int:
+        """Say how many more messages are in log files that have each other's names, where a broker finds no record. Returns the number."""
+        if more <= 0:
+            return 0
+        sentence = f"{count(more, 'message')} more, which no queue lists, are in log files that have each other's names"
+        self.evidence.append(Evidence("log-renamed", self.store.log.queue.relative, sentence, messages=more))
         return more
 
     def _add_unlisted_ranges(self, damage: Iterable[Damage]) -> None:

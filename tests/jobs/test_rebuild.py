@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged, unpack
 from support.limits import files_of_at_most
+from support.rocketmq_states import record_starts
 from support.stores import Store, message
 
 import mqstore
@@ -192,6 +194,23 @@ def test_a_mended_queue_that_skips_a_number_lists_every_message_at_its_own(tmp_p
         if put.record.queue_id == 0:
             assert queue.entries(put.record.queue_offset, put.record.queue_offset + 1)["physical_offset"].tolist() == [put.offset]
     assert mqstore.open(tmp_path / "out").diagnose().next.startswith("sh bin/mqbroker")
+
+
+@pytest.mark.parametrize("name", ["4.9.3/c-index-collisions", "5.3.3/j-broker-offsets"])
+def test_a_restored_record_has_its_place_and_its_keys_as_if_it_had_never_been_damaged(name: str, tmp_path: Path) -> None:
+    case = case_named(name)
+    store = unpack(case, tmp_path / "store")
+    log = sorted((store / "commitlog").iterdir())[0]
+    raw = bytearray(log.read_bytes())
+    at = next(at for at in record_starts(raw)[3:] if b"KEYS\x01" in raw[at : at + struct.unpack_from(">i", raw, at)[0]])
+    raw[at : at + 8] = bytes(8)
+    log.write_bytes(raw)
+    report = rebuild(store, tmp_path / "out", threads=2, mend=True, config=case.config)
+    assert [item.kind for item in report.damage] == [Kind.ZEROED]
+    assert derived(tmp_path / "out") == derived(opened(case))
+    whole = rebuild(opened(case), tmp_path / "whole", threads=2, config=case.config)
+    assert (report.index_files, report.index_keys) == (whole.index_files, whole.index_keys)
+    assert (tmp_path / "out" / "checkpoint").read_bytes() == (tmp_path / "whole" / "checkpoint").read_bytes()
 
 
 def test_a_body_that_does_not_fit_its_checksum_is_reported_on_request_and_queued_either_way(tmp_path: Path) -> None:

@@ -223,8 +223,7 @@ class _RebuildRun:
                     copy.finish(self.end)
             self._move(scratch.directory)
             self._write_checkpoint(ends)
-            if self.mend:
-                self._mend(scratch.directory.root, exact)
+            whole = self._mend(scratch.directory.root, exact) if self.mend else None
             self._note_stage("gather")
             self.runner.require_started()
             self._note_stage("session")
@@ -238,8 +237,8 @@ class _RebuildRun:
             queues=len(self.queues) + len(self.batch_queues),
             queue_entries=self.entries,
             exact_queues=exact,
-            index_files=len(ends),
-            index_keys=sum(end.keys for end in ends),
+            index_files=len(ends) if whole is None else whole.index_files,
+            index_keys=sum(end.keys for end in ends) if whole is None else whole.index_keys,
             splits=len(self.splits),
             rewalked=self.rewalked,
             seconds=time.perf_counter() - started,
@@ -519,10 +518,11 @@ class _RebuildRun:
         )
         self.target.directory.write_small("checkpoint", encode(point))
 
-    def _mend(self, scratch: Path, exact: int) -> None:
+    def _mend(self, scratch: Path, exact: int) -> RebuildReport | None:
         """Repair what is taken over as it is, the configuration and a damaged log, as it would be advised for the new store.
 
         exact: the number of queues that are not plain. One that skips a queue offset lists what comes after it at other places.
+        Returns the report of the second run that made the index, if records were restored: their keys have places among the others.
         """
         new = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))
         if (self.damage or exact) and not self.in_database:
@@ -539,6 +539,15 @@ class _RebuildRun:
             self.notes.extend(f"{step.kind}, {step.file}: {step.why}" for step in steps[:MAX_NOTED])
             if len(steps) > MAX_NOTED:
                 self.notes.append(f"{len(steps) - MAX_NOTED} further steps of such a repair")
+        if not self.settings.index or all(step.kind != "frame" for step in steps):
+            return None
+        mended = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))
+        whole = rebuild(mended, scratch / "whole", threads=self.runner.width, version=self.profile.version)
+        with DurableDirectory(self.target.target.parent) as parent:
+            for name in ("index", "checkpoint"):
+                self.target.directory.remove_tree(name)
+                parent.rename(f"{scratch.name}/whole/{name}", f"{self.target.directory.root.name}/{name}")
+        return whole
 
     def _coverage(self) -> Coverage:
         unread = [

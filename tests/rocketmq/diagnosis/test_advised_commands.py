@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, run_cli, tree_checksum, unpack
-from support.rocketmq_states import STATES
+from support.rocketmq_states import STATES, record_starts
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.places import open_rocketmq
@@ -67,6 +68,21 @@ def test_what_is_advised_for_a_golden_store_ends_with_a_store_on_which_a_broker_
     store = tmp_path / "a broker's store"
     unpack(case, store)
     check(case, store)
+
+
+@pytest.mark.parametrize("case", [FOUR, FIVE], ids=case_id)
+def test_a_rebuild_restores_a_record_itself_where_the_index_is_gone_too(case: GoldenCase, tmp_path: Path) -> None:
+    """Seed 1514 of `scripts/prove --kind advice-rocketmq`: after the names of the log, repair and rebuild were one command too many."""
+    store = unpack(case, tmp_path / "store")
+    log = sorted((store / "commitlog").iterdir())[0]
+    raw = bytearray(log.read_bytes())
+    at = record_starts(raw)[3]
+    raw[at : at + 8] = bytes(8)
+    log.write_bytes(raw)
+    shutil.rmtree(store / "index")
+    first, last = follow(case, store)
+    assert first.next.startswith("mqstore rebuild ")
+    assert (last.loses, last.evidence) == (0, ())
 
 
 @pytest.mark.parametrize("number", [2, 3])

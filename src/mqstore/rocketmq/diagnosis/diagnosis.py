@@ -86,7 +86,7 @@ _MADE_NEW = frozenset(
     if kind is not Kind.MISSING_INDEX_ENTRY  # of a few messages, such as those that a repair has brought back
 ) | {"keys-lost"}
 _MADE_AGAIN = frozenset({Kind.MISSING_QUEUE_ENTRY})  # by a start, as far as it lists the log again
-_LEFT_TO_A_REBUILD = frozenset({"length", "end-of-file", "torn-end", "filler", "checksum"})  # steps in the log
+_LEFT_TO_A_REBUILD = frozenset({"frame", "length", "end-of-file", "torn-end", "filler", "checksum"})  # steps in the log
 _HEADER = frames.ENTRY_HEADER_SIZE
 _INDEX_AT = 8
 QUEUES = "consumequeue"
@@ -179,7 +179,7 @@ class _Work:
         self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
         self._repaired: Diagnosis | None = None  # what a broker makes of the store after a repair, if it was asked for
-        self._only_in_copy = False  # a repair would help, and its changes cannot be made in these files
+        self._repair_in_copy = False  # a repair would help, and a rebuild makes its changes, too, or they cannot be made in these files
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
@@ -766,15 +766,16 @@ class _Work:
         after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
         better = bool(self.obstacles) or after.loses <= self.lost + self.missing
         if self._refuses(changes):
-            self._only_in_copy = better
+            self._repair_in_copy = better
             return False
         self._repaired = after
         if not better:
             return False
-        # where new files are needed after it, too, a rebuild does both, unless records are to be restored or files renamed before
+        # where new files are needed after it, too, a rebuild does both, unless files are to be renamed or made before
         log = f"{self.store.log.queue.relative}/"
         before = any(step.possible and step.file.startswith(log) and step.kind not in _LEFT_TO_A_REBUILD for step in steps)
-        return before or not after.next.startswith("mqstore rebuild ")
+        self._repair_in_copy = not before and after.next.startswith("mqstore rebuild ")
+        return not self._repair_in_copy
 
     def _refuses(self, changes: Sequence[Change]) -> bool:
         """Return whether a repair would not make changes: a file has a second name, or something else is in its place."""
@@ -788,7 +789,7 @@ class _Work:
 
         New queues do not have the places of messages that are gone, so that consumers get what comes after them again.
         """
-        if self.obstacles or self.unlisted or self._only_in_copy or any(sentence not in self.of_clients for sentence in self.unknown):
+        if self.obstacles or self.unlisted or self._repair_in_copy or any(sentence not in self.of_clients for sentence in self.unknown):
             return True
         return not self.missing and any(item.finding in _MADE_NEW and _can_be_made(item.file) for item in self.evidence)
 

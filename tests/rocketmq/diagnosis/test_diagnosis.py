@@ -12,6 +12,7 @@ import pytest
 from support.golden import PLAIN, GoldenCase, boot, case_id, case_named, opened, run_cli, unchanged, unpack
 from support.rocketmq_states import made, record_starts
 
+import mqstore
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
@@ -186,6 +187,27 @@ def test_what_swapped_log_files_have_of_queues_that_are_gone_is_known_from_their
     raw[at : at + 2000] = bytes(2000)
     second.write_bytes(raw)
     assert [sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence]
+
+
+def test_what_only_the_unit_of_a_batch_queue_is_left_of_counts_as_lost(tmp_path: Path) -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    store = unpack(case, tmp_path)
+    log, *later = sorted((store / "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    starts = record_starts(raw)
+    raw[starts[60] : starts[75]] = bytes(starts[75] - starts[60])
+    log.write_bytes(raw)
+    found = of(case, store)
+    assert [(item.finding, item.messages) for item in found.evidence if item.messages] == [("zeroed", 15), ("gone", 15)]
+    assert (found.loses, found.unknown) == (15, ())
+    unit = sorted((store / "batchconsumequeue" / "batched" / "0").iterdir())[0]
+    unit.write_bytes(unit.read_bytes()[: 46 * 2] + bytes([1]) * 46 + unit.read_bytes()[46 * 3 :])  # of a record that is there
+    assert [item.messages for item in of(case, store).evidence if item.finding == "gone"] == [15]
+    for file in later:
+        file.unlink()
+    after = [item for item in of(case, store).evidence if item.finding == "gone" and "after the end of the log" in item.detail]
+    whole = mqstore.open(opened(case)).messages(["physical_offset"]).to_arrow()["physical_offset"].to_pylist()
+    assert [item.messages for item in after] == [sum(physical >= int(later[0].name) for physical in whole)]
 
 
 def test_messages_that_a_group_had_and_that_are_listed_after_its_place_are_delivered_again(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
-from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, MisplacedFiles, QueueProof, leads_to
+from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, BatchQueueProof, MisplacedFiles, QueueProof, leads_to
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.arrow_spans import distinct
 
@@ -195,6 +195,7 @@ class SurvivalCheck(Verification):
                 total += max(0, high - low + 1 - records)
         files = MisplacedFiles(self.queues, self.log, self.log_end)
         total += sum(self._missing_of(key, proof, files) for key, proof in self.queues.items())
+        total += sum(self._missing_units(proof) for proof in self.batch_queues.values())
         places = np.concatenate([np.empty(0, np.int64), *self._places])
         return total - (len(places) - len(distinct(places)))
 
@@ -235,6 +236,12 @@ class SurvivalCheck(Verification):
                 listed.append(physical[at[size[at] > 0]])
         self._places.append(distinct(np.concatenate(listed)))  # a repair gives several lost messages of a queue the same place
         return total
+
+    def _missing_units(self, proof: BatchQueueProof) -> int:
+        """Count the units of a batch queue whose record is gone: no record of the log without a unit has their queue offset."""
+        unproved = proof.units[~proof.proved]
+        claimed = [record.queue_offset for record in map(self.log.record, proof.missing) if record is not None]
+        return int((~np.isin(unproved["base_offset"], claimed) & (unproved["physical_offset"] >= self.log.start)).sum())
 
     def had_before(self, key: tuple[str, int], low: int, high: int, reached: Reached) -> int:
         """Count the places from low to before high of a queue after the start from which a group gets a message that it had.

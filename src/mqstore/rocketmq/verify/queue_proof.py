@@ -318,6 +318,11 @@ class BatchQueueProof:
                 self.missing.append(int(unit["physical_offset"]))
                 self.fresh.append(np.array([unit["physical_offset"]], np.int64))
 
+    def dangling(self, log: CommitLog) -> list[int]:
+        """Return the physical offsets of units without a valid record, once the whole log was compared."""
+        places: list[int] = self.units["physical_offset"][~self.proved].tolist()
+        return [physical for physical in places if physical >= log.start and log.record(physical) is None]
+
     def damage(self, log: CommitLog) -> list[Damage]:
         """Return what is wrong with the queue, once the whole log was compared."""
         who = f"batch queue of topic {self.queue.topic!r}, queue {self.queue.queue_id}"

@@ -393,7 +393,9 @@ class Verification:
 
         Entries that point after the end of the log have separate findings.
         """
-        lost = np.unique(np.array([offset for proof in self.queues.values() for offset in proof.dangling], np.int64))
+        dangling = [offset for proof in self.queues.values() for offset in proof.dangling]
+        dangling += [offset for proof in self.batch_queues.values() for offset in proof.dangling(self.log)]
+        lost = np.unique(np.array(dangling, np.int64))
         end = int(np.searchsorted(lost, self.log_end))
         self.gone = self.listed_after_end = len(lost) - end
         starts = {file.relative: file.start for file in self.log.files}

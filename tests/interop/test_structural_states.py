@@ -18,7 +18,7 @@ from mqstore.rocketmq.format.consume_queue import ENTRY
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 
 
-@pytest.mark.parametrize("seeds", [range(20, 27), range(40, 48), range(80, 86), range(203, 204)], ids=str)
+@pytest.mark.parametrize("seeds", [range(20, 27), range(40, 48), range(80, 86), range(203, 204), range(66505, 66506)], ids=str)
 def test_a_real_store_delivers_what_diagnose_says_of_a_structural_damage(seeds: range) -> None:
     if reason := why_not(version_of(seeds.start)):
         pytest.skip(reason)

@@ -189,6 +189,17 @@ def test_what_swapped_log_files_have_of_queues_that_are_gone_is_known_from_their
     assert [sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence]
 
 
+def test_places_of_new_queues_that_lead_into_log_files_with_each_others_names_deliver_nothing_again(tmp_path: Path) -> None:
+    """Seed 66505 of `scripts/prove --kind diagnosis-rocketmq`: the real 4.9.3 store delivers 285 again, and 422 were said."""
+    case = case_named("4.9.3/m-damaged/0-clean")
+    log = sorted((unpack(case, tmp_path) / "commitlog").iterdir())
+    for file, content in zip(log[3:6], [file.read_bytes() for file in (*log[4:6], log[3])], strict=True):
+        file.write_bytes(content)
+    shutil.rmtree(tmp_path / "consumequeue")
+    found = of(case, tmp_path)
+    assert (found.redelivers, found.unknown) == (285, ())
+
+
 def test_what_only_the_unit_of_a_batch_queue_is_left_of_counts_as_lost(tmp_path: Path) -> None:
     case = case_named("5.3.3/o-batch-queue")
     store = unpack(case, tmp_path)

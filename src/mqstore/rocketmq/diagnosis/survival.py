@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Damage
+from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
@@ -281,7 +281,9 @@ class SurvivalCheck(Verification):
                 bare.append(start + np.flatnonzero(_in_sorted(skipped, listed) | ((proof is None) & (rows["size"] == BLANK_SIZE))))
                 at = np.flatnonzero(_in_sorted(physical, listed))
                 met.append(np.stack((start + at, np.zeros(len(at), np.int64), offsets[np.searchsorted(physical, listed[at])])))
-        for low, high in () if proof is None else proof.unproved():
+        # 4.x lists records by their own physical offset, also where they are not at it
+        misplaced = proof is None and any(item.kind is Kind.BAD_OFFSET for item in self.damage)
+        for low, high in [(image.min_offset, image.max_offset)] if misplaced else () if proof is None else proof.unproved():
             for start, rows in _pieces(image, low, high):
                 columns = np.empty((3, len(rows)), np.int64)
                 for k, (place, size) in enumerate(zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)):

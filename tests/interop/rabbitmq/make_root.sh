@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make_root.sh SUITE DIR: a directory with the RabbitMQ of a Debian suite (bullseye: 3.8, trixie: 4.0, sid: 4.3 or newer), to run with chroot.
+# make_root.sh SUITE DIR: a directory with the RabbitMQ of a Debian suite, to run with chroot.
+# bullseye: 3.8, bookworm: 3.10, trixie: 4.0, sid: 4.3 or newer.
 # Nothing is installed on the machine: apt resolves and downloads the packages with lists of its own, and they are only unpacked,
 # without their scripts. A complete DIR is left alone. The mirror is the one that apt of this machine uses.
 set -euo pipefail

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BOOT_TIMEOUT = 180
 CONSUMING = 60  # seconds of patience with a queue
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-SUITES = {"sid": "4.3", "trixie": "4.0", "bullseye": "3.8"}
+SUITES = {"sid": "4.3", "trixie": "4.0", "bookworm": "3.10", "bullseye": "3.8"}
 _MOUNTED = (
     'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && mount --bind "$1" "$0/broker" && cd "$0" && R=$0 && shift'
     ' && exec chroot "$R" /usr/bin/env -i "$@"'
@@ -189,6 +189,9 @@ class OtherNode:
             except OSError:
                 return
             time.sleep(0.02)
+
+    def log(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in sorted((self.base / "log").glob("*.log")))
 
     def connect(self, vhost: str) -> pika.BlockingConnection:
         import pika

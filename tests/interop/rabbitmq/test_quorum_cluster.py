@@ -21,7 +21,10 @@ from support.golden import run_cli
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
 QUEUE = "orders"
-ARGUMENTS = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3, "x-consumer-disconnected-timeout": 1000}
+ARGUMENTS = {
+    "bookworm": {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3},
+    "sid": {"x-queue-type": "quorum", "x-quorum-initial-group-size": 3, "x-consumer-disconnected-timeout": 1000},
+}
 
 
 def publish(channel: Any, first: int, stop: int) -> None:
@@ -49,10 +52,10 @@ def known(node: OtherNode, count: int) -> None:
         time.sleep(0.2)
 
 
-def played(one: OtherNode, two: OtherNode, three: OtherNode) -> None:
+def played(one: OtherNode, two: OtherNode, three: OtherNode, arguments: dict[str, Any]) -> None:
     """Publish 000 to 053, of which 000 to 014 are acknowledged, 015 to 017 in hand, and 050 to 053 only on the leader."""
     channel = one.connect("/").channel()
-    channel.queue_declare(QUEUE, durable=True, arguments=ARGUMENTS)
+    channel.queue_declare(QUEUE, durable=True, arguments=arguments)
     channel.confirm_delivery()
     late = one.connect("/")
     publish(channel, 0, 30)
@@ -76,24 +79,37 @@ def members(stores: Sequence[Path]) -> list[dict[str, Any]]:
     return run_cli("members", *stores, "-o", "jsonl").rows
 
 
-def restarted(nodes: Sequence[OtherNode], stores: Sequence[Path], count: int) -> list[bytes]:
-    """Start some nodes of the cluster on copies of their directories, and return what a consumer gets."""
+def restarted(nodes: Sequence[OtherNode], stores: Sequence[Path], count: int, *, old: bool) -> list[bytes]:
+    """Start some nodes of the cluster on copies of their directories, and return what a consumer gets.
+
+    old: before Khepri a node does not start without those that ran when it ended, unless it is forced; and a first consumer may come before
+    what was in the hands of others, which 4.3 keeps until it hears of their timeout.
+    """
     for node, store in zip(nodes, stores, strict=True):
         shutil.rmtree(node.data)
         shutil.copytree(store, node.data, symlinks=True)
+    if old:
+        nodes[0].ctl("force_boot")
     start_all(nodes)
+    channel = nodes[-1].connect("/").channel()
+    end = time.monotonic() + 60
+    while old and (ready := channel.queue_declare(QUEUE, passive=True).method.message_count) != count:
+        assert time.monotonic() < end, ready
+        time.sleep(0.2)
     got = [body for body, _ in nodes[-1].consume_all(QUEUE, count)]
     for node in nodes:
         node.kill()
     return got
 
 
-def test_what_is_said_of_the_members_is_what_the_cluster_delivers(tmp_path: Path) -> None:
-    if reason := missing():
+@pytest.mark.parametrize("suite", ARGUMENTS)
+def test_what_is_said_of_the_members_is_what_the_cluster_delivers(suite: str, tmp_path: Path) -> None:
+    if reason := missing(suite):
         pytest.skip(reason)
-    with other_cluster() as nodes:
+    old = suite == "bookworm"
+    with other_cluster(suite) as nodes:
         start_all(nodes)
-        played(*nodes)
+        played(*nodes, ARGUMENTS[suite])
         stores = [shutil.copytree(node.data, tmp_path / node.name, symlinks=True) for node in nodes]
         one, two, three = (bodies(store) for store in stores)
         numbers = [int(body) for body in one]
@@ -114,12 +130,13 @@ def test_what_is_said_of_the_members_is_what_the_cluster_delivers(tmp_path: Path
         rows = members(stores[1:])
         assert [(row["best"], row["absent"]) for row in rows] == [(True, ["one@localhost"]), (False, ["one@localhost"])]
         said = run_cli("diagnose", stores[1], "-o", "json").document["unknown"]
-        assert any("3 messages in the hands of clients of one@localhost" in sentence for sentence in said)
+        if not old:
+            assert any("3 messages in the hands of clients of one@localhost" in sentence for sentence in said)
         assert any("without one@localhost, three@localhost: " in sentence for sentence in said)
-        got = restarted(nodes[1:], stores[1:], len(two))
+        got = restarted(nodes[1:], stores[1:], len(two), old=old)
         assert sorted(got) == two
-        # in hand until their timeout were the others, in whatever order
-        assert [body for body in got if body in two[3:]] == two[3:]
+        # 4.3: in hand until their timeout were the others, in whatever order
+        assert got == two if old else [body for body in got if body in two[3:]] == two[3:]
 
         # without the one that had accepted most: the leader is elected, and everything that it has is delivered
-        assert restarted(nodes[::2], stores[::2], len(one)) == one
+        assert restarted(nodes[::2], stores[::2], len(one), old=old) == one

@@ -25,12 +25,18 @@ def test_a_node_becomes_stores_definitions_and_steps(tmp_path: Path) -> None:
     # what 4.x refuses or ignores is left out, and said
     assert all("x-queue-mode" not in each["arguments"] for each in document["queues"])
     steps = (tmp_path / "out" / "STEPS.md").read_text()
-    assert "argument x-queue-mode of queue 'trans' of vhost '/'" in steps
+    argument = "argument x-queue-mode of queue 'trans' of vhost '/'"
+    assert f"{argument}: RabbitMQ 4.3 ignores or refuses it." in steps
     order = [steps.index(words) for words in ("import_definitions", "list_queues", "stop rabbitmq-server", "cp -a", "name messages")]
     assert order == sorted(order)
     assert "| / | small | 33 |" in steps
     assert "users" not in document
     assert run_cli("verify", tmp_path / "out").status == 0
+
+
+def test_what_is_left_out_for_a_version_that_knows_it_is_to_be_set_again(tmp_path: Path) -> None:
+    assert run_cli("rescue", opened_node(OLD), "--to", tmp_path / "out", "--for", "3.10").status == 0
+    assert "newer releases ignore or refuse it; set it again if RabbitMQ 3.10 is to have it." in (tmp_path / "out" / "STEPS.md").read_text()
 
 
 def test_users_come_as_hashes_and_only_when_asked_for(tmp_path: Path) -> None:

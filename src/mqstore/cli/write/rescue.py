@@ -109,12 +109,12 @@ def _print(out: Output, report: RescueReport) -> None:
     for plugin, names in report.plugins.items():
         out.line(f"Needs the plug-in {plugin}: {', '.join(names[:SHOWN])}{' …' if len(names) > SHOWN else ''}.")
     for node, number in report.delayed.items():
-        out.line(f"Not carried over: {count(number, 'delayed message')} of node {node}; `mqstore timers` lists them.")
+        out.line(f"Not carried over: {count(number, 'delayed message')} of node {node}; see `mqstore timers`.")
     for name in out.first(report.added, SHOWN):
         out.line(f"Not in the metadata, named by its directory: queue {name}.")
     _print_unknown(out, report.unknown, "No definition leads to it, a node would delete it")
     if report.dropped:
-        out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')} of older versions; STEPS.md lists them.")
+        out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')} of older versions; see STEPS.md.")
     _print_findings(out, report, (*report.converted.findings, *report.damage))
 
 

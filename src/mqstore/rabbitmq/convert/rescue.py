@@ -471,7 +471,10 @@ def steps(
         f"* {count(queue.messages, 'message')} of the directory {queue.directory}: no definition leads to it; the node deletes all of it."
         for queue in prepared.unknown
     ]
-    lines += [f"* {what}: RabbitMQ {version} does not need or know it." for what in prepared.dropped]
+    ignored = f"RabbitMQ {version} ignores or refuses it"
+    if not version.startswith("4."):
+        ignored = f"newer releases ignore or refuse it; set it again if RabbitMQ {version} is to have it"
+    lines += [f"* {what}: {ignored}." for what in prepared.dropped]
     if not users:
         lines.append(
             "* Users and permissions: `mqstore rescue --users` includes them. Without them, create users with access to each vhost."

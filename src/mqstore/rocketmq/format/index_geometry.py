@@ -300,7 +300,8 @@ class _Contents:
             return False
         if self.entries > slots // 8:
             return bool((table == newest).all())
-        taken = np.unique(raw.view(ENTRY)["key_hash"].astype(np.int64) % slots)
+        taken = np.sort(raw.view(ENTRY)["key_hash"].astype(np.int64) % slots)
+        taken = taken[np.diff(taken, prepend=-1) > 0]  # np.unique imports numpy.ma, a thirtieth of the time of `inspect`
         return len(taken) == used and bool((table[taken] == newest[taken]).all())
 
     def _ends_well(self, slots: int, number: int) -> bool:

@@ -14,6 +14,7 @@ from benchkit import Bench, Row, median, mqstore
 
 from mqstore.rocketmq import Message, MessageStore, StoreConfig
 
+INTERPRETER = 16.0  # milliseconds of the interpreter alone, on the machine that the targets are for
 NEIGHBOURS = {
     "interpreter": "pass",
     "numpy": "import numpy",
@@ -53,8 +54,9 @@ def main() -> None:
             ("import mqstore", 40, figure(sys.executable, "-c", "import mqstore")),
         )
     for what, target, shown in measured:
-        conditions = f"CPU time, median of {runs}; the target is for a machine whose interpreter takes 16 ms"
-        bench.emit(Row(what, f"<= {target} ms", {"ms": shown}, beside, met=shown <= target, conditions=conditions))
+        there = round(shown * INTERPRETER / beside["interpreter"], 1)
+        conditions = f"CPU time, median of {runs}; the target is for a machine whose interpreter takes 16 ms, and so is ms_there"
+        bench.emit(Row(what, f"<= {target} ms", {"ms": shown, "ms_there": there}, beside, met=there <= target, conditions=conditions))
 
 
 if __name__ == "__main__":

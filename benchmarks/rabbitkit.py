@@ -135,7 +135,7 @@ def empty(running: Node) -> None:
     connection.close()
 
 
-def pika_windows(port: int, texts: list[bytes], count: int) -> float:
+def pika_windows(port: int, texts: list[bytes], count: int, queue: str = QUEUE) -> float:
     """Publish with up to 1,000 unconfirmed messages; return the seconds from the first publish to the last confirm."""
     import pika
 
@@ -154,7 +154,7 @@ def pika_windows(port: int, texts: list[bytes], count: int) -> float:
 
     def pump() -> None:
         while state["sent"] < count and state["sent"] - state["confirmed"] < WINDOW:
-            channels[0].basic_publish("", QUEUE, texts[state["sent"] & 255], kept)
+            channels[0].basic_publish("", queue, texts[state["sent"] & 255], kept)
             state["sent"] += 1
 
     def ready(_frame: Any) -> None:

@@ -5,10 +5,13 @@ files inside the real node, which reads them through its file cache, one after t
 
 Quorum queues: the whole way from a write-ahead log to the state of each queue, one thread; a log is made with commands as 4.3 writes them.
 Streams: every chunk proved by its checksum, without and with the records of its entries, one thread.
+Both together: commands on the directory of a real 4.3 node that was killed; the peer is the start of that node on the same directory.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import struct
 import sys
 import time
@@ -18,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rabbitkit
-from benchkit import Bench, Row, median, timed
+from benchkit import Bench, Row, child, median, mqstore, timed
+from interop.rabbitmq.other_node import OtherNode, missing, other_node
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.erlang.terms import Atom, Opaque, Term, encode
@@ -36,6 +40,8 @@ MARK = 0x7A0B0C0D  # stands for a number that changes
 NO_REPLY = Atom("noreply")
 ENTRIES = 1_000_000
 STREAM_BYTES, CHUNK_BYTES = 1 << 30, 64 << 10
+KEPT = {"quorum": (200_000, 200), "stream": (200_000, 1000)}  # of the node that is killed: messages, and bytes of each
+STARTED = re.compile(r"Time to start RabbitMQ: (\d+) ms")
 
 
 def main() -> None:
@@ -78,6 +84,7 @@ def main() -> None:
         )
     _quorum_queues(bench)
     _streams(bench)
+    _started(bench)
 
 
 def _quorum_queues(bench: Bench) -> None:
@@ -98,7 +105,7 @@ def _quorum_queues(bench: Bench) -> None:
                 (system,) = raft_systems(ReadOnlyDirectory(place), "quorum")
                 states = [QuorumQueue(system.member(uid)).replay() for uid in system.uids]
                 assert [state.applied for state in states] == [count] * queues
-                assert all(state.certain for state in states)
+                assert not any(state.uncertain for state in states)
 
             seconds, busy = (median(each) for each in zip(*(_timed(replay) for _ in range(bench.rounds)), strict=True))
         rate = count * queues / busy
@@ -202,6 +209,51 @@ def _streams(bench: Bench) -> None:
                 conditions=f"{first} messages in chunks of 64 KiB, {size / 1e9:.2f} GB, one thread, medians of {bench.rounds}",
             )
         )
+
+
+def _started(bench: Bench) -> None:
+    """Commands on a directory with a quorum queue and a stream, and the start of its node on a copy of it."""
+    reason = missing()
+    if reason:
+        sys.exit(f"This benchmark needs a real 4.3 node as its peer: {reason}.")
+    sizes = {kind: (rabbitkit.scaled(bench, count), length) for kind, (count, length) in KEPT.items()}
+    ours: dict[str, list[float]] = {"inspect": [], "topics": [], "messages": []}
+    logged, told = [], []
+    with bench.scratch("killed") as place, other_node() as node:
+        bare = _start(node)
+        channel = node.connect("/").channel()
+        for kind, (count, length) in sizes.items():
+            channel.queue_declare(kind, durable=True, arguments={"x-queue-type": kind})
+            rabbitkit.pika_windows(node.port, rabbitkit.bodies(length), count, kind)
+        node.kill()
+        node.data.rename(place)
+        total = rabbitkit.warm(place)
+        for _ in range(bench.rounds):
+            for name, found in ours.items():
+                done = child(*mqstore(name, place, "-o", "jsonl"))
+                assert done.status == 0, name
+                found.append(done.seconds)
+            shutil.copytree(place, node.data, symlinks=True)
+            begun = time.perf_counter()
+            logged.append(_start(node))
+            ready = node.connect("/").channel().queue_declare("quorum", passive=True).method.message_count
+            told.append(time.perf_counter() - begun)
+            assert ready == sizes["quorum"][0]
+            node.kill()
+            shutil.rmtree(node.data)
+    theirs = {"seconds by its log": median(logged), "until a client has the count": median(told), "by its log, with no queue": bare}
+    kept = ", ".join(f"a {kind} with {count} messages of {length} B" for kind, (count, length) in sizes.items())
+    conditions = f"{node.version}, kill -9, {total / 1e6:.0f} MB: {kept}; medians of {bench.rounds} in turn, files in the page cache"
+    for name, found in ours.items():
+        what = f"{name} on the directory of a killed node with queues of both types"
+        bench.emit(Row(what, "", {"seconds": median(found)}, theirs, median(found) / median(logged), conditions=conditions))
+
+
+def _start(node: OtherNode) -> float:
+    """Start a node and return the seconds that its log states."""
+    before = len(node.log())
+    node.start()
+    return int(STARTED.findall(node.log()[before:])[-1]) / 1000
 
 
 if __name__ == "__main__":

@@ -65,9 +65,12 @@ def test_the_name_that_was_meant_is_named(case: str, command: list[str], meant: 
     assert meant in " ".join((done.stdout + done.stderr).split())
 
 
-def test_the_option_that_was_meant_is_named() -> None:
-    done = run_cli("messages", opened(case_named(KILLED)), "--outptu", "json")
-    said = "no such option: --outptu (did you mean --output?); `mqstore messages --help` lists the options"
+@pytest.mark.parametrize(
+    ("given", "meant"), [("--outptu", " (did you mean --output?)"), ("--lmit", " (did you mean --limit?)"), ("--port", "")]
+)
+def test_the_option_that_was_meant_is_named(given: str, meant: str) -> None:
+    done = run_cli("messages", opened(case_named(KILLED)), given, "1")
+    said = f"no such option: {given}{meant}; `mqstore messages --help` lists the options"
     assert (done.status, done.stderr) == (2, f"mqstore: {said}\n")
 
 

@@ -224,6 +224,12 @@ def _interruption(argv: list[str]) -> str:
 
 def _usage_sentence(error: typer.TyperException) -> str:
     """Format an error of the parser as one sentence that refers to the help."""
+    unknown: Any = error
+    if getattr(error, "possibilities", None):  # the dashes make `--port` like `--at`
+        from difflib import get_close_matches
+
+        wanted, offered = unknown.option_name.lstrip("-"), {name.lstrip("-"): name for name in unknown.possibilities}
+        unknown.possibilities = [offered[name] for name in get_close_matches(wanted, offered)]
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     message = _NOT_A_NUMBER.sub(lambda found: f"it takes a {'whole ' if found[1] == 'integer' else ''}number", message)
     message = _SIMILAR.sub(lambda found: f"(did you mean {found[1].replace(', ', ' or ')}?)", message)

@@ -260,11 +260,11 @@ class _Work:
             self._add_unlisted_ranges(whole.damage)
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
-            self.unknown += (
+            self.of_clients += (
                 f"which messages consumers get of topic {topic!r}, queue {queue_id}: units of its batch queue are damaged, and a "
                 "broker may find none of those after them"
                 for (topic, queue_id), proof in check.batch_queues.items()
-                if proof.queue.findings
+                if not proof.queue.ordered
             )
             self.of_clients += (
                 f"which messages of topic {topic!r} consumers get: it is compacted, and what a broker keeps of each key is not read"

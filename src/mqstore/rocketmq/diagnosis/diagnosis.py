@@ -525,12 +525,12 @@ class _Work:
             self.of_clients.append(
                 f"how many messages of {many} were in damaged bytes of the log before their first one: no file lists them"
             )
-        before = (
-            f"the log begins at {self.store.log.start}, and what was before it has expired, or is in files that are not here: "
-            "look for these in a backup, a replica or on another disk before anything is changed"
-        )
         if check.expired:
-            sentence = f"not counted: {count(check.expired, 'place')} after the end of the queues' files and before the log: {before}"
+            sentence = (
+                f"not counted: {count(check.expired, 'place')} after the end of the queues' files and before the log: "
+                f"the log begins at {self.store.log.start}, and what was before it has expired, or is in files that are not here: "
+                "look for these in a backup, a replica or on another disk before anything is changed"
+            )
             self.evidence.append(Evidence("gone", log, sentence))
         if missing:
             renamed = renamed_log_files(self.store)
@@ -559,7 +559,9 @@ class _Work:
                 self.evidence.append(Evidence("gone", log, sentence, messages=without))
                 missing -= without
             if missing:
-                reason = before if self.store.log.start > 0 else "the bytes are lost, whatever is done"
+                reason = "the bytes are lost, whatever is done"
+                if (begin := self.store.log.start) > 0:
+                    reason = f"the log, which begins at {begin}, has no whole record there: look for them in a backup or a replica"
                 sentence = f"of {count(missing, 'message')} only the places in their queues are left: {reason}"
                 self.evidence.append(Evidence("gone", log, sentence, messages=missing))
 

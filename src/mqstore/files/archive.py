@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from mqstore.errors import CannotOpenError, TargetError
-from mqstore.files.locking import remove_own_tree
 from mqstore.files.readonly import MOST_LEVELS
 from mqstore.files.regular_file import open_regular_file, why_unreadable
 
@@ -79,6 +78,8 @@ def spooled(stream: IO[bytes]) -> Path:
         raise CannotOpenError("standard input is empty; `-` reads a .tar, .tar.gz, .tar.xz, .tar.zst or .zip of a store from it")
     suffix = next((suffix for magic, suffix in _MAGICS.items() if head.startswith(magic)), ".tar")
     try:
+        from mqstore.files.locking import remove_own_tree
+
         root = tempfile.mkdtemp(prefix="mqstore-")
         atexit.register(remove_own_tree, root, os.getpid())
         path = Path(root) / f"{ON_STANDARD_INPUT}{suffix}"
@@ -159,6 +160,8 @@ class UnpackedArchive:
     """
 
     def __init__(self, archive: Path) -> None:
+        from mqstore.files.locking import remove_own_tree
+
         try:
             root = tempfile.mkdtemp(prefix="mqstore-")
         except OSError as error:

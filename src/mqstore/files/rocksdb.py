@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from mqstore.errors import CannotOpenError, TargetError, UsageError
-from mqstore.files.locking import remove_own_tree
 from mqstore.files.readonly import ReadOnlyDirectory
 
 _CHUNK = 8 << 20
@@ -59,6 +58,8 @@ class _PrivateDirectory:
 
     def __init__(self, relative: str) -> None:
         import tempfile  # a broker without such a database starts without it
+
+        from mqstore.files.locking import remove_own_tree
 
         self.path = tempfile.mkdtemp(prefix="mqstore-rocksdb-")
         self.relative = relative

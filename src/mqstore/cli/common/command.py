@@ -73,12 +73,21 @@ def family_options(*, rocketmq: Sequence[str] = (), rabbitmq: Sequence[str] = ()
     return {**dict.fromkeys(rocketmq, "rocketmq"), **dict.fromkeys(rabbitmq, "rabbitmq")}
 
 
+@functools.cache
+def _own_parameters(function: Command) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function, eval_str=True).parameters
+
+
+@functools.cache
+def _types_of(options: Any) -> Mapping[str, Any]:
+    return get_type_hints(options, include_extras=True)
+
+
 def _parameters(function: Command) -> list[inspect.Parameter]:
     """Return the parameters of a command line: those of the function except `out`, with options classes flattened."""
-    own = inspect.signature(function, eval_str=True).parameters
     return [
         flat
-        for name, parameter in own.items()
+        for name, parameter in _own_parameters(function).items()
         if name != "out"
         for flat in _flattened(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     ]
@@ -88,7 +97,7 @@ def _flattened(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
     if not _is_options_class(parameter.annotation):
         yield parameter
         return
-    types = get_type_hints(parameter.annotation, include_extras=True)
+    types = _types_of(parameter.annotation)
     for field in fields(parameter.annotation):
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield from _flattened(parameter.replace(name=field.name, annotation=types[field.name], default=default))
@@ -96,14 +105,14 @@ def _flattened(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 def _arguments(function: Command, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the function's keyword arguments, with its options classes built from the flat values."""
-    own = inspect.signature(function, eval_str=True).parameters
+    own = _own_parameters(function)
     return {name: _built(name, parameter.annotation, given) for name, parameter in own.items() if name != "out"}
 
 
 def _built(name: str, annotation: Any, given: Mapping[str, Any]) -> Any:
     if not _is_options_class(annotation):
         return given[name]
-    types = get_type_hints(annotation, include_extras=True)
+    types = _types_of(annotation)
     return annotation(**{field.name: _built(field.name, types[field.name], given) for field in fields(annotation)})
 
 

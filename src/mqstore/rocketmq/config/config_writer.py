@@ -35,13 +35,15 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import DurableDirectory
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.format.profile import version_rules
+
+if TYPE_CHECKING:
+    from mqstore.files.durable import DurableDirectory
 
 _ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

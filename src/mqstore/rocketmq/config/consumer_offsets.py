@@ -47,11 +47,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mqstore.errors import NotFoundError, UsageError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
@@ -59,6 +58,9 @@ from mqstore.rocketmq.config.store_config import now_ms
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX
 from mqstore.rocketmq.format.java_map import JavaMap
 from mqstore.rocketmq.format.profile import version_rules
+
+if TYPE_CHECKING:
+    from mqstore.files.durable import DurableDirectory
 
 COMMITS_PER_VERSION = 500
 UNKNOWN = -1

@@ -11,11 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqstore.errors import UsageError
-from mqstore.files.recorder import Recorder
 from mqstore.rocketmq.dispatch.dispatcher import DEFAULT_DELAYS
+
+if TYPE_CHECKING:
+    from mqstore.files.recorder import Recorder
 
 
 def now_ms() -> int:

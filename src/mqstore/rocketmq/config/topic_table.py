@@ -52,10 +52,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.files.durable import DurableDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import ConfigWriter, DataVersion, bean, to_text
@@ -73,6 +72,9 @@ from mqstore.rocketmq.format.system_topics import (
     TIMER_TOPIC,
     reply_topic,
 )
+
+if TYPE_CHECKING:
+    from mqstore.files.durable import DurableDirectory
 
 BUILT_IN_GROUPS = (
     "TOOLS_CONSUMER",

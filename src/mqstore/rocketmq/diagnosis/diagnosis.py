@@ -29,7 +29,6 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.archive import is_archive
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.files.location import Url
-from mqstore.files.locking import is_locked
 from mqstore.findings import Advice, Damage, Kind, Remedy, Report, Subject
 from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, renames
@@ -349,6 +348,8 @@ class _Work:
     # 1: what keeps a broker from starting
 
     def _check_lock(self) -> None:
+        from mqstore.files.locking import is_locked
+
         if not self.store.directory.exists("lock"):
             return
         held = None if isinstance(self.store.path, Url) else is_locked(self.store.directory.path("lock"))

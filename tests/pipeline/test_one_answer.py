@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 from support.golden import case_named, opened
+from support.spark_api import needs_streams
 
 import mqstore
 from mqstore import pipeline
@@ -249,6 +250,7 @@ def delta_in_spark(followed: Path) -> dict[tuple[str, str], dict[str, Rows]]:
     return dict(zip(DELTA_TABLES, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
+@needs_streams
 @pytest.mark.spark
 def test_spark_with_the_package_of_delta_answers_as_the_store(
     delta_in_spark: dict[tuple[str, str], dict[str, Rows]], answers: Answers
@@ -258,6 +260,7 @@ def test_spark_with_the_package_of_delta_answers_as_the_store(
         assert found == answers[name], kind
 
 
+@needs_streams
 def test_tables_that_were_followed_answer_as_the_store(followed: Path, answers: Answers) -> None:
     from deltalake import DeltaTable
 

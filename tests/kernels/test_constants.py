@@ -14,7 +14,7 @@ from mqstore.kernels.rabbitmq import message_terms
 from mqstore.kernels.rocketmq import record_decode
 from mqstore.rabbitmq.erlang import etf, terms
 from mqstore.rabbitmq.format import index_v2, journal, message_file, segment
-from mqstore.rabbitmq.message import message_term
+from mqstore.rabbitmq.message import message_term, properties
 from mqstore.rabbitmq.quorum import wal
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
 from mqstore.rocketmq.format import consume_queue, index_geometry, record
@@ -157,7 +157,11 @@ SAME = {
         "COMPRESSED": etf.COMPRESSED,
         "ID_SIZE": message_term.ID_SIZE,
         "BASIC_CLASS": message_term.CLASS_BASIC,
+        "MAX_ELEMENTS": etf.LIMITS.terms,
+        "MAX_NESTING": etf.LIMITS.depth,
+        "MAX_LETTERS": terms.MAX_ATOM_LENGTH,
     },
+    "rabbitmq.message_terms": {"MOST_TABLE_BYTES": properties.MAX_FIELDS},
     "common.loads": {"TWO31": 1 << 31, "TWO32": 1 << 32, "LOW32": (1 << 32) - 1, "UNIQ_KEY": int.from_bytes(b"UNIQ_KEY", "big")},
 }
 
@@ -172,8 +176,9 @@ def test_the_names_in_message_terms_are_where_the_layout_says() -> None:
     layout = constants("rabbitmq.term_layout")[0]
     names = message_terms.NAMES.tobytes()
     at = 0
-    for name in ("basic_message", "resource", "exchange", "content", "none", "rabbit_framing_amqp_0_9_1", "true", "false"):
-        constant = "FRAMING" if "framing" in name else name.upper()
+    stored = ("basic_message", "resource", "exchange", "content", "none", "rabbit_framing_amqp_0_9_1", "true", "false")
+    for name in (*stored, "$usr", "enqueue", "e", "mc", "mc_amqpl"):
+        constant = "FRAMING" if "framing" in name else name.upper().removeprefix("$")
         assert (layout[constant], layout[f"{constant}_SIZE"]) == (at, len(name))
         assert names[at : at + len(name)] == name.encode()
         at += len(name)

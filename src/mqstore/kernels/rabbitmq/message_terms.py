@@ -1,8 +1,9 @@
 """Stored messages parsed in place: spans of exchange, routing keys, properties and body of many stored terms at once.
 
-`fields` reads the shape that brokers up to 3.12 store (basic_message with its encoded properties). Any other term gets the status SLOW
-and is left to `mqstore.rabbitmq.message.message_term.read_message`, which defines both. `listed` turns routing keys and
-body frames into spans, `properties` the property blocks.
+`fields` reads the shape that brokers up to 3.12 store (basic_message with its encoded properties), `logged_fields` the messages in the log
+of a quorum queue, of all versions, as clients of AMQP 0-9-1 sent them. Any other term gets the status SLOW and is left to
+`mqstore.rabbitmq.message.message_term.read_message`, which defines both. `listed` turns routing keys and body frames into spans,
+`properties` the property blocks; `tables` says which of their header tables can be read.
 
 >>> import numpy as np
 >>> name = bytes.fromhex("6804 640008") + b"resource" + bytes.fromhex("6d00000001 2f 640008") + b"exchange" + bytes.fromhex("6d00000000")
@@ -25,8 +26,15 @@ import cython
 import numpy as np
 
 # where each name is, and its size, is in `term_layout`
-_NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse"
+_NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse$usrenqueueemcmc_amqpl"
 NAMES = np.frombuffer(_NAMES, np.uint8)
+
+# names of annotations as numbers: how many letters, then the letters
+KEY_X = cython.declare(cython.longlong, 0x1000000000078)  # x
+KEY_RK = cython.declare(cython.longlong, 0x200000000726B)  # rk
+KEY_ID = cython.declare(cython.longlong, 0x2000000006964)  # id
+KEY_D = cython.declare(cython.longlong, 0x1000000000064)  # d
+KEY_DEATHS = cython.declare(cython.longlong, 0x6646561746873)  # deaths
 
 
 @cython.cfunc
@@ -135,6 +143,35 @@ def binary(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def after(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the position after the term at p, or -1. A p of -1 is passed on."""
+    return max(skip(b, p, limit), -1) if p >= 0 else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def content(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    names: cython.const[cython.uchar][::1],
+    out: cython.longlong[:, ::1],
+    k: cython.Py_ssize_t,
+    decoded: cython.bint,
+) -> cython.Py_ssize_t:
+    """Return the position after the content at p, or -1. decoded: beside the property block may be decoded properties, of any kind."""
+    p = atom(b, tuple_of(b, p, limit, CONTENT_ARITY), limit, names, CONTENT, CONTENT_SIZE)
+    if p < 0 or limit - p < 2 or u8(b, p) != SMALL_INTEGER or u8(b, p + 1) != BASIC_CLASS:
+        return -1
+    p = after(b, p + 2, limit) if decoded else atom(b, p + 2, limit, names, NONE, NONE_SIZE)
+    p = binary(b, p, limit, out, k, PROPERTIES_START)
+    return binaries(b, atom(b, p, limit, names, FRAMING, FRAMING_SIZE), limit, out, k, PAYLOAD_START)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def message(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,
@@ -142,33 +179,166 @@ def message(
     names: cython.const[cython.uchar][::1],
     out: cython.longlong[:, ::1],
     k: cython.Py_ssize_t,
-) -> cython.bint:
-    """Store the fields of the message whose term starts at p in row k. Return False if it has another shape."""
+    logged: cython.bint,
+) -> cython.Py_ssize_t:
+    """Store the fields of the basic_message at p in row k. Return the position after it, or -1 if it has another shape.
+
+    logged: it is in a log: without an id, and its decoded properties may be beside the block.
+    """
+    n: cython.Py_ssize_t
     q: cython.Py_ssize_t
-    if limit - p < 1 or u8(b, p) != VERSION:
-        return False
-    p = atom(b, tuple_of(b, p + 1, limit, MESSAGE_ARITY), limit, names, BASIC_MESSAGE, BASIC_MESSAGE_SIZE)
+    p = atom(b, tuple_of(b, p, limit, MESSAGE_ARITY), limit, names, BASIC_MESSAGE, BASIC_MESSAGE_SIZE)
     p = atom(b, tuple_of(b, p, limit, RESOURCE_ARITY), limit, names, RESOURCE, RESOURCE_SIZE)
     p = binary(b, p, limit, out, k, VHOST_START)
     p = binary(b, atom(b, p, limit, names, EXCHANGE, EXCHANGE_SIZE), limit, out, k, EXCHANGE_START)
     p = binaries(b, p, limit, out, k, KEYS_START)
-    p = atom(b, tuple_of(b, p, limit, CONTENT_ARITY), limit, names, CONTENT, CONTENT_SIZE)
-    if p < 0 or limit - p < 2 or u8(b, p) != SMALL_INTEGER or u8(b, p + 1) != BASIC_CLASS:
-        return False
-    p = atom(b, p + 2, limit, names, NONE, NONE_SIZE)
-    p = binary(b, p, limit, out, k, PROPERTIES_START)
-    p = binaries(b, atom(b, p, limit, names, FRAMING, FRAMING_SIZE), limit, out, k, PAYLOAD_START)
-    if octets(b, p, limit) != ID_SIZE:
-        return False
+    p = content(b, p, limit, names, out, k, logged)
+    n = octets(b, p, limit)
+    if n != ID_SIZE and (n != 0 or not logged):
+        return -1
     p += BINARY_HEADER
     out[k, ID_START] = p
-    p += ID_SIZE
+    p += n
     q = atom(b, p, limit, names, TRUE, TRUE_SIZE)
     out[k, PERSISTENT] = q >= 0
+    return q if q >= 0 else atom(b, p, limit, names, FALSE, FALSE_SIZE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def key_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.longlong:
+    """Return the number of the name at p, which is an atom or a binary; 0 for one of more than KEY_LETTERS; -1 for any other term."""
+    n: cython.Py_ssize_t = octets(b, p, limit)
+    j: cython.Py_ssize_t
+    value: cython.longlong
+    if n >= 0:
+        p += BINARY_HEADER
+    else:
+        n = skip_atom(b, p, limit)
+        p = atom_text(b, p, limit)
+        if p < 0:
+            return -1
+        n -= p
+    if n > KEY_LETTERS:
+        return 0
+    value = n
+    for j in range(KEY_LETTERS):
+        value = value << 8
+        if j >= KEY_LETTERS - n:
+            value = value | u8(b, p)
+            p += 1
+    return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def annotations(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    names: cython.const[cython.uchar][::1],
+    out: cython.longlong[:, ::1],
+    k: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Store the fields that the annotations at p state, the last one of a name. Return the position after them, or -1 for another shape."""
+    n: cython.longlong
+    size: cython.Py_ssize_t
+    name: cython.longlong
+    found: cython.int = 0
+    if p < 0 or limit - p < LIST_HEADER or u8(b, p) != MAP:
+        return -1
+    n = u32(b, p + 1)
+    p += LIST_HEADER
+    out[k, VHOST_START] = out[k, VHOST_LENGTH] = out[k, ID_START] = 0
+    out[k, PERSISTENT] = True
+    while n > 0 and p >= 0:
+        n -= 1
+        name = key_at(b, p, limit)
+        p = after(b, p, limit)
+        if name == KEY_X:
+            p = binary(b, p, limit, out, k, EXCHANGE_START)
+            found |= HAS_EXCHANGE
+        elif name == KEY_RK:
+            p = binaries(b, p, limit, out, k, KEYS_START)
+            found |= HAS_KEYS
+        elif name == KEY_ID:
+            size = octets(b, p, limit)
+            p = p + BINARY_HEADER + size if size == 0 or size == ID_SIZE else -1
+        elif name == KEY_D:
+            out[k, PERSISTENT] = atom(b, p, limit, names, FALSE, FALSE_SIZE) < 0
+            p = after(b, p, limit)
+        elif name == KEY_DEATHS or name < 0:
+            return -1
+        else:
+            p = after(b, p, limit)
+    return p if found == HAS_EXCHANGE | HAS_KEYS else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def entry(
+    b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    names: cython.const[cython.uchar][::1],
+    out: cython.longlong[:, ::1],
+    k: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Store the fields of the message in the log entry in [p, limit). Return the position after it, or -1 if it has another shape."""
+    q: cython.Py_ssize_t
+    if limit - p < 1 or u8(b, p) != VERSION or decodable(b, p + 1, limit) != limit:
+        return -1
+    p = after(b, atom(b, tuple_of(b, p + 1, limit, ENTRY_ARITY), limit, names, USR, USR_SIZE), limit)
+    p = tuple_of(b, p, limit, PUBLISH_ARITY)
+    q = atom(b, p, limit, names, E, E_SIZE)
+    if q < 0:  # its process comes first
+        q = after(b, atom(b, p, limit, names, ENQUEUE, ENQUEUE_SIZE), limit)
+    p = after(b, q, limit)
+    q = atom(b, tuple_of(b, p, limit, CONTAINER_ARITY), limit, names, MC, MC_SIZE)
     if q < 0:
-        q = atom(b, p, limit, names, FALSE, FALSE_SIZE)
-    out[k, END] = q
-    return q >= 0
+        return message(b, p, limit, names, out, k, True)
+    q = content(b, atom(b, q, limit, names, MC_AMQPL, MC_AMQPL_SIZE), limit, names, out, k, True)
+    return annotations(b, q, limit, names, out, k)
+
+
+@cython.cfunc
+def parse(
+    b: cython.const[cython.uchar][::1],
+    start: cython.longlong[:],
+    length: cython.longlong[:],
+    out: cython.longlong[:, ::1],
+    logged: cython.bint,
+) -> cython.Py_ssize_t:
+    k: cython.Py_ssize_t
+    j: cython.int
+    p: cython.Py_ssize_t
+    limit: cython.Py_ssize_t
+    n: cython.Py_ssize_t = start.shape[0]
+    size: cython.Py_ssize_t = b.shape[0]
+    slow: cython.Py_ssize_t = 0
+    names: cython.const[cython.uchar][::1] = NAMES
+    if length.shape[0] < n or out.shape[0] < n or out.shape[1] != FIELD_COUNT:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(n):
+            p = start[k]
+            out[k, STATUS] = FAST
+            out[k, END] = -1
+            if p >= 0 and length[k] > 0 and p <= size and length[k] <= size - p:
+                limit = p + length[k]
+                if logged:
+                    out[k, END] = entry(b, p, limit, names, out, k)
+                elif u8(b, p) == VERSION:
+                    out[k, END] = message(b, p + 1, limit, names, out, k, False)
+            if out[k, END] < 0:
+                out[k, STATUS] = SLOW
+                slow += 1
+                for j in range(STATUS + 1, FIELD_COUNT):
+                    out[k, j] = 0
+    return slow
 
 
 def fields(
@@ -181,29 +351,20 @@ def fields(
 
     The row of a SLOW term holds nothing else. Bytes after a term are ignored.
     """
-    k: cython.Py_ssize_t
-    j: cython.int
-    n: cython.Py_ssize_t = start.shape[0]
-    size: cython.Py_ssize_t = b.shape[0]
-    slow: cython.Py_ssize_t = 0
-    names: cython.const[cython.uchar][::1] = NAMES
-    if length.shape[0] < n or out.shape[0] < n or out.shape[1] != FIELD_COUNT:
-        raise ValueError("the columns differ in length")
-    with cython.nogil:
-        for k in range(n):
-            out[k, STATUS] = FAST
-            if (
-                start[k] < 0
-                or length[k] < 0
-                or start[k] > size
-                or length[k] > size - start[k]
-                or not message(b, start[k], start[k] + length[k], names, out, k)
-            ):
-                out[k, STATUS] = SLOW
-                slow += 1
-                for j in range(STATUS + 1, FIELD_COUNT):
-                    out[k, j] = 0
-    return slow
+    return parse(b, start, length, out, False)
+
+
+def logged_fields(
+    b: cython.const[cython.uchar][::1],
+    start: cython.longlong[:],
+    length: cython.longlong[:],
+    out: cython.longlong[:, ::1],
+):
+    """Parse the messages in entries of a quorum queue's log as `fields` does terms; a container has no vhost.
+
+    Where a row is FAST, the decoder reads the whole entry, and the message in it; of its property block nothing is said.
+    """
+    return parse(b, start, length, out, True)
 
 
 def listed(
@@ -316,3 +477,65 @@ def properties(
             else:
                 slow += 1
     return slow
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def table(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, named: cython.bint, depth: cython.int
+) -> cython.bint:
+    """Return whether [p, end) has the fields of a header table (named) or of an array, and nothing else. depth: how many may nest."""
+    n: cython.longlong
+    kind: cython.int
+    while p < end:
+        if named:
+            p += 1 + u8(b, p)
+            if p >= end:
+                return False
+        kind = u8(b, p)
+        p += 1
+        if kind == VOID:
+            n = 0
+        elif kind == BOOL or kind == BYTE or kind == UNSIGNED_BYTE:
+            n = 1
+        elif kind == SHORT or kind == UNSIGNED_SHORT:
+            n = 2
+        elif kind == SIGNED_INT or kind == UNSIGNED_INT or kind == SINGLE:
+            n = 4
+        elif kind == DECIMAL:
+            n = DECIMAL_SIZE
+        elif kind == LONG or kind == SAME_LONG or kind == DOUBLE or kind == MOMENT:
+            n = 8
+        elif kind == LONGSTR or kind == OCTETS or kind == TABLE or kind == ARRAY:
+            if end - p < FIELD_LENGTH:
+                return False
+            n = u32(b, p)
+            p += FIELD_LENGTH
+        else:
+            return False
+        if n > end - p:
+            return False
+        if (kind == TABLE or kind == ARRAY) and (depth <= 1 or not table(b, p, p + n, kind == TABLE, depth - 1)):
+            return False
+        p += n
+    return True
+
+
+def tables(b: cython.const[cython.uchar][::1], start: cython.longlong[:], length: cython.longlong[:], out: cython.uchar[:]):
+    """Store for each header table, the span of its fields, whether the reader of property blocks reads it with certainty.
+
+    Where the length is negative there is none: 1.
+    """
+    k: cython.Py_ssize_t
+    size: cython.Py_ssize_t = b.shape[0]
+    if length.shape[0] < start.shape[0] or out.shape[0] < start.shape[0]:
+        raise ValueError("the columns differ in length")
+    with cython.nogil:
+        for k in range(start.shape[0]):
+            if length[k] < 0:
+                out[k] = True
+            elif start[k] < 0 or length[k] > MOST_TABLE_BYTES or start[k] > size or length[k] > size - start[k]:
+                out[k] = False
+            else:
+                out[k] = table(b, start[k], start[k] + length[k], True, MOST_TABLES)

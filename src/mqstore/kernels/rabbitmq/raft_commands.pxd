@@ -1,7 +1,7 @@
 from mqstore.kernels.common.loads cimport i32, u16, u32, u8
 from mqstore.kernels.rabbitmq.term_layout cimport (
-    BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT_ARITY, INTEGER, INTEGER_SIZE, LENGTH_16, LIST, LIST_HEADER, MAP,
-    MESSAGE_ARITY, NEW_PID, NIL, PID, SMALL_BIG, SMALL_INTEGER, STRING, VERSION,
+    BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT_ARITY, ENTRY_ARITY, INTEGER, INTEGER_SIZE, LAST_ASCII, LENGTH_16, LIST, LIST_HEADER,
+    MAP, MESSAGE_ARITY, NEW_PID, NIL, PID, PUBLISH_ARITY, SMALL_BIG, SMALL_INTEGER, STRING, VERSION,
 )
 from mqstore.kernels.rabbitmq.terms cimport atom_text, is_message, skip, skip_atom, tuple_of
 
@@ -48,8 +48,6 @@ cpdef enum:
     NOTHING = -1
 
 cdef enum:
-    ENTRY_ARITY = 4  # {'$usr', Meta, Command, ReplyMode}
-    PUBLISH_ARITY = 4  # {e, Seq, Message, Sizes}, {enqueue, Process, Seq, Message}
     SETTLE_ARITY = 3  # {settle, Consumer, Ids}
     SIZES_ARITY = 2  # {Meta, Body}
     NOTIFY_ARITY = 3  # {notify, Correlation, Process}
@@ -58,5 +56,4 @@ cdef enum:
     BASIC_EXPIRATION = 8
     BIG_HEADER = 3  # tag, number of digits, sign
     LETTERS = 8  # of a name that make its number
-    LAST_ASCII = 127
     DELIVERY_COUNT_SIZE = 14

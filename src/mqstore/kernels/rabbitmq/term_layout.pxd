@@ -93,6 +93,16 @@ cdef enum:
     CONTAINER_BEFORE_ID = 2  # elements of an mc tuple between its name and the one that holds the id
     BASIC_CLASS = 60  # class id of `basic` in AMQP 0-9-1
 
+    # elements of the tuples of a log entry: {'$usr', Meta, Command, ReplyMode}; {e, Seq, Message, Sizes}, {enqueue, Process, Seq, Message}
+    ENTRY_ARITY = 4
+    PUBLISH_ARITY = 4
+
+    # what the decoder reads at most: elements of one term, how deep they nest, letters of an atom
+    MAX_ELEMENTS = 2000000
+    MAX_NESTING = 256
+    MAX_LETTERS = 255
+    LAST_ASCII = 127
+
     # names as big-endian numbers of four bytes each, `mc` of two
     WORD_BASI = 1650553705
     WORD_C_ME = 1667198309
@@ -119,3 +129,12 @@ cdef enum:
     TRUE = FRAMING + FRAMING_SIZE
     FALSE = TRUE + TRUE_SIZE
     FALSE_SIZE = 5
+    USR = FALSE + FALSE_SIZE
+    USR_SIZE = 4
+    ENQUEUE = USR + USR_SIZE
+    ENQUEUE_SIZE = 7
+    E = ENQUEUE + ENQUEUE_SIZE
+    E_SIZE = 1
+    MC = E + E_SIZE
+    MC_AMQPL = MC + MC_SIZE
+    MC_AMQPL_SIZE = 8

@@ -118,6 +118,97 @@ def skip(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def letters_of(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the position after the atom at p if its name is one for the decoder in any encoding, else -1."""
+    q: cython.Py_ssize_t = atom_text(b, p, limit)
+    end: cython.Py_ssize_t
+    if q < 0:
+        return -1
+    end = skip_atom(b, p, limit)
+    if end - q > MAX_LETTERS:
+        return -1
+    if u8(b, p) == ATOM_UTF8 or u8(b, p) == SMALL_ATOM_UTF8:
+        while q < end:
+            if u8(b, q) > LAST_ASCII:
+                return -1
+            q += 1
+    return end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def decodable(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the position after the term at p, which begins with its tag, if the decoder reads it with certainty, else -1.
+
+    `skip` goes past terms that the decoder rejects. Here terms that a message seldom has are rejected, too.
+    """
+    todo: cython.longlong = 1
+    nested: cython.longlong = 0
+    elements: cython.longlong = 0
+    fixed: cython.longlong
+    n: cython.longlong
+    tag: cython.int
+    while todo > 0:
+        # every outstanding term takes at least a byte
+        if todo > limit - p or nested > MAX_NESTING or elements > MAX_ELEMENTS:
+            return -1
+        todo -= 1
+        tag = u8(b, p)
+        fixed = 0
+        n = 0
+        if tag == ATOM or tag == ATOM_UTF8 or tag == SMALL_ATOM or tag == SMALL_ATOM_UTF8:
+            p = letters_of(b, p, limit)
+            if p < 0:
+                return -1
+            continue
+        p += 1
+        if tag == SMALL_INTEGER:
+            fixed = SMALL_INTEGER_SIZE
+        elif tag == INTEGER:
+            fixed = INTEGER_SIZE
+        elif tag == STRING:
+            if limit - p < LENGTH_16:
+                return -1
+            elements += u16(b, p)
+            fixed = LENGTH_16 + u16(b, p)
+        elif tag == BINARY:
+            if limit - p < LENGTH_32:
+                return -1
+            fixed = LENGTH_32 + u32(b, p)
+        elif tag == SMALL_BIG:
+            if limit - p < LENGTH_8 + 1 or u8(b, p + LENGTH_8) > 1:
+                return -1
+            fixed = LENGTH_8 + 1 + u8(b, p)
+        elif tag == SMALL_TUPLE:
+            if limit - p < LENGTH_8:
+                return -1
+            fixed = LENGTH_8
+            n = u8(b, p)
+        elif tag == LIST or tag == MAP:
+            if limit - p < LENGTH_32:
+                return -1
+            fixed = LENGTH_32
+            n = u32(b, p) + 1 if tag == LIST else 2 * u32(b, p)
+        elif tag == PID or tag == NEW_PID:
+            p = letters_of(b, p, limit)
+            if p < 0:
+                return -1
+            fixed = PID_SIZE if tag == PID else NEW_PID_SIZE
+        elif tag != NIL:
+            return -1
+        if fixed > limit - p:
+            return -1
+        p += fixed
+        todo += n
+        elements += n
+        nested += n > 0
+    return p if nested <= MAX_NESTING and elements <= MAX_ELEMENTS else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def skip_atom(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the position after the atom at p, or -1."""
     n: cython.Py_ssize_t

@@ -1,7 +1,7 @@
 """The quorum queues of a node, read as a whole: counts, findings, what cannot be known, and what the node makes of each.
 
 `verify`, `diagnose` and the summaries take their figures from here. Every log is replayed, and the entry of every message in a queue is
-decoded. Of a queue stays what is counted here; its messages do not.
+proved or decoded. Of a queue stays what is counted here; its messages do not.
 
     unread     messages in the queue whose content cannot be read
     facts      what the node does with what it finds (`facts`)
@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
-from mqstore.findings import CheckCounts, Damage, Kind, Verdict
+from mqstore.findings import CheckCounts, Damage, Kind
 from mqstore.rabbitmq.quorum.facts import Fact, delivered_indexes, facts_of_directory, facts_of_queue
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
-from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.rabbitmq.quorum.rows import count_unread
 from mqstore.table.formatting import count
 
 ROOT = "quorum"
-_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,6 @@ def _node(system: RaftDirectory) -> ExaminedNode:
 
 
 def _queue(queue: QuorumQueue, state: QueueState) -> ExaminedQueue:
-    unread = 0
-    for start in range(0, len(state.messages), _BLOCK):
-        verdicts = build_batch(queue, state.messages[start : start + _BLOCK], ("verdict",)).column(0).to_pylist()
-        unread += sum(verdict != Verdict.INTACT for verdict in verdicts)
     recovered = [message for message in state.messages if message.recovered]
     vhost, name = queue.name
     return ExaminedQueue(
@@ -114,7 +109,7 @@ def _queue(queue: QuorumQueue, state: QueueState) -> ExaminedQueue:
         redelivered=sum(message.redelivered for message in recovered),
         delivered=len(delivered_indexes(queue, state)),
         bytes=sum(message.size for message in recovered),
-        unread=unread,
+        unread=count_unread(queue, state.messages),
         entries=len(queue.log),
         version=state.version,
         members=state.members,

@@ -48,6 +48,7 @@ SNAPSHOT_PLACES = ("snapshots", "checkpoints", "recovery_checkpoint")
 MAX_DETS_BYTES = 256 << 20
 WAL, SEGMENT = "wal", "segment"
 _BLOCK = 1 << 14  # entries that are applied together
+_APART = 1 << 20  # bytes between the starts of entries that are not loaded together
 
 Longs = NDArray[np.int64]
 
@@ -292,6 +293,18 @@ class MemberLog:
                 position, length = self._position[rows], self._length[rows]
                 data = mapped.load(int(position.min()), min(mapped.size, int((position + length).max())))
                 yield data, first, np.ascontiguousarray(position), np.ascontiguousarray(length)
+
+    def spans(self, rows: NDArray[np.intp]) -> Iterator[tuple[Bytes, NDArray[np.intp], Longs, Longs]]:
+        """Yield the entries of these rows as blocks of one file: its bytes, which of the rows, position and length of each entry."""
+        order = np.lexsort((self._position[rows], self._file[rows]))
+        position, file = self._position[rows[order]], self._file[rows[order]]
+        apart = np.flatnonzero((np.diff(file) != 0) | (np.diff(position) > _APART)) + 1
+        for low, high in pairwise([0, *apart.tolist(), len(order)]):
+            for first in range(low, high, _BLOCK):
+                here = order[first : min(first + _BLOCK, high)]
+                at, length = self._position[rows[here]], self._length[rows[here]]
+                mapped = self.system.directory.mapped(self.files[int(file[low])])
+                yield mapped.load(int(at[0]), min(mapped.size, int((at + length).max()))), here, at, length
 
     def entries(self) -> Iterator[LogEntry]:
         """Yield the entries to replay, in order, past gaps."""

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import Kind, Verdict
+from mqstore.kernels.rabbitmq import message_terms
 from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message import stored_columns
@@ -39,7 +40,8 @@ from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage
 from mqstore.rabbitmq.quorum.facts import delivered_indexes
 from mqstore.rabbitmq.quorum.machine import CONFIRMED, CONSUMED, EXPIRED, LIMIT, MAXLEN, PURGED, REJECTED
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
-from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, QueueSelection
+from mqstore.rabbitmq.quorum.raft_log import MemberLog
+from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, RABBITMQ_PROPERTIES, QueueSelection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +50,7 @@ _OF_TERMS = TERM_COLUMNS | {"verdict", "persistent"}
 # machines of 4.3 and newer deliver the name of a queue for its AMQP 1.0 address as a reply-to
 _ADDRESSES_FROM = 8
 BLOCK = 2048
+_HEADERS = message_terms.PROPERTY_START + 2 * RABBITMQ_PROPERTIES.index("headers")  # where the kernel has the start of their table
 # what `queue` lists of each message of a queue
 LOG_COLUMNS = (
     "raft_index",
@@ -230,6 +233,36 @@ def build_batch(
     rows = [] if _OF_TERMS.isdisjoint(columns) else [_decoded(queue, message) for message in messages]
     terms = StoredTerms.decoded(rows) if rows else None
     return stored_columns.build_batch(columns, terms, lambda name: _values(queue, messages, name, rows, now))
+
+
+def count_unread(queue: QuorumQueue, messages: Sequence[QuorumMessage]) -> int:
+    """Return how many messages have another verdict than `intact`. What a kernel proves readable is not decoded."""
+    if queue.log.system.scattered:
+        return len(messages)
+    rows = [-1 if message.left or message.annotations or message.state == NOT_KNOWN else message.row for message in messages]
+    others = [messages[number] for number in np.flatnonzero(~_proved(queue.log, np.array(rows, np.int64))).tolist()]
+    unread = 0
+    for start in range(0, len(others), BLOCK):
+        verdicts = build_batch(queue, others[start : start + BLOCK], ("verdict",)).column(0).to_pylist()
+        unread += sum(verdict != Verdict.INTACT for verdict in verdicts)
+    return unread
+
+
+def _proved(log: MemberLog, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each row of a log, or -1, whether a kernel knows that its message and its properties can be read."""
+    proved = np.zeros(len(rows), np.bool_)
+    valid = np.flatnonzero(rows >= 0)
+    valid = valid[log.valid[rows[valid]]]
+    for data, some, at, length in log.spans(rows[valid]):
+        fields = np.zeros((len(some), message_terms.FIELD_COUNT), np.int64)
+        blocks = np.zeros((len(some), message_terms.PROPERTY_COLUMNS), np.int64)
+        tables = np.zeros(len(some), np.uint8)
+        message_terms.logged_fields(data, at, length, fields)
+        message_terms.properties(data, fields[:, message_terms.PROPERTIES_START], fields[:, message_terms.PROPERTIES_LENGTH], blocks)
+        message_terms.tables(data, blocks[:, _HEADERS], blocks[:, _HEADERS + 1], tables)
+        fast = (fields[:, message_terms.STATUS] == message_terms.FAST) & (blocks[:, message_terms.STATUS] == message_terms.FAST)
+        proved[valid[some]] = fast & (tables != 0)
+    return proved
 
 
 def _values(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from support import quorum
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.quorum import raft_log
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
-from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.rabbitmq.quorum.rows import NOT_KNOWN, build_batch, count_unread
 from mqstore.rabbitmq.quorum.rows import rows_of as selected_rows
 from mqstore.table.columns import QueueSelection, rabbitmq_schema
 
@@ -157,3 +159,30 @@ def _listed(root: Path, place: str, selection: QueueSelection) -> dict[str, dict
     columns = ("raft_index", "state", "recovered", "verdict", "payload_sha256", "store_file")
     batches = [rows.batch(columns, selection) for rows in selected_rows(queue, selection, None)]
     return {row["payload_sha256"]: row for batch in batches if batch is not None for row in batch.to_pylist()}
+
+
+@pytest.mark.parametrize("apart", [0, raft_log._APART])
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_as_many_messages_are_unread_as_have_another_verdict(case: str, apart: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are readable, too, and after what makes a message unreadable or its fate unknown."""
+    monkeypatch.setattr(raft_log, "_BLOCK", 7)
+    monkeypatch.setattr(raft_log, "_APART", apart)
+    for queue in queues(case):
+        kept = queue.replay().messages[:300]
+        others = [
+            replace(message, **change)
+            for message in kept[:20]
+            for change in (
+                {"row": -1},
+                {"left": True},
+                {"state": NOT_KNOWN},
+                {"annotations": {b"x-own": 1}},
+                {"annotations": {b"deaths": 1}},
+            )
+        ]
+        for damaged in (False, True):
+            if damaged:
+                queue.log.valid[::3] = False
+            for messages in ([], kept, kept[::-3], others):
+                verdicts = build_batch(queue, messages, ("verdict",)).column(0).to_pylist()
+                assert count_unread(queue, messages) == sum(verdict != "intact" for verdict in verdicts)

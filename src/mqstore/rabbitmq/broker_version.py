@@ -27,7 +27,9 @@ class BrokerVersion:
     metadata of 3.10 to 3.12 without their feature flags; how others do is not known. old_redelivered: whether consumers of quorum
     queues get a message of before 3.13 again; None: not known. starts_on_empty_files: of the small ones beside Mnesia's tables; None: not
     known. mends_streams_first: whether it mends the end of a stream before it asks for its offsets; None: not known. drops_wrong_last:
-    whether it starts with a write-ahead log of quorum queues whose last record has a wrong checksum; None: not known.
+    whether it starts with a write-ahead log of quorum queues whose last record has a wrong checksum; None: not known. has_mirrors: whether
+    it heeds mirroring, and the other arguments and policies that 4.0 did away with. starts_renamed: on the metadata of a node of another
+    name; None: not known. has_listener_table: whether it ends without that table of Mnesia.
     """
 
     name: str
@@ -42,6 +44,9 @@ class BrokerVersion:
     starts_on_empty_files: bool | None = None
     mends_streams_first: bool | None = None
     drops_wrong_last: bool | None = True
+    has_mirrors: bool = True
+    starts_renamed: bool | None = False
+    has_listener_table: bool = False
 
     @property
     def queue_version(self) -> int:
@@ -52,18 +57,41 @@ class BrokerVersion:
 _MACHINES = {"3.8": 0, "3.9": 1, "3.11": 3, "3.12": 3, "4.0": 5, "4.1": 7, "4.2": 7}  # of quorum queues
 _VERSIONS = {
     **{
-        name: BrokerVersion(name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True, drops_wrong_last=drops)
+        name: BrokerVersion(
+            name, (1,), False, _MACHINES[name], reads=(1,), crashes_on_containers=True, drops_wrong_last=drops, has_listener_table=True
+        )
         for name, drops in (("3.8", False), ("3.9", None))
     },
-    "3.10": BrokerVersion("3.10", (1, 2), False, 2, crashes_on_containers=True, starts_on_empty_files=False, mends_streams_first=False),
+    "3.10": BrokerVersion(
+        "3.10",
+        (1, 2),
+        False,
+        2,
+        crashes_on_containers=True,
+        starts_on_empty_files=False,
+        mends_streams_first=False,
+        has_listener_table=True,
+    ),
     **{name: BrokerVersion(name, (1, 2), False, _MACHINES[name], crashes_on_containers=True) for name in ("3.11", "3.12")},
     "3.13": BrokerVersion("3.13", (1, 2), False, 3, old_redelivered=None),
     **{
-        name: BrokerVersion(name, (2,), True, _MACHINES[name], old_redelivered=None, mends_streams_first=True)
+        name: BrokerVersion(
+            name, (2,), True, _MACHINES[name], old_redelivered=None, mends_streams_first=True, has_mirrors=False, starts_renamed=None
+        )
         for name in ("4.0", "4.1", "4.2")
     },
     "4.3": BrokerVersion(
-        "4.3", (2,), True, 8, single_deliveries=True, reads=(2,), starts_without_flags=True, old_redelivered=False, mends_streams_first=True
+        "4.3",
+        (2,),
+        True,
+        8,
+        single_deliveries=True,
+        reads=(2,),
+        starts_without_flags=True,
+        old_redelivered=False,
+        mends_streams_first=True,
+        has_mirrors=False,
+        starts_renamed=None,
     ),
 }
 OLDEST_NODE, *_, NEWEST_NODE = _VERSIONS

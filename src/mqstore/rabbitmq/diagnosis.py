@@ -169,7 +169,7 @@ class _Work:
         self._check_small_files()
         if other is not None:
             members = cluster_nodes(self.store.directory)
-            if (members or self.store.directory.exists(SCHEMA)) and order(self.version.name) < order("4.0"):
+            if (members or self.store.directory.exists(SCHEMA)) and self.version.starts_renamed is False:
                 sentence = f"{other}: it does not start, as it reaches none of these nodes (failed_to_cluster_with, tried with 3.10.8)"
                 self.obstacles.append(Evidence("other-node", "cluster_nodes.config" if members else SCHEMA, sentence))
             else:
@@ -376,7 +376,7 @@ class _Work:
             sentence = f"{flags.path} lacks {', '.join(missing)}, which {name} requires: the node ends with"
             ends = f"{sentence} failed_to_initialize_feature_flags_registry, disabled_required_feature_flag"
             self.obstacles.append(Evidence("feature-flags", flags.path, ends))
-        elif order(name) < order("3.11") and DELETES_LISTENERS in flags.enabled:
+        elif self.version.has_listener_table and DELETES_LISTENERS in flags.enabled:
             sentence = f"{flags.path} has {DELETES_LISTENERS}, which deletes the table rabbit_listener: {name} ends with"
             self.obstacles.append(
                 Evidence("feature-flags", flags.path, f"{sentence} schema_integrity_check_failed, table_missing rabbit_listener")

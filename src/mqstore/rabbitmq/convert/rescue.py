@@ -40,7 +40,7 @@ from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.files.locking import can_tell, writers
 from mqstore.files.readonly import walk_tree
 from mqstore.findings import Damage, Verdict
-from mqstore.rabbitmq.broker_version import target_version
+from mqstore.rabbitmq.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
 from mqstore.rabbitmq.definitions.document import definitions_document, encrypted_values, split_plugins
@@ -165,7 +165,7 @@ def rescue(
         made.append(prepared)
         sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3)
         text = steps(
-            broker.name, Path(to), prepared, queues, sending, users=users, delayed=delayed, untold=untold, written_by=written_by,
+            broker, Path(to), prepared, queues, sending, users=users, delayed=delayed, untold=untold, written_by=written_by,
             stores=bool(store.vhosts),
         )  # fmt: skip
         files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
@@ -400,7 +400,7 @@ def message_table(counts: Counts) -> list[str]:
 
 
 def steps(
-    version: str,
+    broker: BrokerVersion,
     to: Path,
     prepared: _Prepared,
     queues: Sequence[QueueReport],
@@ -413,6 +413,7 @@ def steps(
     stores: bool,
 ) -> str:
     """Return the text. queues: those converted; stores: whether there are any; sending: from `replay_steps`."""
+    version = broker.name
     out = quoted(os.path.abspath(to))
     document, plugins = prepared.document, prepared.plugins
     counts = message_counts(queues, prepared.unknown)
@@ -472,7 +473,7 @@ def steps(
         for queue in prepared.unknown
     ]
     ignored = f"RabbitMQ {version} ignores or refuses it"
-    if not version.startswith("4."):
+    if broker.has_mirrors:
         ignored = f"newer releases ignore or refuse it; set it again if RabbitMQ {version} is to have it"
     lines += [f"* {what}: {ignored}." for what in prepared.dropped]
     if not users:

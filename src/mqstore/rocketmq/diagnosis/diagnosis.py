@@ -409,7 +409,7 @@ class _Work:
         if store.directory.is_directory("checkpoint"):
             sentence = "it is a directory, in which a broker cannot keep its checkpoint"
             self.obstacles.append(Evidence("bad-checkpoint", "checkpoint", sentence))
-        for name in ("lock", *(() if self.rules.startswith("4") else (WHEEL, CHECK))):
+        for name in ("lock", *((WHEEL, CHECK) if version_rules(self.rules).has_timer_wheel else ())):
             if store.directory.is_directory(name):
                 self.obstacles.append(Evidence("stray-file", name, "it is a directory, and a broker opens it as a file: it does not start"))
         if self.database is not None and self.database.obstacle is not None:

@@ -28,10 +28,9 @@ from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.format.profile import Profile
 from mqstore.rocketmq.format.rocksdb_queue import MAX_GAP, RocksQueueReader, listed_until, readers
 from mqstore.rocketmq.recovery.broker_recovery import Recovery, RocksRecovery
-from mqstore.rocketmq.store.databases import INDEX_PLACE
+from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACE
 from mqstore.rocketmq.store.store import RocketMQStore
 
-PLACE = "consumequeue"
 BESIDE = "consumequeue_rocksdb"
 ROCKSDB = "defaultRocksDB"
 RULES = "5.5.0"  # the release whose real store was compared
@@ -53,7 +52,7 @@ class DatabaseQueues:
         self.readers: tuple[RocksQueueReader, ...] = ()
         self.listed = 0
         self.is_new = False
-        where = f"the consume queues of {store.path} are in a RocksDB database ({PLACE})"
+        where = f"the consume queues of {store.path} are in a RocksDB database ({QUEUE_PLACE})"
         if not of.has_databases:
             raise UnsupportedError(f"{where}: what a {of.version} broker makes of it is not known; `--for {RULES}` asks about that version")
         if store.databases.exists(BESIDE) or (store.queue_database is not None and _has_files(store)):
@@ -61,23 +60,25 @@ class DatabaseQueues:
                 f"{store.path} has consume queues as files and in a RocksDB database: what a broker makes of both cannot be determined; "
                 "`mqstore verify` checks them"
             )
-        if store.directory.has_entry(PLACE) and not store.directory.is_directory(PLACE):
-            self.obstacle = Evidence("bad-database", PLACE, "a file has the place of the database of queues: the broker does not start")
-        elif store.databases.exists(PLACE):
+        if store.directory.has_entry(QUEUE_PLACE) and not store.directory.is_directory(QUEUE_PLACE):
+            self.obstacle = Evidence(
+                "bad-database", QUEUE_PLACE, "a file has the place of the database of queues: the broker does not start"
+            )
+        elif store.databases.exists(QUEUE_PLACE):
             self._open(where)
         else:
             self.is_new = True
 
     def _open(self, where: str) -> None:
         databases = self._store.databases
-        database = databases.open(PLACE)
-        unread = databases.why_unread(PLACE)
-        if database is None and not any(item.file == PLACE for item in databases.findings()):
+        database = databases.open(QUEUE_PLACE)
+        unread = databases.why_unread(QUEUE_PLACE)
+        if database is None and not any(item.file == QUEUE_PLACE for item in databases.findings()):
             raise UnsupportedError(f"{where}, which is not read, so that it cannot be determined what a broker makes of it: {unread}")
         if database is None or database.repaired:
             fault = unread if database is None else "; ".join(database.faults[:3])
             sentence = f"the database of queues cannot be opened: the broker does not start ({fault})"
-            self.obstacle = Evidence("bad-database", PLACE, sentence)
+            self.obstacle = Evidence("bad-database", QUEUE_PLACE, sentence)
             return
         self._read(database, where)
 
@@ -88,7 +89,7 @@ class DatabaseQueues:
             pass
         if faults:
             sentence = f"the bounds of the queues cannot be read: the broker does not start ({faults[0]})"
-            self.obstacle = Evidence("bad-database", PLACE, sentence)
+            self.obstacle = Evidence("bad-database", QUEUE_PLACE, sentence)
             return
         before = len(database.faults)
         self.readers, _ = readers(self._store.directory, database)  # also entries of removed records: the broker finds the minimum
@@ -111,7 +112,7 @@ class DatabaseQueues:
         """Yield what the broker does to the database when it starts."""
         if self.is_new:
             unlisted = "" if self._store.unclean or self._store.log.start else ", except its first message"
-            yield f"makes a new database of queues in {PLACE}, and lists the log in it{unlisted}"
+            yield f"makes a new database of queues in {QUEUE_PLACE}, and lists the log in it{unlisted}"
 
     def unknown(self, recovery: Recovery) -> Iterator[str]:
         """Yield what is not known of the queues after the start."""
@@ -137,7 +138,7 @@ class DatabaseQueues:
 
 
 def _has_files(store: RocketMQStore) -> bool:
-    return any(entry.is_directory for entry in store.directory.entries(PLACE))
+    return any(entry.is_directory for entry in store.directory.entries(QUEUE_PLACE))
 
 
 def require_configuration(store: RocketMQStore) -> None:

@@ -19,7 +19,8 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase, UnreadDatabaseError, is_database, is_installed
 from mqstore.findings import Damage, Kind
 
-QUEUE_PLACES = ("consumequeue", "consumequeue_rocksdb")
+QUEUE_PLACE = "consumequeue"  # where the database is all that the broker has
+QUEUE_PLACES = (QUEUE_PLACE, "consumequeue_rocksdb")
 INDEX_PLACE = "rocksdbstore"
 KV_PLACE, POP_FAMILY = "kvStore", "popState"
 INSTALL = "`pip install 'mqstore[rocksdb]'` installs what reads it"

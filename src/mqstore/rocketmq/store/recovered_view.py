@@ -18,6 +18,7 @@ from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import listed_until, readers
 from mqstore.rocketmq.query.index_search import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery, RocksRecovery
+from mqstore.rocketmq.store.databases import QUEUE_PLACE
 from mqstore.rocketmq.store.disk_view import BaseView
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store_files import StoreFiles
@@ -27,7 +28,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PLACE = "consumequeue"  # of the database, where it is all that the broker has
 ROCKSDB = "defaultRocksDB"  # storeType
 
 
@@ -68,9 +68,9 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
 
 def _queue_database(files: StoreFiles) -> RocksDatabase | None:
     """Return the database that the broker's recovery goes on with; None without one, or if it cannot be read as it is."""
-    if files.queue_database != PLACE or files.stored_queues.unread is not None:
+    if files.queue_database != QUEUE_PLACE or files.stored_queues.unread is not None:
         return None
-    database = files.databases.open(PLACE)
+    database = files.databases.open(QUEUE_PLACE)
     return database if database is not None and not database.repaired and not database.faults else None
 
 

@@ -228,11 +228,11 @@ def _usage_sentence(error: typer.TyperException) -> str:
     if getattr(error, "possibilities", None):  # the dashes make `--port` like `--at`
         from difflib import get_close_matches
 
-        wanted, offered = unknown.option_name.lstrip("-"), {name.lstrip("-"): name for name in unknown.possibilities}
-        unknown.possibilities = [offered[name] for name in get_close_matches(wanted, offered)]
+        given, offered = unknown.option_name.lstrip("-"), {name.lstrip("-"): name for name in unknown.possibilities}
+        unknown.possibilities = [offered[name] for name in get_close_matches(given, offered)]
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
-    message = _NOT_A_NUMBER.sub(lambda found: f"it takes a {'whole ' if found[1] == 'integer' else ''}number", message)
-    message = _SIMILAR.sub(lambda found: f"(did you mean {found[1].replace(', ', ' or ')}?)", message)
+    message = _NOT_A_NUMBER.sub(lambda match: f"it takes a {'whole ' if match[1] == 'integer' else ''}number", message)
+    message = _SIMILAR.sub(lambda match: f"(did you mean {match[1].replace(', ', ' or ')}?)", message)
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` lists the options"

@@ -73,8 +73,8 @@ class Journal:
 
 
 def _identity(root: Path) -> tuple[int, int]:
-    found = root.stat()
-    return found.st_dev, found.st_ino
+    state = root.stat()
+    return state.st_dev, state.st_ino
 
 
 def read_journal(path: Path) -> Journal | None:
@@ -159,17 +159,17 @@ def _check_files(root: Path, files: Iterable[tuple[str, str]], *, shared: bool =
         path = root / name
         try:
             above = path.parent.resolve()
-            found = None if not os.path.lexists(path) else path.stat() if in_copy and path.exists() else path.lstat()
+            state = None if not os.path.lexists(path) else path.stat() if in_copy and path.exists() else path.lstat()
         except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links
             raise TargetError(f"{path} cannot be reached ({error}); nothing was changed") from None
         if not above.is_relative_to(real) and not in_copy:
             raise TargetError(f"{path} lies outside of the store, in {above}, to which a symbolic link leads; repair changes nothing there")
-        if found is None:
+        if state is None:
             continue
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(state.st_mode):
             raise TargetError(f"{path} is a symbolic link, which repair does not change; put the file itself in its place")
-        if op in ("write", "resize") and (not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and not shared and not in_copy)):
-            reason = "has a second hard link, whose bytes must not change" if stat.S_ISREG(found.st_mode) else "is not a regular file"
+        if op in ("write", "resize") and (not stat.S_ISREG(state.st_mode) or (state.st_nlink > 1 and not shared and not in_copy)):
+            reason = "has a second hard link, whose bytes must not change" if stat.S_ISREG(state.st_mode) else "is not a regular file"
             raise TargetError(f"{path} {reason}; repair a real copy of the store")
 
 

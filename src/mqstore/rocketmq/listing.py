@@ -239,7 +239,7 @@ def list_groups(store: RocketMQStore, view: View, group: str | None = None, topi
     table = store.offset_table
     notes += filter(None, (table.doubt,))
     if rows:
-        notes += (told for told in static_topics(store.directory) if topic is None or told.startswith(f"static topic {topic}: "))
+        notes += (note for note in static_topics(store.directory) if topic is None or note.startswith(f"static topic {topic}: "))
     notes += (f"{finding.file}: {finding.detail}" for finding in table.findings)
     return GroupList(rows, tuple(notes), tuple(table.findings), "" if rows else _no_groups_sentence(group, topic, every, table))
 

@@ -393,8 +393,8 @@ def conditions_in(filter_: Any, schema: pa.Schema) -> list[Filter]:
             open_[-1].arguments.append(_Column(value))
         else:  # a field of a column
             return []
-    found = top.arguments[0]
-    return found if isinstance(found, list) else []
+    values = top.arguments[0]
+    return values if isinstance(values, list) else []
 
 
 def _conditions_of(call: _Call, schema: pa.Schema) -> list[Filter]:

@@ -228,7 +228,7 @@ def _runs_on(process: Path, root: bytes) -> bool:
         return False
     if b"\0-mnesia\0" not in started:
         return False
-    return any(_nested(os.path.realpath(found), root) for found in _DIRECTORY.findall(started))
+    return any(_nested(os.path.realpath(path), root) for path in _DIRECTORY.findall(started))
 
 
 def _nested(one: bytes, other: bytes) -> bool:

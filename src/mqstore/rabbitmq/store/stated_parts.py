@@ -53,8 +53,8 @@ class MissingFile:
             other = self.swapped.rpartition("/")[2]
             sentence = f"{name} and {other} have each other's names, as their messages and {self.known_from} show: exchange these names"
         elif self.there is None:
-            here = "" if self.beside is None else f"; {self.beside} beside it has that size: is it this file, under another name?"
-            sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it{here}"
+            beside = "" if self.beside is None else f"; {self.beside} beside it has that size: is it this file, under another name?"
+            sentence = f"{name} ({stated}) is missing: {GET_IT}; {self.known_from} names it{beside}"
         else:
             sentence = f"{name} has {self.there:,} of {stated}, which {self.known_from} states: get the whole file before anything else"
         return Damage(self.path, self.there or 0, self.size - (self.there or 0), Kind.MISSING_PART, sentence)

@@ -47,12 +47,12 @@ class Stream:
         segments: dict[int, int] = {}
         indexes: dict[int, int] = {}
         strays: list[str] = []
-        for found in own_entries(directory, place):
-            parsed = STREAM_FILE.fullmatch(found.name)
-            if parsed is None or not found.is_file or int(parsed[1]) > _LAST_OFFSET:
-                strays.append(found.name)
+        for file in own_entries(directory, place):
+            parsed = STREAM_FILE.fullmatch(file.name)
+            if parsed is None or not file.is_file or int(parsed[1]) > _LAST_OFFSET:
+                strays.append(file.name)
             else:
-                (segments if parsed[2] == "segment" else indexes)[int(parsed[1])] = found.size
+                (segments if parsed[2] == "segment" else indexes)[int(parsed[1])] = file.size
         self.strays = tuple(sorted(strays)[:MOST_STRAYS])
         self.first: Longs = np.array(sorted(segments), np.int64)
         self.size: Longs = np.array([segments[first] for first in self.first.tolist()], np.int64)

@@ -172,9 +172,9 @@ def offsets(database: RocksDatabase) -> OffsetTable:
     """Read the consumer offsets of a database of either version."""
     reading = _Reading(database, OFFSET_TABLE)
     if database.relative != V2:
-        value = {name: found.get("offsetTable") for name, found in reading.objects()}
-        found, unsplit, findings = table({"offsetTable": value}, database.relative)
-        return OffsetTable(found, unsplit, True, "database", (*reading.findings(), *findings))
+        value = {name: value.get("offsetTable") for name, value in reading.objects()}
+        by_queue, unsplit, findings = table({"offsetTable": value}, database.relative)
+        return OffsetTable(by_queue, unsplit, True, "database", (*reading.findings(), *findings))
     by_group: dict[tuple[str, str], ByQueue] = {}
     for parts, raw in reading.pairs():
         offset = reading.number_of(raw)

@@ -176,7 +176,7 @@ def _downwards(each: Range) -> Iterator[tuple[Range, Entry]]:
 
 def newest(ranges: Sequence[Range], view: View, limit: int = PAGE) -> RowPage:
     """Return the newest messages of queues of any topics. The page has no cursor: its queues are not of one topic."""
-    merged = heapq.merge(*map(_downwards, ranges), key=lambda found: found[1][0], reverse=True)
+    merged = heapq.merge(*map(_downwards, ranges), key=lambda row: row[1][0], reverse=True)
     rows = tuple(_row(view, each.queue, physical, offset, size) for each, (physical, _, offset, size) in islice(merged, limit))
     return RowPage(rows, min(1, len(rows)), sum(each.high - each.low for each in ranges), Cursor(), Cursor())
 

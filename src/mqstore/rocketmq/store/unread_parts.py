@@ -85,7 +85,7 @@ def _tiered(directory: ReadOnlyDirectory) -> str | None:
 
 def has_tier(directory: ReadOnlyDirectory) -> bool:
     """Return whether messages were moved to tiered storage, so that one that is no longer in the log may still be read."""
-    return bool((told := _tiered(directory)) and _TIERED_INDEX not in told)
+    return bool((tiered := _tiered(directory)) and _TIERED_INDEX not in tiered)
 
 
 def _length(segment: object) -> int:

@@ -502,6 +502,7 @@ class _Work:
             if self._knows_no_queue:
                 self._not_started(str(named), named.stream.place, start.kept + start.lost)
                 continue
+            self.unknown += [f"{named}: {sentence}" for sentence in examined.uncertain]
             if examined.unread:
                 sentence = f"{count(examined.unread, 'message')} of {named}, as the findings say"
                 self._lose(examined.unread, "lost", named.stream.place, sentence)

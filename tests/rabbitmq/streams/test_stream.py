@@ -255,6 +255,23 @@ def test_offsets_that_only_the_index_of_the_last_segment_lists_are_counted_as_lo
     assert any("lists offsets 258 to 273, at least" in item.detail for item in examined.damage)
 
 
+@pytest.mark.parametrize(("gone", "lost"), [((258,), 16), ((203, 258), 71), ((0, 70, 139, 203, 258), 274), ((139,), 64)])
+def test_what_indexes_without_a_segment_list_is_lost(gone: tuple[int, ...], lost: int, small: Path) -> None:
+    """Offsets follow each other, so that only what the last chunk of the last index had cannot be told."""
+    for first in gone:
+        (small / f"{first:020}.segment").unlink()
+    examined = examine(small)
+    assert examined.unread == lost
+    assert [sentence.split(":")[0] for sentence in examined.uncertain] == ["how many messages are lost from offset 273 on"] * (258 in gone)
+
+
+def test_what_was_in_a_stream_without_files_cannot_be_told(small: Path) -> None:
+    for path in small.iterdir():
+        path.unlink()
+    examined = examine(small)
+    assert (examined.unread, examined.uncertain) == (0, ["what was in it: no segment is here"])
+
+
 def test_an_index_without_a_segment_is_no_stream_by_itself(small: Path) -> None:
     for path in small.glob("*.segment"):
         path.unlink()

@@ -16,6 +16,7 @@ Format: docs/formats/rabbitmq-streams.md, sections 8 and 9.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -96,20 +97,19 @@ class _Segment:
 
 
 class Examination:
-    """A stream read as a whole. damage: findings in the order of the files; counts: what was read."""
+    """A stream read as a whole. damage: findings in the order of the files; counts: what was read; uncertain: what cannot be told."""
 
     def __init__(self, stream: Stream) -> None:
         """Read every segment."""
         self.stream = stream
         self.counts = CheckCounts()
         self.damage: list[Damage] = stream.stray_findings()
+        self.uncertain: list[str] = []
         self._last = last_segment(stream)
         self._epoch = 0
         self.segments = [self._examine(number) for number in range(len(stream))]
-        for first in stream.lone.tolist():
-            detail = "the index has no segment; a node deletes it if it is the last"
-            self.damage.append(Damage(stream.lone_index_file(first), 0, 0, Kind.BAD_STREAM_INDEX, detail))
         self._find_gaps()
+        self._examine_lone()
 
     def _examine(self, number: int) -> _Segment:
         stream, name = self.stream, self.stream.segment_file(number)
@@ -138,7 +138,8 @@ class Examination:
                     self.damage += wrong
         if comparison is not None:
             if number >= self._last:
-                self._check_end(comparison.listed_until(), segment, name)
+                torn = [each for each in self.damage if each.file == name and each.offset >= 8 and each.kind is Kind.TORN_RECORD]
+                self._check_end(*comparison.listed_until(), segment.end + sum(each.messages for each in torn), name, Kind.TORN_RECORD)
             self.damage += comparison.finish()
         self.counts.messages += segment.messages
         if kept:
@@ -148,13 +149,29 @@ class Examination:
             segment.count = np.where(whole.kind == MESSAGES, whole.records, 0)
         return segment
 
-    def _check_end(self, listed: int, segment: _Segment, name: str) -> None:
-        """Say which offsets the index lists after the end of a segment that no other chunk follows. listed: the offset after them."""
-        lost = sum(item.messages for item in self.damage if item.file == name and item.offset >= 8 and item.kind is Kind.TORN_RECORD)
-        first = segment.end + lost
-        if listed > first:
-            detail = f"the index lists offsets {first} to {listed - 1}, at least, which the segment no longer has"
-            self.damage.append(Damage(name, 0, 0, Kind.TORN_RECORD, detail, listed - first))
+    def _check_end(self, listed: int, counted: bool, end: int, name: str, kind: Kind) -> None:
+        """Say which offsets an index lists from an offset on, that no segment has. listed, counted: of `IndexComparison.listed_until`."""
+        if listed <= end:
+            return
+        last, least = listed - 1, "" if counted else ", at least,"
+        self.damage.append(Damage(name, 0, 0, kind, f"the index lists offsets {end} to {last}{least} which no segment has", listed - end))
+        if not counted:
+            self.uncertain.append(f"how many messages are lost from offset {last} on: the index does not count those of its last chunk")
+
+    def _examine_lone(self) -> None:
+        """Name indexes without a segment; after the last segment, they alone say what was there."""
+        lone = self.stream.lone.tolist()
+        end = self.segments[-1].end if self.segments else min(lone, default=0)
+        for first, following in itertools.zip_longest(lone, lone[1:]):
+            name = self.stream.lone_index_file(first)
+            detail = "the index has no segment; a node deletes it if it is the last"
+            self.damage.append(Damage(name, 0, 0, Kind.BAD_STREAM_INDEX, detail))
+            if first >= end:
+                index, unreadable = self.stream.lone_index(first)
+                self.damage += unreadable
+                listed, counted = IndexComparison(index, name).listed_until() if following is None else (following, True)
+                self._check_end(listed, counted, end, name, Kind.MISSING_SEGMENT)
+                end = max(end, listed)
 
     def _comparison(self, number: int) -> IndexComparison | None:
         stream, name = self.stream, self.stream.index_file(number)
@@ -195,6 +212,7 @@ class Examination:
         if not self.segments:
             detail = "the stream has no segment, and even an empty one has; a node starts it as empty, at offset 0"
             self.damage.append(Damage(self.stream.place or ".", 0, 0, Kind.MISSING_SEGMENT, detail))
+            self.uncertain += [] if len(self.stream.lone) else ["what was in it: no segment is here"]
         for number, before in enumerate(self.segments[:-1], start=1):
             first = int(self.stream.first[number])
             if before.bad is None and first > before.end:

@@ -143,12 +143,16 @@ class IndexComparison:
             return [self._finding(0, len(self._records), "the positions in the index do not ascend")]
         return self._strays(len(self._position), np.empty(0, np.intp))
 
-    def listed_until(self) -> int:
-        """Return the offset after the last message that the last records list, which lead to no chunk; 0: there are none."""
+    def listed_until(self) -> tuple[int, bool]:
+        """Return the offset after the messages that the last records list, which lead to no chunk, and whether those are all of them.
+
+        A record has no count: of a last chunk with messages, one is listed. 0: there are no such records.
+        """
         left = self._records[self._next :] if self._ordered else self._records[:0]
         if not len(left) or (np.diff(left["id"].astype(np.int64)) < 0).any():
-            return 0
-        return int(left["id"][-1]) + int(left["kind"][-1] == MESSAGES)
+            return 0, True
+        counted = bool(left["kind"][-1] != MESSAGES)
+        return int(left["id"][-1]) + (not counted), counted
 
     def _strays(self, until: int, known: NDArray[np.intp]) -> list[Damage]:
         if until == self._next:

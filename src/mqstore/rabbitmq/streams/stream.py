@@ -112,6 +112,11 @@ class Stream:
         data, findings = self._bytes_of(self.index_file(number), int(self.index_size[number]))
         return read_index(data), findings
 
+    def lone_index(self, first: int) -> tuple[Index, tuple[Damage, ...]]:
+        """Return an index without a segment. first: of `lone`."""
+        data, findings = bytes_of(self.directory, self.lone_index_file(first))
+        return read_index(data), findings
+
     def times(self) -> tuple[int, int] | None:
         """Return the times of the first and the last chunk by its indexes, in milliseconds since 1970; None if these have no chunk."""
         ends = []

@@ -112,13 +112,12 @@ def test_what_is_between_the_end_of_an_older_queue_and_the_begin_of_the_log_has_
 
 
 @pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
-def test_what_only_the_unit_of_a_batch_queue_is_left_of_is_not_delivered(version: str, tmp_path: Path) -> None:
-    """What is listed after damaged units is not known: a real 5.3.3 delivers none of it."""
+def test_of_damaged_batch_queues_pulls_deliver_what_is_said(version: str, tmp_path: Path) -> None:
     if reason := why_not(version):
         pytest.skip(reason)
     case = case_named("5.3.3/o-batch-queue" if version == "5.3.3" else "5.5.0/b-batch-queue")
     states = []
-    for seed, change in enumerate(("zeros", "end", "units")):
+    for seed, change in enumerate(("zeros", "end", "units", "gap", "order")):
         store = unpack(case, tmp_path / str(seed))
         first, *others = sorted((store / "commitlog").iterdir())
         raw = bytearray(first.read_bytes())
@@ -129,11 +128,18 @@ def test_what_only_the_unit_of_a_batch_queue_is_left_of_is_not_delivered(version
             for file in others:
                 file.unlink()
         else:
-            units = sorted((store / "batchconsumequeue" / "batched" / "0").iterdir())[0]
+            units, second, _ = sorted((store / "batchconsumequeue" / "batched" / "0").iterdir())
             raw = bytearray(units.read_bytes())
             raw[460:598] = bytes([1]) * 138
-            units.write_bytes(raw)
+            if change == "units":
+                units.write_bytes(raw)
+            elif change == "gap":
+                second.unlink()
+            else:
+                second.write_bytes(units.read_bytes())
+        if change in ("gap", "order"):
+            (store / "abort").touch()
         place = Place(f"batch{seed}", store, opened(case), case.properties)
-        states.append(State(seed, version, case, (f"batch-{change}",), False, place))
+        states.append(State(seed, version, case, (f"batch-{change}",), change in ("gap", "order"), place))
     judged = list(check_states(version, states, tmp_path))
     assert not [(state.seed, state.name, state.error) for state in judged if state.error]

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from support.rocketmq_states import record_starts
 from mqstore.places import open_rocketmq
 from mqstore.repair.journal import apply, read_journal, undo
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS
+from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import Records
+from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.record import decode_properties
 from mqstore.rocketmq.query.index_search import query_offsets
 from mqstore.rocketmq.repair.plan import LOCKING, plan
@@ -39,6 +41,7 @@ CASES = {
     "5.3.3": ("5.3.3/j-broker-offsets", "5.3.3/k-rolled", "5.3.3/g-clean-small", "5.3.3/p-upgraded"),
     "5.5.0": ("5.5.0/a-clean", "5.3.3/j-broker-offsets", "5.3.3/k-rolled"),
 }
+BATCH_CASES = {"5.3.3": "5.3.3/o-batch-queue", "5.5.0": "5.5.0/b-batch-queue"}
 VERSIONS = tuple(CASES)
 PER_VERSION = 40  # seeds in a row that are states of one version, in one JVM
 AT_ONCE = 12  # stores of a JVM
@@ -76,23 +79,23 @@ def _zeroed(raw: bytearray, dice: random.Random) -> bytearray:
     return raw
 
 
-def _garbage_entries(raw: bytearray, dice: random.Random) -> bytearray:
+def _garbage_entries(raw: bytearray, dice: random.Random, entry: int = ENTRY.itemsize) -> bytearray:
     """Overwrite entries: past the end of the log, negative, far below, into the middle of a record, or with no size."""
-    first = dice.randrange(len(raw) // 20)
+    first = dice.randrange(len(raw) // entry)
     (lead,) = struct.unpack_from(">q", raw, 0)
     physical = dice.choice((1 << 40, 1 << 20, -5, -70_000, lead + 1, 0))
     size = dice.choice((300, 300, 0, -1, 1 << 30))
-    for number in range(first, min(first + dice.choice((1, 2, 40)), len(raw) // 20)):
-        struct.pack_into(">qiq", raw, 20 * number, physical, size, 0)
+    for number in range(first, min(first + dice.choice((1, 2, 40)), len(raw) // entry)):
+        struct.pack_into(">qiq", raw, entry * number, physical, size, 0)
     return raw
 
 
-def _older_queues(store: Path, dice: random.Random) -> None:
+def _older_queues(store: Path, dice: random.Random, pattern: str = "consumequeue/*/*", entry: int = ENTRY.itemsize) -> None:
     """Give each queue the entries of an earlier time."""
-    for queue in sorted(store.glob("consumequeue/*/*")):
+    for queue in sorted(store.glob(pattern)):
         path = sorted(queue.iterdir())[-1]
         raw = path.read_bytes()
-        path.write_bytes(raw[: 20 * dice.randrange(len(raw) // 20 + 1)].ljust(len(raw), b"\0"))
+        path.write_bytes(raw[: entry * dice.randrange(len(raw) // entry + 1)].ljust(len(raw), b"\0"))
 
 
 def _directory_removed(pattern: str) -> Change:
@@ -210,6 +213,19 @@ FURTHER: dict[str, Change] = {
     "keys-garbage": _on_file("index/*", _garbage_keys),
 }
 FURTHER_FROM = 60_000  # the seeds from which on one of these is the first change
+UNITS = "batchconsumequeue/*/*/*"
+BATCHES: dict[str, Change] = {
+    "batch-file-removed": _on_file(UNITS, _removed),
+    "batch-file-cut": _on_file(UNITS, _cut),
+    "batch-file-zeroed": _on_file(UNITS, _zeroed),
+    "batch-file-swapped": swapped(UNITS),
+    "batch-queue-removed": _directory_removed("batchconsumequeue/*/*"),
+    "batch-queues-removed": _directory_removed("batchconsumequeue"),
+    "batch-queues-older": partial(_older_queues, pattern="batchconsumequeue/*/*", entry=UNIT_SIZE),
+    "batch-units-garbage": _on_file(UNITS, partial(_garbage_entries, entry=UNIT_SIZE)),
+    **{name: change for name, change in CHANGES.items() if name.startswith("log")},
+}
+BATCHES_FROM = 90_000  # the seeds from which on stores have batch queues, and one of these is the first change
 
 
 def _log_files(store: Path) -> list[Path]:
@@ -329,7 +345,7 @@ class State:
     def is_untold(self) -> bool:
         """Whether a part of the log is gone, and of the queues, too: of the messages of both no byte is left."""
         parts = {name.split("-")[0] for name in self.changes if not name.endswith("swapped")}
-        return "log" in parts and not parts.isdisjoint(("queue", "queues", "topic"))
+        return "log" in parts and not parts.isdisjoint(("batch", "queue", "queues", "topic"))
 
     @property
     def name(self) -> str:
@@ -337,21 +353,22 @@ class State:
 
 
 def version_of(seed: int) -> str:
-    return VERSIONS[seed // PER_VERSION % len(VERSIONS)]
+    versions = VERSIONS if seed < BATCHES_FROM else tuple(BATCH_CASES)
+    return versions[seed // PER_VERSION % len(versions)]
 
 
 def _state(seed: int, base: Path) -> State:
     dice = random.Random(seed)
     version = version_of(seed)
-    case = case_named(dice.choice(CASES[version]))
+    case = case_named(dice.choice(CASES[version]) if seed < BATCHES_FROM else BATCH_CASES[version])
     store = unpack(case, base / f"{seed}")
     drawn = OPERATORS if OPERATORS_FROM <= seed < FURTHER_FROM and dice.random() >= 0.2 else CHANGES
     changes = tuple(dice.choice(sorted(drawn)) for _ in range(dice.choice((1, 1, 1, 2))))
     if seed >= FURTHER_FROM:
-        changes = (dice.choice(sorted(FURTHER)), *changes[1:])
+        changes = (dice.choice(sorted(FURTHER if seed < BATCHES_FROM else BATCHES)), *changes[1:])
     for name in changes:
         if name not in OPERATORS or any(any(path.read_bytes()) for path in _log_files(store)):  # those need a log
-            (CHANGES | FURTHER | OPERATORS)[name](store, dice)
+            (CHANGES | FURTHER | OPERATORS | BATCHES)[name](store, dice)
     if dice.random() < 0.4:
         _marked(store, dice)
     if dice.random() < 0.15 and _older_offsets(store, dice):

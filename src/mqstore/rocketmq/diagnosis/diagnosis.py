@@ -258,12 +258,6 @@ class _Work:
             self.unknown += unwritable_queues(self.store, {*check.unqueued, *check.queues})
             self.unknown += misnamed_files(self.store)
             self.of_clients += (
-                f"which messages consumers get of topic {topic!r}, queue {queue_id}: units of its batch queue are damaged, and a "
-                "broker may find none of those after them"
-                for (topic, queue_id), proof in check.batch_queues.items()
-                if not proof.queue.ordered
-            )
-            self.of_clients += (
                 f"which messages of topic {topic!r} consumers get: it is compacted, and what a broker keeps of each key is not read"
                 for topic in sorted({*self.store.topics.compacted} - {queue.topic for queue in compacted_queues(self.store.directory)})
             )
@@ -491,7 +485,7 @@ class _Work:
             (
                 "skipped",
                 queues,
-                "not delivered: a pull that meets an entry without bytes passes over all that lead to the same log file (32 at a time)",
+                "not delivered: pulls of 32 pass over all that lead to the log file of an entry without bytes, or follow a gap of batches",
                 {key: loss.skipped for key, loss in check.by_queue.items()},
             ),
             ("moved", queues, "at another queue offset than before", {key: loss.moved for key, loss in check.by_queue.items()}),

@@ -7,7 +7,8 @@ up in the queues that the simulated recovery ends with:
     moved     its entry is in its queue, at another queue offset; also one that leads to 0, where a log whose beginning has been deleted
               gives its first record
     skipped   as kept, but a pull passes over it: after an entry that leads to no bytes of the log, such as one past its end, it
-              goes on with the first entry that leads to the next log file or later
+              goes on with the first entry that leads to the next log file or later; also what follows a gap between the units of a batch
+              queue, or what a search among units that are out of order does not find
     lost      none of these; the bytes of an entry that is shorter than its record are not a message
     missing   its queue has or had an entry for it, and no record of the log has that queue offset; where a queue has no file, the
               records before and after it are there
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mqstore.findings import Damage, Kind
-from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
@@ -70,7 +71,7 @@ def _in_sorted(offsets: Longs, physical: Longs) -> NDArray[np.bool_]:
     return listed
 
 
-def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> Longs:
+def skipped_by_pulls(image: QueueImage | BatchQueueImage, recovery: Recovery, log: CommitLog) -> Longs:
     """Return the physical offsets of messages that a consumer does not get that pulls from the minimum of a queue on, sorted.
 
     Only pulls that meet an entry without bytes are played, with those shortly before them, so that they begin where they would.
@@ -79,6 +80,8 @@ def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> L
     if not files:
         return np.empty(0, np.int64)
     starts, ends = np.array([file.start for file in files], np.int64), np.array([file.end for file in files], np.int64)
+    if isinstance(image, BatchQueueImage):
+        return _not_handed(image, recovery, log, starts, ends)
     skipped: list[Longs] = []
     rules = PullRules(version=recovery.version, in_memory_bytes=1 << 62)
     slices: LogFiles | None = None
@@ -87,8 +90,7 @@ def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> L
         rows = image.entries(start, min(image.max_offset, start + SLOTS))
         for offset in (start + np.flatnonzero(~_readable(rows, starts, ends))).tolist():
             if slices is None:
-                views = [(file.start, log.mapped(file.file).data.data[: file.written]) for file in files]
-                slices = LogFiles(views, log.file_size)
+                slices = _slices(recovery, log)
             at += max(0, (offset - at - SHORTLY) // PULL * PULL)
             while at <= offset:
                 result = get_message(slices, image, at, PULL, None, rules)
@@ -103,6 +105,25 @@ def skipped_by_pulls(image: QueueImage, recovery: Recovery, log: CommitLog) -> L
                 skipped.append(physical[passed])
                 at = result.next_begin_offset
     return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
+
+
+def _slices(recovery: Recovery, log: CommitLog) -> LogFiles:
+    return LogFiles([(file.start, log.mapped(file.file).data.data[: file.written]) for file in recovery.log_files], log.file_size)
+
+
+def _not_handed(image: BatchQueueImage, recovery: Recovery, log: CommitLog, starts: Longs, ends: Longs) -> Longs:
+    """Return what pulls from the minimum of a batch queue on do not hand out; played if a unit leads nowhere or is not where one ends."""
+    rows = np.concatenate([np.empty(0, UNIT), *(file.written_rows() for file in image.files)])
+    if _readable(rows, starts, ends).all() and (rows["base_offset"][1:] == (rows["base_offset"] + rows["count"])[:-1]).all():
+        return np.empty(0, np.int64)
+    slices, rules = _slices(recovery, log), PullRules(version=recovery.version, in_memory_bytes=1 << 62)
+    handed, at, after = set[int](), -1, image.min_offset
+    while at < after < image.max_offset:
+        at = after
+        result = get_message(slices, image, at, PULL, None, rules)
+        handed.update(result.physical_offsets)
+        after = result.next_begin_offset
+    return np.setdiff1d(rows["physical_offset"].astype(np.int64), np.array(sorted(handed), np.int64))
 
 
 def _pieces(image: QueueImage, low: int, high: int) -> Iterator[tuple[int, NDArray[np.void]]]:
@@ -173,7 +194,7 @@ class SurvivalCheck(Verification):
         self.moved = 0
         self.shifted: dict[tuple[str, int], list[tuple[Longs, Longs]]] = {}  # moved messages: queue offsets of records, physical offsets
         self._listed: _Listed | None = None  # of the queue that was looked at last
-        self._skipped: dict[tuple[str, int], Longs] = {}
+        self._skipped: dict[tuple[str, int, bool], Longs] = {}
         self.uncounted: list[tuple[str, int]] = []  # queues without files, of which `count_missing` cannot know how many are missing
         # records without a place in the files of their queue: lowest and highest queue offset, number
         self._unlisted: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -238,10 +259,12 @@ class SurvivalCheck(Verification):
         return total
 
     def _missing_units(self, proof: BatchQueueProof) -> int:
-        """Count the units of a batch queue whose record is gone: no record of the log without a unit has their queue offset."""
-        unproved = proof.units[~proof.proved]
-        claimed = [record.queue_offset for record in map(self.log.record, proof.missing) if record is not None]
-        return int((~np.isin(unproved["base_offset"], claimed) & (unproved["physical_offset"] >= self.log.start)).sum())
+        """Count the units of a batch queue whose record is gone: none without a unit has their queue offset, and they lead to none."""
+        claimed = {record.queue_offset for record in map(self.log.record, proof.missing) if record is not None}
+        places = {int(unit["physical_offset"]): int(unit["base_offset"]) for unit in proof.units[~proof.proved]}
+        records = {at: self.log.record(at) for at, base in places.items() if at >= self.log.start and base not in claimed}
+        unlike = {at for at, record in records.items() if record is None or record.queue_offset != places[at]}
+        return len(unlike - {*proof.missing})
 
     def had_before(self, key: tuple[str, int], low: int, high: int, reached: Reached) -> int:
         """Count the places from low to before high of a queue after the start from which a group gets a message that it had.
@@ -436,9 +459,7 @@ class SurvivalCheck(Verification):
     def _skipped_in(self, image: AnyQueueImage) -> Longs:
         """Return the physical offsets of the messages that pulls from a queue skip, sorted."""
         assert self.recovery is not None
-        if not isinstance(image, QueueImage):
-            return np.empty(0, np.int64)
-        key = (image.topic, image.queue_id)
+        key = (image.topic, image.queue_id, image.batch)
         if key not in self._skipped:
             self._skipped[key] = skipped_by_pulls(image, self.recovery, self.log)
         return self._skipped[key]

@@ -103,12 +103,6 @@ class BatchQueueReader(QueueReader):
         return self._written
 
     @property
-    def ordered(self) -> bool:
-        """Whether every unit is valid, and begins after the one before it: a broker searches them by halves."""
-        units = np.concatenate([np.empty(0, UNIT), *(units for _, units in self._written)])
-        return bool(valid_units(units).all() and (np.diff(units["base_offset"].astype(np.int64)) > 0).all())
-
-    @property
     def min_offset(self) -> int:
         """Queue offset of the first message; 0 for an empty queue."""
         return self._ends[0] if self._ends is not None else 0

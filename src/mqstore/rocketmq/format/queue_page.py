@@ -17,7 +17,6 @@ Format: docs/formats/rocketmq.md, sections 4.4 and 4.10.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -93,16 +92,38 @@ def page_from(queue: PagedQueue, offset: int) -> QueuePage | None:
 
 
 def _batch_page(queue: PagedQueue, offset: int) -> QueuePage | None:
-    """Return the page from the last unit that begins at or before the offset, in the last such file."""
+    """Return the page from the last unit that begins at or before the offset, in the last such file.
+
+    Where units are not in order: in the last file, or else in that with the highest such begin, from where a search by halves ends.
+    """
     if offset >= queue.max_offset:
         return None
-    files = queue.files
-    number = bisect_right(files, offset, key=_base) - 1
-    if number < 0:
+    begins = {_base(file): file for file in queue.files[-1:]}
+    if min(begins, default=offset + 1) > offset:
+        begins = {base: file for base, file in ((_base(file), file) for file in queue.files) if base <= offset}
+    if not begins:
         return None
-    file = files[number]
+    file = begins[max(begins)]
     stop = file.written // UNIT_SIZE
-    return QueuePage(file, bisect_right(file.part(0, stop)["base_offset"], offset) - 1, stop)
+    first = _found_by_halves(file.part(0, stop)["base_offset"], offset)
+    return None if first < 0 else QueuePage(file, first, stop)
+
+
+def _found_by_halves(bases: NDArray[np.int64], offset: int) -> int:
+    """Return where a broker's search for the last base at or before an offset ends; -1 if it finds none."""
+    left, right = 0, len(bases) - 1
+    while left <= right:
+        middle = (left + right) // 2
+        base = int(bases[middle])
+        if base > offset:
+            right = middle - 1
+        elif base == offset:
+            return middle
+        elif middle == left:
+            return middle + (middle + 1 < len(bases) and int(bases[middle + 1]) <= offset)
+        else:
+            left = middle
+    return -1
 
 
 def _base(file: PagedFile) -> int:

@@ -106,7 +106,13 @@ def _listed(row: dict[str, Any]) -> int:
 
 def _without(absent: Sequence[str]) -> str:
     """Return why it is not known what is kept, as the predicate of a sentence. absent: paths of what is not here."""
-    return f"cannot be told without {absent[0]}{f' and {len(absent) - 1:,} more' if len(absent) > 1 else ''}" if absent else ""
+    return f"cannot be told without {_first_of(absent)}" if absent else ""
+
+
+def _first_of(paths: Sequence[str]) -> str:
+    """Return the first of some paths, and how many others there are."""
+    first, *others = dict.fromkeys(paths)
+    return f"{first} and {len(others):,} more" if others else first
 
 
 def advise(store: RabbitMQStore, report: Report | None = None) -> Advice:
@@ -805,8 +811,7 @@ class _Work:
         missing += [absent.path for absent in absent_queues(self.store) if absent.sure and not absent.nodes and absent.path is not None]
         if not missing:
             return None
-        named = f"{missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}"
-        why = f"get what is missing before anything else: {named}; start no node before"
+        why = f"get what is missing before anything else: {_first_of(missing)}; start no node before"
         return Way(command("mqstore", "inspect", self.store.path), why)
 
     @property

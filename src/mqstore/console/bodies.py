@@ -85,11 +85,11 @@ def _pretty(body: bytes) -> str | None:
     return plain_text("".join(pieces)[:SHOWN]) + ("\n…" if length > SHOWN else "")
 
 
-def hex_lines(raw: bytes, start: int = 0, limit: int = HEX_SHOWN) -> list[HexLine]:
-    """Return lines of sixteen bytes from a position, rounded down to a line."""
+def hex_lines(raw: bytes, start: int = 0) -> list[HexLine]:
+    """Return lines of sixteen bytes from a position, rounded down to a line; at most HEX_SHOWN bytes."""
     start -= start % 16
     lines = []
-    for at in range(start, min(len(raw), start + limit), 16):
+    for at in range(start, min(len(raw), start + HEX_SHOWN), 16):
         line = raw[at : at + 16]
         lines.append(HexLine(at, line.hex(" "), "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)))
     return lines

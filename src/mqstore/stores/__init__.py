@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mqstore.stores.rabbitmq import RabbitMQ
     from mqstore.stores.rocketmq import RocketMQ
 
-__all__ = ["open_at", "open_rabbitmq", "open_rocketmq", "open_store"]
-
 
 def open_store(
     path: Location, *, config: Path | None = None, now: int | None = None, names: Iterable[tuple[str, str]] = (), careful: bool = False

@@ -85,8 +85,9 @@ def _join(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[st
     ]
     options = {name: value for name, value in given.items() if name not in ("columns", "view")}
     index = read(spark, path, format=FORMAT, **{**options, "view": "index"})
-    refusals = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="refusals")
-    records = read(spark, path, format=FORMAT, **_without_option(options, "queue"), view="store")
+    of_all_queues = {name: value for name, value in options.items() if name != "queue"}
+    refusals = read(spark, path, format=FORMAT, **of_all_queues, view="refusals")
+    records = read(spark, path, format=FORMAT, **of_all_queues, view="store")
     vhosts = spark.createDataFrame(
         [(group.number, directories[vhost]) for group in planned for vhost in sorted({vhost for vhost, _ in group.queues})],
         "group_number int, vhost_place string",
@@ -111,10 +112,6 @@ def _join(spark: SparkSession, path: str, asked: RabbitMQOptions, given: dict[st
     plan = _JoinPlan(path, str(store.directory.root), asked, tuple(planned))
     parts = handed.repartition(max(1, len(planned)), "group_number").sortWithinPartitions("group_number", "msg_id")
     return parts.mapInArrow(partial(_read_groups, plan), schema)
-
-
-def _without_option(options: dict[str, str], name: str) -> dict[str, str]:
-    return {known: value for known, value in options.items() if known != name}
 
 
 def _above(column: str, levels: int) -> str:

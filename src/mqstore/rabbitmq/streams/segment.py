@@ -163,12 +163,12 @@ class _Findings:
 
 
 def walk_segment(
-    data: Bytes, first: int, after: int | None = None, *, file: str = "", check: bool = True, start: int = len(HEADER)
+    data: Bytes, first: int, after: int | None = None, *, file: str = "", start: int = len(HEADER)
 ) -> Iterator[tuple[Chunks, list[Damage]]]:
     """Yield the chunks of a segment, block by block, with what is damaged there.
 
-    first: the first offset, as in the segment's name; after: that of the next segment, None for the last one. check: prove every
-    chunk by its checksum and counts. start: position of the first chunk to read. Memory is that of a block.
+    first: the first offset, as in the segment's name; after: that of the next segment, None for the last one. start: position of the
+    first chunk to read. Every chunk is proved by its checksum and counts. Memory is that of a block.
     """
     findings = _Findings(file)
     if start <= len(HEADER) and data[: len(HEADER)].tobytes() != HEADER[: len(data)]:
@@ -181,7 +181,7 @@ def walk_segment(
     out = np.empty((stream_chunks.CHUNK_COLUMNS, min(_BLOCK, len(data) // _CHUNK.size + 1)), np.int64)
     known = start <= len(HEADER)  # whether `expected` is the id of the chunk at position
     while position < len(data):
-        count, stopped, why = stream_chunks.walk(data, position, len(data), check, out)
+        count, stopped, why = stream_chunks.walk(data, position, len(data), True, out)
         position = trailer = stopped
         if count:
             chunks = Chunks(out[:, :count].copy())

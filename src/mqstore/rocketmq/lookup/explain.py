@@ -58,7 +58,6 @@ class Reason(StrEnum):
     KEY_NEVER_SEEN = "key-never-seen"  # no readable record has the key in the topic
 
 
-LOOKUP_ONLY = frozenset({Reason.NO_INDEX_ENTRY, Reason.NOT_IN_STORE})  # a query always scans the log before it gives such a reason
 _ADVICE = {
     Reason.AFTER_INDEX_END: "`mqstore rebuild` makes an index of the whole log; a broker indexes what it dispatches again at start",
     Reason.INDEX_FILE_DROPPED: "query with --view disk, or make a complete index with `mqstore rebuild`",

@@ -31,7 +31,7 @@ from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFF
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8
-from mqstore.rocketmq.format.profile import RELEASES, version_rules
+from mqstore.rocketmq.format.profile import profile, version_rules
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record, decode_properties
 from mqstore.rocketmq.format.system_topics import CHECK_GROUP, RETRY_PREFIX, is_internal
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -84,7 +84,6 @@ def loaded_configs(directory: ReadOnlyDirectory, *, further: bool, lmq: bool) ->
 
 
 _OLD_NAMES = ("mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue")
-_ONLY_OLD, _ONLY_NEW = "4.3.2", "4.5.2"  # up to the one, and from the other on (apache/rocketmq #1560)
 
 
 def sizes_not_known(store: RocketMQStore, version: str) -> Iterator[tuple[Evidence, str]]:
@@ -92,9 +91,8 @@ def sizes_not_known(store: RocketMQStore, version: str) -> Iterator[tuple[Eviden
 
     It takes the default, and does not load files of another size.
     """
-    at = RELEASES.index(version)
-    is_old = at <= RELEASES.index(_ONLY_OLD)
-    if not is_old and at < RELEASES.index(_ONLY_NEW):
+    is_old = profile(version).spells_maped
+    if is_old is None:
         return
     config = store.paths_config
     given = dict(config.lines)

@@ -195,6 +195,15 @@ class Profile:
         return self.checkpoint_fields > 5
 
     @property
+    def spells_maped(self) -> bool | None:
+        """Whether the options for the sizes of files begin with `maped`: up to 4.3.2, and not from 4.5.2 on (apache/rocketmq #1560).
+
+        None: not known.
+        """
+        number = _number(self.version)
+        return True if number <= (4, 3, 2) else False if number >= (4, 5, 2) else None
+
+    @property
     def fits(self) -> tuple[str, str]:
         """The brokers that open such a store, and what else to know before one does."""
         return _FITS[self.span]
@@ -220,6 +229,10 @@ _TABLE = (
 )
 
 
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
 @lru_cache
 def profile(version: str) -> Profile:
     """Return the profile of a release; `4.9` is the newest release of that line. Raises UsageError, with the list of all, for other text.
@@ -231,7 +244,7 @@ def profile(version: str) -> Profile:
         version = next((release for release in reversed(RELEASES) if release.startswith(f"{version}.")), version)
     if version not in RELEASES:
         raise UsageError(f"there are no rules of version {version!r}; known are {OLDEST} to {NEWEST}: {', '.join(RELEASES)}")
-    number = tuple(map(int, version.split(".")))
+    number = _number(version)
     _, rules, tags, fields, files, ends, shares, span = max((row for row in _TABLE if row[0] <= number), key=lambda row: row[0])
     return Profile(version, rules, tags, fields, files, ends, shares, span)
 

@@ -110,3 +110,14 @@ def test_message_ids_that_do_not_fit_are_not_stored() -> None:
     assert kernel.message_ids(np.frombuffer(entry, np.uint8), row, out) == 0
     row[0, kernel.IDS_START] = len(entry) - 1
     assert kernel.message_ids(np.frombuffer(entry, np.uint8), row, np.zeros((2, 1), np.int64)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("mc_amqpl", "xmc_amqpl"), ("mc", "\0mc"), ("content", "\0content"), ("ts", "\0\0ts"), ("$usr", "\0$usr"), ("none", "\0none")],
+)
+def test_an_atom_that_only_ends_as_a_name_does_is_left_to_the_decoder(name: str, other: str) -> None:
+    atoms = [bytes((119, len(text))) + text.encode() for text in (name, other)]
+    named = [entry for entry in entries("4.3.6/a-quorum-mix-kill9") if atoms[0] in entry and parsed(entry)[kernel.KIND] == kernel.PUBLISH]
+    assert named
+    assert {parsed(entry.replace(*atoms, 1))[kernel.KIND] for entry in named} == {kernel.OTHER}

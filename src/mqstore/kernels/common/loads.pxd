@@ -74,6 +74,10 @@ cdef inline void put32(unsigned char[::1] b, Py_ssize_t p, long long v) noexcept
 cdef inline void put64(unsigned char[::1] b, Py_ssize_t p, long long v) noexcept nogil:
     mq_store64(&b[p], <unsigned long long> v)
 
+cdef inline bint outside(long long at, long long length, long long size) noexcept nogil:
+    # whether length bytes at `at` are not all inside size bytes
+    return at < 0 or length < 0 or at > size or length > size - at
+
 cdef inline void prefetch(const unsigned char[::1] b, Py_ssize_t p) noexcept nogil:
     mq_prefetch(&b[0] + p)
 

@@ -1,4 +1,4 @@
-from mqstore.kernels.common.loads cimport i32, i64, same, u16, u32, u8
+from mqstore.kernels.common.loads cimport i32, i64, outside, same, u16, u32, u8
 from mqstore.kernels.rabbitmq.term_layout cimport (
     ATOM, ATOM_HEADER, ATOM_UTF8, BASIC_CLASS, BASIC_MESSAGE, BASIC_MESSAGE_SIZE, BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT,
     CONTENT_ARITY, CONTENT_SIZE, E, ENQUEUE, ENQUEUE_SIZE, ENTRY_ARITY, EXCHANGE, EXCHANGE_SIZE, E_SIZE, FALSE, FALSE_SIZE, FRAMING,

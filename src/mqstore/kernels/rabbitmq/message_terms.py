@@ -327,7 +327,7 @@ def parse(
             p = start[k]
             out[k, STATUS] = FAST
             out[k, END] = -1
-            if p >= 0 and length[k] > 0 and p <= size and length[k] <= size - p:
+            if length[k] > 0 and not outside(p, length[k], size):
                 limit = p + length[k]
                 if logged:
                     out[k, END] = entry(b, p, limit, names, out, k)
@@ -435,7 +435,7 @@ def properties(
                 out[k, PROPERTY_LENGTH + 2 * j] = -1
             out[k, STATUS] = SLOW
             p = start[k]
-            if p < 0 or length[k] < PROPERTY_FLAGS_SIZE or p > size or length[k] > size - p:
+            if length[k] < PROPERTY_FLAGS_SIZE or outside(p, length[k], size):
                 slow += 1
                 continue
             limit = p + length[k]
@@ -535,7 +535,7 @@ def tables(b: cython.const[cython.uchar][::1], start: cython.longlong[:], length
         for k in range(start.shape[0]):
             if length[k] < 0:
                 out[k] = True
-            elif start[k] < 0 or length[k] > MOST_TABLE_BYTES or start[k] > size or length[k] > size - start[k]:
+            elif length[k] > MOST_TABLE_BYTES or outside(start[k], length[k], size):
                 out[k] = False
             else:
                 out[k] = table(b, start[k], start[k] + length[k], True, MOST_TABLES)

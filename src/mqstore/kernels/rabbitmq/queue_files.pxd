@@ -1,5 +1,5 @@
 from mqstore.kernels.common.crc_spans cimport crc_on, first_byte
-from mqstore.kernels.common.loads cimport copy, put32, put64, u16, u32, u8
+from mqstore.kernels.common.loads cimport copy, outside, put32, put64, u16, u32, u8
 from mqstore.kernels.rabbitmq.index_layout cimport (
     AT_EMBEDDED, AT_EXPIRY, AT_LOW_ID, AT_SIZE, FIELDS_SIZE, REL_MASK, SEGMENT_MARK, SEGMENT_MARK_SIZE, SEGMENT_PERSISTENT,
     SEGMENT_PUBLISH, SEGMENT_PUBLISH_SIZE, SEGMENT_WORD_SIZE,

@@ -15,15 +15,6 @@ Format: docs/formats/rabbitmq.md, sections 4, 5.4 and 12.3.
 import cython
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def outside(at: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
-    """Return whether length bytes at `at` are not all inside size bytes."""
-    return at < 0 or length < 0 or at > size or length > size - at
-
-
 def store_entries(
     b: cython.const[cython.uchar][::1],
     at: cython.longlong[:],

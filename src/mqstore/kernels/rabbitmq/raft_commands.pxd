@@ -1,4 +1,4 @@
-from mqstore.kernels.common.loads cimport i32, u16, u32, u8
+from mqstore.kernels.common.loads cimport i32, outside, u16, u32, u8
 from mqstore.kernels.rabbitmq.term_layout cimport (
     BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT_ARITY, ENTRY_ARITY, INTEGER, INTEGER_SIZE, LAST_ASCII, LENGTH_16, LIST, LIST_HEADER,
     MAP, MESSAGE_ARITY, NEW_PID, NIL, PID, PUBLISH_ARITY, SMALL_BIG, SMALL_INTEGER, STRING, VERSION,

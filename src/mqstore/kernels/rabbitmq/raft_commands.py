@@ -15,7 +15,7 @@ skipped.
 
 import cython
 
-# names of atoms as numbers: their last eight letters
+# names of atoms as numbers: their letters, at most eight
 NAME_USR = cython.declare(cython.longlong, 0x24757372)  # $usr
 NAME_TS = cython.declare(cython.longlong, 0x7473)  # ts
 NAME_SETTLE = cython.declare(cython.longlong, 0x736574746C65)  # settle
@@ -29,18 +29,19 @@ NAME_CONTENT = cython.declare(cython.longlong, 0x636F6E74656E74)  # content
 NAME_NONE = cython.declare(cython.longlong, 0x6E6F6E65)  # none
 NAME_TTL = cython.declare(cython.longlong, 0x74746C)  # ttl
 NAME_P = cython.declare(cython.longlong, 0x70)  # p
-NAME_COUNT = cython.declare(cython.longlong, 0x72795F636F756E74)  # delivery_count
-NAME_DELIVE = cython.declare(cython.longlong, 0x64656C697665)  # delivery_count, without its last eight letters
+NAME_COUNT = cython.declare(cython.longlong, -2)  # delivery_count, which is longer: these letters, and then those
+FIRST_OF_COUNT = cython.declare(cython.longlong, 0x64656C697665)
+LAST_OF_COUNT = cython.declare(cython.longlong, 0x72795F636F756E74)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def letters(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """Return the letters in [p, end), at most eight, as a number; -1 if one is not ASCII."""
+    """Return the letters in [p, end), at most eight, as a number; -1 if one is zero or not ASCII."""
     value: cython.longlong = 0
     while p < end:
-        if u8(b, p) > LAST_ASCII:
+        if u8(b, p) == 0 or u8(b, p) > LAST_ASCII:
             return -1
         value = (value << 8) | u8(b, p)
         p += 1
@@ -51,23 +52,17 @@ def letters(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cytho
 @cython.nogil
 @cython.exceptval(check=False)
 def name_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.longlong:
-    """Return the last eight letters of the atom at p as a number, or -1 if there is no atom."""
+    """Return the number of the atom at p; -1 if there is none, or one that is none of the names."""
     q: cython.Py_ssize_t = atom_text(b, p, limit)
     end: cython.Py_ssize_t
     if q < 0:
         return -1
     end = skip_atom(b, p, limit)
-    return letters(b, end - LETTERS if end - q > LETTERS else q, end)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_delivery_count(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.bint:
-    """Return whether the atom at p, which ends as `delivery_count` does, is this name."""
-    q: cython.Py_ssize_t = atom_text(b, p, limit)
-    first: cython.Py_ssize_t = q + DELIVERY_COUNT_SIZE - LETTERS
-    return skip_atom(b, p, limit) - q == DELIVERY_COUNT_SIZE and letters(b, q, first) == NAME_DELIVE
+    if end - q <= LETTERS:
+        return letters(b, q, end)
+    if end - q != DELIVERY_COUNT_SIZE or letters(b, end - LETTERS, end) != LAST_OF_COUNT:
+        return -1
+    return NAME_COUNT if letters(b, q, end - LETTERS) == FIRST_OF_COUNT else -1
 
 
 @cython.cfunc
@@ -259,8 +254,6 @@ def message(
     while n > 0:
         n -= 1
         name = name_at(b, q, limit)
-        if name == NAME_COUNT and not is_delivery_count(b, q, limit):
-            name = -1
         q = skip(b, q, limit)
         if q < 0 or q >= limit:
             return -1
@@ -409,7 +402,7 @@ def commands(b: cython.const[cython.uchar][::1], at: cython.longlong[::1], lengt
         for k in range(n):
             out[k, KEY_LENGTH] = 0
             out[k, IDS_COUNT] = 0
-            if at[k] < 0 or length[k] < 0 or at[k] > size or length[k] > size - at[k]:
+            if outside(at[k], length[k], size):
                 out[k, KIND] = OTHER
             else:
                 out[k, KIND] = command_at(b, at[k], at[k] + length[k], out, k)

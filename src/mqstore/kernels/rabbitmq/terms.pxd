@@ -1,4 +1,4 @@
-from mqstore.kernels.common.loads cimport i32, i64, u16, u32, u8
+from mqstore.kernels.common.loads cimport i32, i64, outside, u16, u32, u8
 from mqstore.kernels.rabbitmq.term_layout cimport (
     ATOM, ATOM_HEADER, ATOM_UTF8, BASIC_MESSAGE_SIZE, BINARY, BINARY_HEADER, BIT_BINARY, COMPRESSED, CONTAINER_ARITY, CONTAINER_BEFORE_ID,
     EXPORT, FLOAT, FLOAT_SIZE, ID_SIZE, ID_TERM_SIZE, INTEGER, INTEGER_SIZE, LARGE_BIG, LARGE_TUPLE, LAST_ASCII, LAST_LETTER, LENGTH_16,

@@ -399,7 +399,7 @@ def shapes(
         raise ValueError("the columns differ in length")
     with cython.nogil:
         for k in range(n):
-            if at[k] < 0 or length[k] < 0 or at[k] > size or length[k] > size - at[k]:
+            if outside(at[k], length[k], size):
                 out[k] = 0
             else:
                 out[k] = shape_at(b, at[k], at[k] + length[k], hi[k], lo[k])

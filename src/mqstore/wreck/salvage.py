@@ -65,7 +65,7 @@ class SalvageRequest:
     verdicts: only messages with these; over AMQP by default those that are intact.
     vhost: of RabbitMQ, only this one; in a new store the name of a vhost without one. queues: of RabbitMQ, only these.
     into: the queue of RabbitMQ for messages that are in none. queue_version, entries: of a new store, the version of its queues and the
-    entries of a segment. version: of the broker that is to start on it.
+    entries of a segment. version: of the broker that is to start on it; of RocketMQ, by default that which a store's files suggest.
     by_exchange: publish to the exchange that a message came through. rate: messages per second, of a broker.
     resume: a file (brokers) or directory (images) by which a run that was interrupted goes on.
     master, threads: where an image is searched; by default the size decides.
@@ -417,7 +417,8 @@ class _Carved:
         if request.as_kind == "rocketmq":
             if not wreck.placed:
                 raise NotAStoreError(f"{self.path} holds no record of RocketMQ; --as rabbitmq writes a store of its RabbitMQ messages")
-            return self._to_rocketmq_store(self.to, request.version)
+            store = _rocketmq(self.path) if request.version is None else None
+            return self._to_rocketmq_store(self.to, request.version if store is None else store.evidence.profile.version)
         if request.as_kind == "rabbitmq":
             if not wreck.messages:
                 others = "; --as rocketmq writes a store of its RocketMQ records" if wreck.placed else ""

@@ -93,6 +93,8 @@ def test_5_3_3_sends_no_group_back_to_the_start(tmp_path: Path) -> None:
     found = of(FIVE, made("body_flip", FIVE, tmp_path / "store"))
     assert (found.loses, found.redelivers) == (98, 0)
     assert "offset-past-end" in findings(found)
+    places = [item.detail.partition(", which ")[0] for item in found.evidence if item.detail.startswith("group ")]
+    assert len(places) == len({*places})  # no note says it a second time
 
 
 def test_offsets_that_are_pulled_are_not_those_that_are_consumed() -> None:

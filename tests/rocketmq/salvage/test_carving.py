@@ -208,3 +208,9 @@ def test_a_fresh_store_has_the_intact_messages_of_a_wreck_with_a_missing_middle(
     assert [[row[name] for name in names] for row in found] == [[row[name] for name in names] for row in kept]
     assert run_cli("verify", tmp_path / "fresh").status == 0
     assert run_cli("salvage", wreck, "--to", tmp_path / "fresh", "--as", "rocketmq").status == 2  # it exists
+
+
+@pytest.mark.parametrize("name", ["4.9.3/a-clean-small", "5.3.3/g-clean-small"])
+def test_a_new_store_is_for_the_version_that_the_files_of_the_old_one_suggest(name: str, tmp_path: Path) -> None:
+    done = run_cli("salvage", opened(case_named(name)), "--to", tmp_path / "new", "--as", "rocketmq")
+    assert f"A RocketMQ {name.partition('/')[0]} broker starts on {tmp_path / 'new'}; it keeps every message." in done.stdout

@@ -268,9 +268,10 @@ class _Work:
             self._add_missing_index(recovery, check.unindexed)
             self._add_database(recovery)
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
-            self.evidence += [Evidence("note", ".", note) for note in report.notes]
             view = RecoveredView(self.store, recovery, self.profile)
             again = redelivery(self.store, view, self.configs, check.last_timestamp, check.shifted, check.had_before, check.had_elsewhere)
+            said = {item.detail.partition(", which ")[0] for item in again.evidence if item.finding == "offset-past-end"}
+            self.evidence += [Evidence("note", ".", note) for note in report.notes if note.partition(", which ")[0] not in said]
             redelivers = again.messages
             self.harmless &= not redelivers
             in_hand = again.in_hand
@@ -324,7 +325,8 @@ class _Work:
             ways.append(Way(command("mqstore", "repair", path), "list what can be repaired; nothing is changed"))
             keeps[ways[-1].next] = next((way.keeps for way in self._repaired.ways if way.next == START), None)
         if check.lost or self.obstacles:
-            words = command("mqstore", "salvage", path, "--as", "rocketmq", "--to", f"{path}.new")
+            target = ("--for", self.version) if self.asked else ()
+            words = command("mqstore", "salvage", path, "--as", "rocketmq", "--to", f"{path}.new", *target)
             ways += [self._rebuild, Way(words, "write all that is intact into a new store, with new queue offsets")]
             # of a damaged log, a rebuild mends what a repair does
             mended = (

@@ -563,8 +563,7 @@ class _Work:
                 if drops is None:
                     self.unknown.append(f"whether a {self.version.name} node starts: {fact.place}: {fact.seen}; 3.8 does not, 3.10 does")
                 elif not drops:
-                    remedy = "cut the file there: the record is what other releases drop"
-                    self.obstacles.append(Evidence(fact.name, fact.place, f"{fact.seen}; a {self.name} node does not start; {remedy}"))
+                    self.obstacles.append(Evidence(fact.name, fact.place, f"{fact.seen}; a {self.name} node does not start"))
                 elif fact.stops and not unused:
                     self.obstacles.append(Evidence(fact.name, fact.place, fact.what))
                 else:

@@ -30,6 +30,7 @@ from mqstore.errors import TargetError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.locking import LockedDirectory, LockHeldError
+from mqstore.rabbitmq.broker_version import node_version
 from mqstore.rabbitmq.format.index_v1 import ACKED, IN_STORE, PERSISTENT, PUBLISHED
 from mqstore.rabbitmq.format.layout import find_vhosts, leads_elsewhere
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
@@ -49,6 +50,7 @@ from mqstore.rabbitmq.repair.vhost_steps import (
 from mqstore.rabbitmq.store.queue import Queue
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.store.vhost import Vhost
+from mqstore.rabbitmq.version import likely_version
 from mqstore.repair.journal import StoreLocking, why_refused
 
 PROCESSES = Path("/proc")
@@ -73,7 +75,8 @@ def plan(
     numbers = [] if keeps is None else keeps
     of_mac = mac_step(careful.directory)
     removed = frozenset() if of_mac is None else frozenset(change.file for change in of_mac.changes)
-    of_queues = quorum_plan(careful.directory)
+    drops = node_version(likely_version(careful, read_messages=False)).drops_wrong_last is True
+    of_queues = quorum_plan(careful.directory, drops_wrong_last=drops)
     together = partial(_together, careful.directory, in_copy=in_copy)
     steps = _each(together, [*([] if of_mac is None else [of_mac]), *of_queues.steps])
     if keeps is not None:

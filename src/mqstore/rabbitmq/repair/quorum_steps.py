@@ -3,6 +3,7 @@
     a damaged record in the middle of a write-ahead log     the node does not start
     a write-ahead log that does not begin as one            the node does not start; its first 5 bytes are the same in all of them
     a write-ahead log of less than 5 bytes                  the node does not start; the file is taken out
+    a wrong checksum of the last record                     3.8 does not start; the file is cut there, as newer nodes do
     members that names.dets does not have                   4.1 and newer skip their write-ahead log, older ones start them without leader
 
 The damaged bytes become one record of a member that is in no names.dets, which nodes skip. A queue whose log then has a gap ends before
@@ -53,8 +54,8 @@ class QuorumPlan:
     lost: dict[str, int] = field(default_factory=dict)
 
 
-def quorum_plan(directory: ReadOnlyDirectory) -> QuorumPlan:
-    """Return the steps for the quorum queues in a node's data directory."""
+def quorum_plan(directory: ReadOnlyDirectory, *, drops_wrong_last: bool = True) -> QuorumPlan:
+    """Return the steps for the quorum queues in a node's data directory. drops_wrong_last: what its node does with such a record."""
     plan = QuorumPlan()
     for system in raft_systems(directory, "quorum"):
         plan.steps += _names_steps(system)
@@ -65,6 +66,11 @@ def quorum_plan(directory: ReadOnlyDirectory) -> QuorumPlan:
                 plan.steps.append(QueueStep("wal-empty", path, 0, 0, why, NO_START, "", (Change("remove", path),)))
             elif max(wal.stops_at, wal.ends_at) >= 0 or cuts:
                 plan.steps += _wal_steps(system, path, wal, cuts, plan)
+            if wal.wrong_last and not drops_wrong_last:
+                why = "the last record has a wrong checksum: the file is cut there"
+                plan.steps.append(
+                    QueueStep("wal-torn", path, wal.torn, size - wal.torn, why, NO_START, "", (Change("resize", path, length=wal.torn),))
+                )
     return plan
 
 

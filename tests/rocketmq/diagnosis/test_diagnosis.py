@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import struct
 from itertools import pairwise
@@ -17,7 +18,7 @@ from mqstore.diagnosis import Diagnosis
 from mqstore.errors import UnsupportedError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.places import open_rocketmq
-from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rocketmq.diagnosis.diagnosis import START, WITHOUT_KEYS, diagnose
 from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.live.store_lock import StoreLock
 from mqstore.rocketmq.loaded_config import readable_offsets
@@ -399,6 +400,18 @@ def test_without_an_index_no_key_query_finds_anything_unless_the_whole_log_is_di
     (place / "abort").touch()
     (place / "checkpoint").unlink()
     assert "makes a new index from all of the log" in of(case, place).changes
+
+
+@pytest.mark.parametrize("name", ["4.9.3/d-rolled", "5.3.3/k-rolled"])
+def test_without_one_of_several_index_files_a_rebuild_gives_back_the_keys(name: str, tmp_path: Path) -> None:
+    case, place = case_named(name), unpack(case_named(name), tmp_path / "store")
+    sorted((place / "index").iterdir())[1].unlink()
+    found = of(case, place)
+    assert (found.status, found.loses, found.redelivers, found.why) == (1, 0, 0, WITHOUT_KEYS)
+    rebuilt = found.ways[1]
+    assert rebuilt.keeps == found.ways[0].keeps
+    assert run_cli(*shlex.split(rebuilt.next)[1:], "--threads", "1").status == 0
+    assert run_cli("verify", f"{place}.new").status == 0
 
 
 @pytest.mark.parametrize("name", ["5.3.3/j-broker-offsets", "5.3.3/k-rolled", "5.5.0/a-clean"])

@@ -67,6 +67,7 @@ KEEPS = "start the broker: it keeps everything that is there"
 UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known"
 BEFORE_A_SLAVE = "save every message that can be read first: a broker that becomes a slave in its group cuts what the master lacks"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
+WITHOUT_KEYS = "start the broker: it keeps every message, and finds some by no key, unless a rebuild makes the index anew before"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
 _REPAIRED = frozenset(kind for kind in Kind if kind.remedy is Remedy.REPAIR)
@@ -333,6 +334,9 @@ class _Work:
                 [] if self._repaired is None else [way.keeps or 0 for way in self._repaired.ways if way.next in (START, self._rebuild.next)]
             )
             keeps[self._rebuild.next] = max([check.listed - check.unbuilt, *mended])
+        elif self._lacks_keys_alone():
+            ways.append(self._rebuild)
+            keeps[self._rebuild.next] = check.listed
         if not self.obstacles:
             ways.append(Way(START, "start the broker on it as it is"))
             keeps[START] = check.listed - check.lost
@@ -717,7 +721,13 @@ class _Work:
             return self._rebuild.next, self._rebuild.why
         if of_a_group(self.store):
             return command("mqstore", "salvage", store, "--to", f"{store}.jsonl"), BEFORE_A_SLAVE
-        return START, FOR_GOOD if lost or redelivers or self.missing or not self.harmless else UNTOLD if self.unknown else KEEPS
+        if lost or redelivers or self.missing or not self.harmless:
+            return START, WITHOUT_KEYS if self._lacks_keys_alone() else FOR_GOOD
+        return START, UNTOLD if self.unknown else KEEPS
+
+    def _lacks_keys_alone(self) -> bool:
+        """Return whether nothing else is wrong but that keys of messages are in no index file."""
+        return not self.missing and {item.finding for item in self.evidence} - {"note"} == {Kind.MISSING_INDEX_ENTRY}
 
     @cached_property
     def _renames(self) -> list[Change]:

@@ -48,7 +48,7 @@ from mqstore.rabbitmq.listing import queue_rows, quorum_rows, unread_parts
 from mqstore.rabbitmq.quorum.examination import ExaminedNode, ExaminedQueue
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, damaged_logs
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
-from mqstore.rabbitmq.repair.plan import LOCKING, plan
+from mqstore.rabbitmq.repair.plan import LOCKING, plan, stored_ids
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.stated_parts import MissingFile
@@ -789,16 +789,20 @@ class _Work:
 
     @cached_property
     def _swapped(self) -> Way | None:
-        """How to give message files their own names that have each other's; None if there are none."""
+        """How to give message files or message stores their own names that have each other's; None if there are none."""
         root = Path(self.store.directory.root)
         named: dict[str, str] = {}
+        for vhost in self.store.vhosts:
+            ids = (pair for queue in vhost.queues for pair in stored_ids(queue))
+            if any(queue.counts.fates.unfound for queue in vhost.queues) and all((vhost.persistent.find(*pair) < 0).all() for pair in ids):
+                named |= {vhost.persistent.place: vhost.transient.place, vhost.transient.place: vhost.persistent.place}
         for part in (part for vhost in self.store.vhosts for part in vhost.missing_files):
             if isinstance(part, MissingFile) and part.swapped is not None and named.keys().isdisjoint({part.path, part.swapped}):
                 named |= {part.path: part.swapped, part.swapped: part.path}
         if not named or root != Path(self.store.path):
             return None
         commands = [command("mv", root / change.file, root / change.to) for change in renames(named)]
-        return Way(" && ".join(commands), f"give each of these files its own name before anything else: {', '.join(named)}")
+        return Way(" && ".join(commands), f"give each of these its own name before anything else: {', '.join(named)}")
 
     @cached_property
     def _missing(self) -> Way | None:

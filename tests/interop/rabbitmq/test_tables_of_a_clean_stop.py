@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +68,28 @@ def test_a_node_delivers_nothing_of_a_vhost_directory_under_another_name(version
         whole = predicted(node.state(0, tmp_path / "whole", clean=True, change=lambda _: None))[0].total()
         assert diagnose(RabbitMQStore(store), version).loses == whole
         assert not node.boot({0: store})[0].messages
+
+
+def _swapped(place: Path) -> None:
+    persistent, transient, aside = place / "msg_store_persistent", place / "msg_store_transient", place / "aside"
+    persistent.rename(aside)
+    transient.rename(persistent)
+    aside.rename(transient)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("version", ["3.10.8", "4.3.6"])
+def test_message_stores_with_each_other_s_names_are_to_be_renamed_before_a_node_starts(version: str, clean: bool, tmp_path: Path) -> None:
+    if reason := missing(version):
+        pytest.skip(reason)
+    with bench(tmp_path / "bench", version, CASES[version][-1:]) as node:
+        whole = predicted(node.state(0, tmp_path / "whole", clean=clean, change=lambda _: None))[0]
+        store = node.state(0, tmp_path / "state", clean=clean, change=_swapped)
+        found = diagnose(RabbitMQStore(store), version)
+        delivered = node.boot({0: store})[0].messages
+        assert found.loses >= (whole - delivered).total() > 0
+        assert delivered.keys() == predicted(store)[0].keys()  # a queue that ends delivers some again
+        assert found.next.startswith("mv ")
+        subprocess.run(found.next, shell=True, check=True)
+        assert diagnose(RabbitMQStore(store), version).loses == 0
+        assert node.boot({0: store})[0].messages == whole

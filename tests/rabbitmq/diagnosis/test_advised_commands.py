@@ -123,8 +123,22 @@ def test_message_files_that_have_each_others_names_get_their_own(tmp_path: Path)
     (place / "aside").rename(place / "1.rdq")
     found = diagnose(RabbitMQStore(store), "3.10.8")
     assert found.loses == 225
-    assert "give each of these files its own name before anything else" in found.why
+    assert "give each of these its own name before anything else" in found.why
     assert [item.file[-5:] for item in found.evidence if "each other's names" in item.detail] == ["0.rdq"]
+    subprocess.run(found.next, shell=True, check=True)
+    assert tree_checksum(store, times=False) == whole
+    assert diagnose(RabbitMQStore(store), "3.10.8").next == START
+
+
+def test_message_stores_that_have_each_others_names_get_their_own(tmp_path: Path) -> None:
+    store = unpacked("g1-v2-small-clean", tmp_path / "a store")
+    whole = tree_checksum(store, times=False)
+    (place,) = store.glob("msg_stores/vhosts/*/msg_store_persistent")
+    place.rename(place.with_name("aside"))
+    place.with_name("msg_store_transient").rename(place)
+    place.with_name("aside").rename(place.with_name("msg_store_transient"))
+    found = diagnose(RabbitMQStore(store), "3.10.8")
+    assert found.loses == 2
     subprocess.run(found.next, shell=True, check=True)
     assert tree_checksum(store, times=False) == whole
     assert diagnose(RabbitMQStore(store), "3.10.8").next == START

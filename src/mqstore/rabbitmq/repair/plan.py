@@ -131,7 +131,7 @@ def _vhost_steps(
         unseen += content.unseen
         noted = vhost.terms.get(queue.directory)
         if vhost.clean:
-            needed += _stored_ids(queue)
+            needed += stored_ids(queue)
         fitting = None if noted is None else corrected_terms(noted, content, clean=vhost.clean, rewritten=bool(mine))
         if fitting is not None and mine:
             mine[0] = replace(mine[0], terms={queue.directory: fitting[0]})
@@ -168,7 +168,7 @@ def _together(
     return steps
 
 
-def _stored_ids(queue: Queue) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def stored_ids(queue: Queue) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the ids of the messages of a queue that are in the persistent store, as halves."""
     for table in queue.entry_tables():
         entries = table.entries

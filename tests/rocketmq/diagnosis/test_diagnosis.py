@@ -217,6 +217,26 @@ def test_what_follows_a_gap_in_a_batch_queue_is_not_delivered(tmp_path: Path) ->
     assert (found.loses, found.unknown) == (28, ())
 
 
+@pytest.mark.parametrize(("killed", "lost"), [(False, 36), (True, 0)])
+def test_batch_queues_that_end_before_the_log_are_told(killed: bool, lost: int, tmp_path: Path) -> None:
+    """What the log has of them a real 5.3.3 lists again after a kill, and not after a clean exit."""
+    case = case_named("5.3.3/o-batch-queue")
+    store = unpack(case, tmp_path)
+    for file in sorted((store / "commitlog").iterdir())[:2]:
+        file.unlink()
+    for number, units in ((0, 18), (1, 10)):
+        first, *further = sorted((store / f"batchconsumequeue/batched/{number}").iterdir())
+        first.write_bytes(first.read_bytes()[: 46 * units].ljust(920, b"\0"))
+        for file in further:
+            file.unlink()
+    if killed:
+        (store / "abort").touch()
+    found = of(case, store)
+    (told,) = (item for item in found.evidence if item.finding == "gone")
+    assert told.detail.startswith("not counted: 55 places after the end of the queues' files and before the log")
+    assert (found.loses, found.unknown) == (lost, ())
+
+
 def test_what_only_the_unit_of_a_batch_queue_is_left_of_counts_as_lost(tmp_path: Path) -> None:
     case = case_named("5.3.3/o-batch-queue")
     store = unpack(case, tmp_path)

@@ -26,7 +26,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
-from mqstore.rocketmq.format.batch_consume_queue import UNIT
+from mqstore.rocketmq.format.batch_consume_queue import UNIT, BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.format.log_slices import LogFiles
@@ -339,9 +339,10 @@ class SurvivalCheck(Verification):
 
     def _take_run(self, run: QueueRun) -> None:
         super()._take_run(run)
-        if run.batch:
-            return
         key = (run.topic, run.queue_id)
+        if run.batch:
+            self._note_expired_batches(key, run)
+            return
         offsets, proof = run.offsets, self.queues.get(key)
         if key not in self._begins:
             self._begins[key] = self._begin_of(key, int(offsets.min()), int(run.entries.view(ENTRY)["physical_offset"].min()))
@@ -374,7 +375,17 @@ class SurvivalCheck(Verification):
             self.after_damage.append(key)
         return end if known else max(first, end)
 
-    def _expired_after(self, queue: ConsumeQueueReader, first: int) -> int:
+    def _note_expired_batches(self, key: tuple[str, int], run: QueueRun) -> None:
+        """Count the places between the units of a batch queue and its first batch in a whole log: they expired."""
+        proof = self.batch_queues.get(key)
+        if key in self._begins or proof is None:
+            return
+        unit = run.entries.view(UNIT)[0]
+        self._begins[key] = int(unit["base_offset"])
+        if self._whole_to is None or int(unit["physical_offset"]) <= self._whole_to:
+            self.expired += self._expired_after(proof.queue, self._begins[key])
+
+    def _expired_after(self, queue: ConsumeQueueReader | BatchQueueReader, first: int) -> int:
         """Count the places between the end of the files of a queue and its first message in a whole log.
 
         A queue that leads into the log was made again, as that of a topic that was deleted: its places begin at 0. More messages than the

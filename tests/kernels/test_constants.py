@@ -177,7 +177,7 @@ def test_the_names_in_message_terms_are_where_the_layout_says() -> None:
     names = message_terms.NAMES.tobytes()
     at = 0
     stored = ("basic_message", "resource", "exchange", "content", "none", "rabbit_framing_amqp_0_9_1", "true", "false")
-    for name in (*stored, "$usr", "enqueue", "e", "mc", "mc_amqpl"):
+    for name in (*stored, "$usr", "enqueue", "e", "mc", "mc_amqpl", "requeue"):
         constant = "FRAMING" if "framing" in name else name.upper().removeprefix("$")
         assert (layout[constant], layout[f"{constant}_SIZE"]) == (at, len(name))
         assert names[at : at + len(name)] == name.encode()

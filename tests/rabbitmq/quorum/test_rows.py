@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import quorum
+from support.logged_messages import changed, entries, member, shortest
 
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.message.properties import json_or_none
+from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, StoredTerms
 from mqstore.rabbitmq.quorum import raft_log
-from mqstore.rabbitmq.quorum.queue import QuorumQueue
+from mqstore.rabbitmq.quorum.queue import QuorumMessage, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
-from mqstore.rabbitmq.quorum.rows import NOT_KNOWN, build_batch, count_unread
+from mqstore.rabbitmq.quorum.rows import NOT_KNOWN, build_batch, count_unread, delivered, read_stored
 from mqstore.rabbitmq.quorum.rows import rows_of as selected_rows
 from mqstore.table.columns import QueueSelection, rabbitmq_schema
 
@@ -186,3 +193,58 @@ def test_as_many_messages_are_unread_as_have_another_verdict(case: str, apart: i
             for messages in ([], kept, kept[::-3], others):
                 verdicts = build_batch(queue, messages, ("verdict",)).column(0).to_pylist()
                 assert count_unread(queue, messages) == sum(verdict != "intact" for verdict in verdicts)
+
+
+COUNTED = (
+    {},
+    {"delivery_count": 2},
+    {"acquired_count": 3, "annotations": {b"x-own": True, b"x-none": None}},
+    {"annotations": {b"deaths": 1}},
+)
+OF_MESSAGES = (*sorted(TERM_COLUMNS), "persistent", "verdict")
+
+
+@pytest.mark.parametrize("case", quorum.CASES)
+def test_what_is_built_in_columns_is_what_the_decoder_reads(case: str, tmp_path: Path) -> None:
+    """Of each form of message of a store and of what it becomes when bytes change, for every version of the machine and what it counts."""
+    rng = random.Random(case)
+    texts = [text for entry in shortest(entries(case)) for text in [entry] * 9 + rng.sample(changed(entry, rng), 150)]
+    queue = QuorumQueue(member(tmp_path, [text for text in texts if text]))
+    versions = (0, 2, 5, 8)
+    plain = QuorumMessage(0, 0, "returned", 5, None, None, None, True, None, None, 0, True)
+    messages = [replace(plain, row=row, version=rng.choice(versions), **rng.choice(COUNTED)) for row in range(len(queue.log))]  # type: ignore[arg-type]
+    stored = [read_stored(queue, message) for message in messages]
+    rows = [
+        None if each is None else (each, json_or_none(partial(delivered, message, each)))
+        for message, each in zip(messages, stored, strict=True)
+    ]
+    wanted = StoredTerms.decoded(rows)
+    found = build_batch(queue, messages, OF_MESSAGES)
+    for name in sorted(TERM_COLUMNS):
+        assert found.column(name).equals(wanted.column(name)), name
+    assert found.column("persistent").to_pylist() == [None if each is None else each.persistent for each in stored]
+    assert found.column("verdict").to_pylist() == ["damaged" if row is None or row[1] is None else "intact" for row in rows]
+    assert 0.2 < np.mean([row is not None for row in rows]) < 1
+
+
+@pytest.mark.parametrize(
+    ("noted", "sizes", "column", "value"),
+    [
+        ({"p": 1 << 40}, (1, 1), "properties", {"delivery_mode": 2}),
+        ({"ts": -(1 << 90)}, (1, 1), "properties", {"delivery_mode": 2}),
+        ({"ttl": 1 << 60}, (1, 1), "expiry_us", (1 << 63) - 1),
+        ({}, (1 << 70, 1), "size", (1 << 63) - 1),
+    ],
+)
+def test_numbers_that_no_column_holds_do_not_end_the_listing(
+    noted: dict[str, int], sizes: tuple[int, int], column: str, value: object, tmp_path: Path
+) -> None:
+    content = (Atom("content"), 60, Atom("none"), bytes(2), Atom("rabbit_framing_amqp_0_9_1"), [b"body"])
+    annotations: dict[Term, Term] = {Atom("x"): b"", Atom("rk"): [b"q"], **{Atom(name): number for name, number in noted.items()}}
+    command = (Atom("e"), 1, (Atom("mc"), Atom("mc_amqpl"), content, annotations), sizes)
+    texts = [(Atom("noop"), {Atom("ts"): 1}, 8), (Atom("$usr"), {Atom("ts"): 1}, command, Atom("noreply"))]
+    queue = QuorumQueue(member(tmp_path, [encode(text, "utf8") for text in texts]))
+    (row,) = build_batch(queue, queue.replay().messages).to_pylist()
+    found = row[column]
+    assert value == ({name: each for name, each in found.items() if each is not None} if column == "properties" else found)
+    assert (row["verdict"], row["payload"]) == ("intact", b"body")

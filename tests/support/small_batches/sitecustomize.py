@@ -67,7 +67,7 @@ LOWERED = {
     "rabbitmq.streams.entries": {"BUFFERED": 1009},
     "rabbitmq.streams.rows": {"BLOCK": 3, "JOINED": 5, "JOINED_BYTES": 1009},
     "rabbitmq.quorum.raft_log": {"_BLOCK": 3, "_APART": 101},
-    "rabbitmq.quorum.rows": {"BLOCK": 3},
+    "rabbitmq.quorum.rows": {"BLOCK": 3, "BLOCK_BYTES": 1009},
     "rabbitmq.quorum.wal": {"_RECORDS": 3},
     "rabbitmq.store.message_store": {"ROWS_AT_ONCE": 3, "_BLOCK": 3, "_WINDOW": 101},
     "rabbitmq.store.message_table": {"_BLOCK": 3},

@@ -3,8 +3,8 @@ from mqstore.kernels.rabbitmq.term_layout cimport (
     ATOM, ATOM_HEADER, ATOM_UTF8, BASIC_CLASS, BASIC_MESSAGE, BASIC_MESSAGE_SIZE, BINARY, BINARY_HEADER, CONTAINER_ARITY, CONTENT,
     CONTENT_ARITY, CONTENT_SIZE, E, ENQUEUE, ENQUEUE_SIZE, ENTRY_ARITY, EXCHANGE, EXCHANGE_SIZE, E_SIZE, FALSE, FALSE_SIZE, FRAMING,
     FRAMING_SIZE, ID_SIZE, LIST, LIST_HEADER, MAP, MC, MC_AMQPL, MC_AMQPL_SIZE, MC_SIZE, MESSAGE_ARITY, NIL, NONE, NONE_SIZE,
-    PUBLISH_ARITY, RESOURCE, RESOURCE_ARITY, RESOURCE_SIZE, SMALL_ATOM, SMALL_ATOM_HEADER, SMALL_ATOM_UTF8, SMALL_INTEGER, TRUE,
-    TRUE_SIZE, USR, USR_SIZE, VERSION,
+    PUBLISH_ARITY, REQUEUE, REQUEUE_ARITY, REQUEUE_SIZE, RESOURCE, RESOURCE_ARITY, RESOURCE_SIZE, SMALL_ATOM, SMALL_ATOM_HEADER,
+    SMALL_ATOM_UTF8, SMALL_INTEGER, TRUE, TRUE_SIZE, USR, USR_SIZE, VERSION,
 )
 from mqstore.kernels.rabbitmq.terms cimport atom_text, decodable, skip, skip_atom, tuple_of
 
@@ -31,7 +31,14 @@ cpdef enum:
     BODY_LENGTH
     ID_START
     PERSISTENT
+    ANNOTATIONS_START  # of a container; they end at END. 0: there are none
+    NOTED
     FIELD_COUNT
+
+cpdef enum:
+    # what the annotations of a container may change
+    DECIDES = 1  # properties
+    UNPROVED = 2  # whether properties can be read
 
 cpdef enum:
     # columns of `properties`: the status, then two for each property

@@ -26,7 +26,7 @@ import cython
 import numpy as np
 
 # where each name is, and its size, is in `term_layout`
-_NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse$usrenqueueemcmc_amqpl"
+_NAMES = b"basic_messageresourceexchangecontentnonerabbit_framing_amqp_0_9_1truefalse$usrenqueueemcmc_amqplrequeue"
 NAMES = np.frombuffer(_NAMES, np.uint8)
 
 # names of annotations as numbers: how many letters, then the letters
@@ -34,6 +34,7 @@ KEY_X = cython.declare(cython.longlong, 0x1000000000078)  # x
 KEY_RK = cython.declare(cython.longlong, 0x200000000726B)  # rk
 KEY_ID = cython.declare(cython.longlong, 0x2000000006964)  # id
 KEY_D = cython.declare(cython.longlong, 0x1000000000064)  # d
+KEY_RTS = cython.declare(cython.longlong, 0x3000000727473)  # rts
 KEY_DEATHS = cython.declare(cython.longlong, 0x6646561746873)  # deaths
 
 
@@ -249,6 +250,7 @@ def annotations(
     found: cython.int = 0
     if p < 0 or limit - p < LIST_HEADER or u8(b, p) != MAP:
         return -1
+    out[k, ANNOTATIONS_START] = p
     n = u32(b, p + 1)
     p += LIST_HEADER
     out[k, VHOST_START] = out[k, VHOST_LENGTH] = out[k, ID_START] = 0
@@ -269,9 +271,13 @@ def annotations(
         elif name == KEY_D:
             out[k, PERSISTENT] = atom(b, p, limit, names, FALSE, FALSE_SIZE) < 0
             p = after(b, p, limit)
-        elif name == KEY_DEATHS or name < 0:
+        elif name < 0:
             return -1
         else:
+            if name == KEY_DEATHS:
+                out[k, NOTED] = DECIDES | UNPROVED
+            elif name != KEY_RTS:
+                out[k, NOTED] |= DECIDES
             p = after(b, p, limit)
     return p if found == HAS_EXCHANGE | HAS_KEYS else -1
 
@@ -292,10 +298,14 @@ def entry(
     if limit - p < 1 or u8(b, p) != VERSION or decodable(b, p + 1, limit) != limit:
         return -1
     p = after(b, atom(b, tuple_of(b, p + 1, limit, ENTRY_ARITY), limit, names, USR, USR_SIZE), limit)
-    p = tuple_of(b, p, limit, PUBLISH_ARITY)
-    q = atom(b, p, limit, names, E, E_SIZE)
-    if q < 0:  # its process comes first
-        q = after(b, atom(b, p, limit, names, ENQUEUE, ENQUEUE_SIZE), limit)
+    q = atom(b, tuple_of(b, p, limit, REQUEUE_ARITY), limit, names, REQUEUE, REQUEUE_SIZE)
+    if q >= 0:  # consumer, message id, index and header come first
+        q = after(b, after(b, after(b, q, limit), limit), limit)
+    else:
+        p = tuple_of(b, p, limit, PUBLISH_ARITY)
+        q = atom(b, p, limit, names, E, E_SIZE)
+        if q < 0:  # its process comes first
+            q = after(b, atom(b, p, limit, names, ENQUEUE, ENQUEUE_SIZE), limit)
     p = after(b, q, limit)
     q = atom(b, tuple_of(b, p, limit, CONTAINER_ARITY), limit, names, MC, MC_SIZE)
     if q < 0:
@@ -327,6 +337,7 @@ def parse(
             p = start[k]
             out[k, STATUS] = FAST
             out[k, END] = -1
+            out[k, ANNOTATIONS_START] = out[k, NOTED] = 0
             if length[k] > 0 and not outside(p, length[k], size):
                 limit = p + length[k]
                 if logged:
@@ -360,9 +371,10 @@ def logged_fields(
     length: cython.longlong[:],
     out: cython.longlong[:, ::1],
 ):
-    """Parse the messages in entries of a quorum queue's log as `fields` does terms; a container has no vhost.
+    """Parse the messages in entries of a quorum queue's log as `fields` does terms; a container has no vhost, but annotations.
 
-    Where a row is FAST, the decoder reads the whole entry, and the message in it; of its property block nothing is said.
+    Where a row is FAST, the decoder reads the whole entry, and the message in it; of its property block nothing is said. NOTED says
+    whether other annotations than those of the fields may decide what is delivered, and whether they may be unreadable.
     """
     return parse(b, start, length, out, True)
 

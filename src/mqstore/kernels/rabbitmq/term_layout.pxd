@@ -93,9 +93,11 @@ cdef enum:
     CONTAINER_BEFORE_ID = 2  # elements of an mc tuple between its name and the one that holds the id
     BASIC_CLASS = 60  # class id of `basic` in AMQP 0-9-1
 
-    # elements of the tuples of a log entry: {'$usr', Meta, Command, ReplyMode}; {e, Seq, Message, Sizes}, {enqueue, Process, Seq, Message}
+    # elements of the tuples of a log entry: {'$usr', Meta, Command, ReplyMode}; {e, Seq, Message, Sizes}, {enqueue, Process, Seq, Message},
+    # {requeue, Consumer, Id, Index, Header, Message}
     ENTRY_ARITY = 4
     PUBLISH_ARITY = 4
+    REQUEUE_ARITY = 6
 
     # what the decoder reads at most: elements of one term, how deep they nest, letters of an atom
     MAX_ELEMENTS = 2000000
@@ -138,3 +140,5 @@ cdef enum:
     MC = E + E_SIZE
     MC_AMQPL = MC + MC_SIZE
     MC_AMQPL_SIZE = 8
+    REQUEUE = MC_AMQPL + MC_AMQPL_SIZE
+    REQUEUE_SIZE = 7

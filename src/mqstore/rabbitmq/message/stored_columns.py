@@ -2,9 +2,10 @@
 
 Their terms are copied into one buffer. The kernel `message_terms` splits terms that brokers up to 3.12 store for messages as clients sent
 them into spans of the buffer, from which Arrow arrays are built without an object per message. Other terms (`slow`: created inside a
-broker, of 3.13 and newer, damaged) are decoded one by one with `read_message` and merged in at their rows.
+broker, of 3.13 and newer, damaged) are decoded one by one with `read_message` and merged in at their rows. `LoggedTerms` does the same for
+the messages in logs of quorum queues, of all versions.
 
-`properties_json` and headers are always built one by one.
+Headers, and properties that annotations of a message decide, are built one by one; so is `properties_json`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,15 @@ TERM_COLUMNS = frozenset(
     ("exchange", "routing_keys", "properties", "payload", "payload_len", "payload_sha256", "payload_b64", "properties_json")
 )
 _HEADERS = RABBITMQ_PROPERTIES.index("headers")
-_NUMBERS = frozenset({"delivery_mode", "priority", "timestamp"})
+# columns of the kernel: the lengths of some properties, -1 for one that is not set. The column before has the place or the number
+_HEADERS_LENGTH, _MODE_LENGTH, _TIMESTAMP_LENGTH = (
+    message_terms.PROPERTY_LENGTH + 2 * RABBITMQ_PROPERTIES.index(name) for name in ("headers", "delivery_mode", "timestamp")
+)
+_NUMBERS = {"delivery_mode": 1 << 31, "priority": 1 << 31, "timestamp": 1 << 63}  # with the first number that the column does not hold
 
 
 @dataclass(frozen=True, slots=True)
-class _SlowMessage:
+class SlowMessage:
     """A message of another shape. message: None if the bytes are not a message. properties: in JSON form, None if unreadable."""
 
     message: MessageTerm | None
@@ -59,6 +64,8 @@ class StoredTerms:
     queue_addresses: as in `MessageTerm.delivered`.
     """
 
+    _split = staticmethod(message_terms.fields)
+
     def __init__(self, buffer: Bytes, start: Longs, length: Longs, *, queue_addresses: bool = False) -> None:
         self.buffer = buffer
         self.queue_addresses = queue_addresses
@@ -66,13 +73,13 @@ class StoredTerms:
         self.present: NDArray[np.bool_] = length > 0
         self._length = length
         self._fields = np.zeros((len(start), message_terms.FIELD_COUNT), np.int64)
-        message_terms.fields(buffer, start, length, self._fields)
+        self._split(buffer, start, length, self._fields)
         self._fast: NDArray[np.bool_] = self.present & (self._fields[:, message_terms.STATUS] == message_terms.FAST)
 
     @classmethod
     def collect(
         cls, sources: Sequence[Bytes | None], source: NDArray[np.int32], at: Longs, length: Longs, *, queue_addresses: bool = False
-    ) -> StoredTerms:
+    ) -> Self:
         """Copy `length` bytes at `at` of each row's source. A row whose bytes are missing has no term."""
         sizes = np.array([0 if data is None else len(data) for data in sources] or [0], np.int64)
         # offsets of an Arrow array are 31 bits; no broker takes a message that large
@@ -97,7 +104,7 @@ class StoredTerms:
         none = np.zeros(len(rows), np.int64)
         terms = cls(np.zeros(0, np.uint8), none, none)
         terms.present = np.array([row is not None for row in rows], np.bool_)
-        terms.slow = {number: _SlowMessage(*row) for number, row in enumerate(rows) if row is not None}
+        terms.slow = {number: SlowMessage(*row) for number, row in enumerate(rows) if row is not None}
         return terms
 
     def __len__(self) -> int:
@@ -106,29 +113,32 @@ class StoredTerms:
     # one by one
 
     @cached_property
-    def slow(self) -> dict[int, _SlowMessage]:
+    def slow(self) -> dict[int, SlowMessage]:
         """The rows that the kernel could not split, decoded."""
-        messages = {}
-        for row in np.flatnonzero(self.present & ~self._fast).tolist():
-            raw = self.buffer[self.start[row] : self.start[row] + self._length[row]].tobytes()
-            try:
-                message = read_message(raw)
-                messages[row] = _SlowMessage(message, json_or_none(partial(message.delivered, self.queue_addresses)))
-            except EtfError:
-                messages[row] = _SlowMessage(None, None)
-        return messages
+        return {row: self._decode(row) for row in np.flatnonzero(self.present & ~self._fast).tolist()}
+
+    def _decode(self, row: int) -> SlowMessage:
+        try:
+            message = read_message(self._bytes(self.start[row], self._length[row]))
+        except EtfError:
+            return SlowMessage(None, None)
+        return SlowMessage(message, json_or_none(partial(message.delivered, self.queue_addresses)))
 
     @cached_property
     def _parsed(self) -> dict[int, dict[str, Any] | None]:
-        """The properties of fast rows whose block has headers or is unknown to the kernel; None if they cannot be read."""
-        status, headers = self._blocks[:, message_terms.STATUS], self._blocks[:, message_terms.PROPERTY_LENGTH + 2 * _HEADERS]
-        return {
-            row: self._read_block(row) for row in np.flatnonzero(self._fast & ((status != message_terms.FAST) | (headers >= 0))).tolist()
-        }
+        """The properties of fast rows whose block has headers or does not say all that is delivered; None if they cannot be read."""
+        headers = self._blocks[:, _HEADERS_LENGTH] >= 0
+        return {row: self._read_block(row) for row in np.flatnonzero(self._fast & (~self._plain | headers)).tolist()}
 
     def _read_block(self, row: int) -> dict[str, Any] | None:
-        at, length = (int(value) for value in self._fields[row, message_terms.PROPERTIES_START : message_terms.PROPERTIES_START + 2])
-        return json_or_none(partial(properties_from_bin, self.buffer[at : at + length].tobytes()))
+        return json_or_none(partial(properties_from_bin, self._block(row)))
+
+    def _block(self, row: int) -> bytes:
+        """Return the property block of a fast row."""
+        return self._bytes(*self._fields[row, message_terms.PROPERTIES_START : message_terms.PROPERTIES_START + 2])
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        return self.buffer[at : at + length].tobytes()
 
     # columns
 
@@ -138,7 +148,18 @@ class StoredTerms:
         message_terms.properties(
             self.buffer, self._field(message_terms.PROPERTIES_START), self._field(message_terms.PROPERTIES_LENGTH), out
         )
+        # of a container, the annotations state the time; it is durable if neither they nor its block say otherwise
+        container = self._fields[:, message_terms.ANNOTATIONS_START] > 0
+        out[container, _TIMESTAMP_LENGTH] = -1
+        durable = container & (self._fields[:, message_terms.PERSISTENT] != 0) & (out[:, _MODE_LENGTH] < 0)
+        out[durable, _MODE_LENGTH - 1], out[durable, _MODE_LENGTH] = 2, 1
         return out
+
+    @cached_property
+    def _plain(self) -> NDArray[np.bool_]:
+        """For each row, whether `_blocks` has what is delivered."""
+        decided = self._fields[:, message_terms.NOTED] == 0
+        return np.asarray(self._fast & decided & (self._blocks[:, message_terms.STATUS] == message_terms.FAST))
 
     def _field(self, field: int) -> Longs:
         return np.ascontiguousarray(self._fields[:, field])
@@ -168,11 +189,23 @@ class StoredTerms:
         return sizes
 
     @cached_property
+    def persistent(self) -> list[bool | None]:
+        """For each row, whether the message is persistent; None if there is none."""
+        persistent: list[bool | None] = (self._fields[:, message_terms.PERSISTENT] != 0).tolist()
+        for row in np.flatnonzero(~self._fast).tolist():
+            slow = self.slow.get(row)
+            persistent[row] = None if slow is None or slow.message is None else slow.message.persistent
+        return persistent
+
+    @cached_property
     def readable(self) -> NDArray[np.bool_]:
         """For each row, whether message and properties can be read."""
-        readable = self._fast.copy()
-        for row, properties in self._parsed.items():
-            readable[row] = properties is not None
+        tables = np.zeros(len(self), np.uint8)
+        message_terms.tables(self.buffer, self._blocks[:, _HEADERS_LENGTH - 1], self._blocks[:, _HEADERS_LENGTH], tables)
+        proved = (self._fields[:, message_terms.NOTED] < message_terms.UNPROVED) & (tables != 0)
+        readable: NDArray[np.bool_] = self._fast & proved & (self._blocks[:, message_terms.STATUS] == message_terms.FAST)
+        for row in np.flatnonzero(self._fast & ~readable).tolist():
+            readable[row] = self._read_block(row) is not None
         for row, slow in self.slow.items():
             readable[row] = slow.properties is not None
         return readable
@@ -228,10 +261,7 @@ class StoredTerms:
             case "properties":
                 return self._properties()
             case _:
-                return pa.array(
-                    [None if properties is None else json.dumps(properties, ensure_ascii=False) for properties in self._json_properties()],
-                    kind,
-                )
+                return pa.array(self._json_properties(), kind)
 
     def payloads(self) -> list[bytes | None]:
         """Return the bodies as bytes."""
@@ -277,13 +307,21 @@ class StoredTerms:
         fast = pa.ListArray.from_arrays(pa.array(offsets), keys)
         return self._interleave(fast, lambda slow: None if slow.message is None else [text_of(key) for key in slow.message.routing_keys])
 
-    def _json_properties(self) -> list[dict[str, Any] | None]:
-        """Return the properties of each row in their JSON form."""
-        rows: list[dict[str, Any] | None] = [None] * len(self)
+    def _json_properties(self) -> list[str | None]:
+        """Return the properties of each row in their JSON form, as text. Those that only a block states are read once if it repeats."""
+        rows: list[str | None] = [None] * len(self)
+        stated = (self._fields[:, [message_terms.ANNOTATIONS_START, message_terms.PERSISTENT]] > 0).tolist()
+        known: dict[tuple[bytes, ...], str | None] = {}
         for row in np.flatnonzero(self._fast).tolist():
-            rows[row] = self._parsed[row] if row in self._parsed else self._read_block(row)
+            if row in self._parsed:
+                rows[row] = _text(self._parsed[row])
+                continue
+            alike = (self._block(row), bytes(stated[row]))
+            if alike not in known:
+                known[alike] = _text(self._read_block(row))
+            rows[row] = known[alike]
         for row, slow in self.slow.items():
-            rows[row] = slow.properties
+            rows[row] = _text(slow.properties)
         return rows
 
     def _properties(self) -> pa.Array:
@@ -291,7 +329,7 @@ class StoredTerms:
 
         kind = rabbitmq_schema(("properties",)).field("properties").type
         # unreadable rows have no properties, whatever the kernel found
-        plain = self._fast & (self._blocks[:, message_terms.STATUS] == message_terms.FAST) & self.readable
+        plain = self._plain & self.readable
         rows = np.flatnonzero(plain)
         parts = []
         for k, name in enumerate(RABBITMQ_PROPERTIES):
@@ -311,7 +349,7 @@ class StoredTerms:
         rest = [self._parsed.get(row) if self._fast[row] else _properties_of(self.slow.get(row)) for row in others.tolist()]
         return _interleave_arrays(fast, rows, pa.array([_struct(each) for each in rest], kind), others, len(self))
 
-    def _interleave(self, fast: pa.Array, value: Callable[[_SlowMessage], Any]) -> pa.Array:
+    def _interleave(self, fast: pa.Array, value: Callable[[SlowMessage], Any]) -> pa.Array:
         """Return a column of all rows, from the array of the fast ones and the values of the others."""
         import pyarrow as pa
 
@@ -343,13 +381,17 @@ def _interleave_arrays(first: pa.Array, rows: NDArray[np.intp], second: pa.Array
     return pa.concat_arrays([first, second]).take(pa.array(order))
 
 
-def _properties_of(slow: _SlowMessage | None) -> dict[str, Any] | None:
+def _properties_of(slow: SlowMessage | None) -> dict[str, Any] | None:
     return None if slow is None else slow.properties
 
 
 def encodable(text: str | None) -> str | None:
     """Return text that UTF-8 can encode: bytes of a file's name that are not UTF-8 are escaped, as in other output."""
     return text if text is None else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _text(properties: dict[str, Any] | None) -> str | None:
+    return None if properties is None else json.dumps(properties, ensure_ascii=False)
 
 
 def _arrow_value(value: Any) -> Any:
@@ -372,7 +414,8 @@ def _struct(properties: dict[str, Any] | None) -> dict[str, Any] | None:
     if properties is None:
         return None
     values = {name: _arrow_value(properties.get(name)) for name in RABBITMQ_PROPERTIES}
-    if values["timestamp"] is not None and values["timestamp"] >= 1 << 63:
-        values["timestamp"] = None
+    for name, end in _NUMBERS.items():
+        if values[name] is not None and not -end <= values[name] < end:
+            values[name] = None
     values["headers"] = _headers(properties)
     return values

@@ -29,19 +29,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mqstore.files import Bytes
 from mqstore.findings import Kind, Verdict
 from mqstore.kernels.rabbitmq import message_terms
-from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom, Pairs, Term
 from mqstore.rabbitmq.message import stored_columns
-from mqstore.rabbitmq.message.message_term import MessageTerm, delivered_properties, message_from
+from mqstore.rabbitmq.message.message_term import PROTOCOL, Form, MessageTerm, delivered_properties, message_from
 from mqstore.rabbitmq.message.properties import Properties, PropertiesError, json_or_none
-from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage, StoredTerms, encodable
+from mqstore.rabbitmq.message.stored_columns import TERM_COLUMNS, DecodedMessage, SlowMessage, StoredTerms, encodable
 from mqstore.rabbitmq.quorum.facts import delivered_indexes
 from mqstore.rabbitmq.quorum.machine import CONFIRMED, CONSUMED, EXPIRED, LIMIT, MAXLEN, PURGED, REJECTED
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
-from mqstore.rabbitmq.quorum.raft_log import MemberLog
-from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, RABBITMQ_PROPERTIES, QueueSelection
+from mqstore.table.arrow_spans import pieces
+from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, QueueSelection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +51,7 @@ _OF_TERMS = TERM_COLUMNS | {"verdict", "persistent"}
 # machines of 4.3 and newer deliver the name of a queue for its AMQP 1.0 address as a reply-to
 _ADDRESSES_FROM = 8
 BLOCK = 2048
-_HEADERS = message_terms.PROPERTY_START + 2 * RABBITMQ_PROPERTIES.index("headers")  # where the kernel has the start of their table
+BLOCK_BYTES = 32 << 20  # of entries that are read together, or one entry
 # what `queue` lists of each message of a queue
 LOG_COLUMNS = (
     "raft_index",
@@ -111,9 +112,8 @@ def delivered(message: QuorumMessage, stored: MessageTerm) -> Properties:
     addresses = message.version >= _ADDRESSES_FROM
     if stored.form == "basic_message":
         properties = stored.delivered(addresses)
-        if noted:
-            properties["headers"] = delivered_properties({"headers": properties.get("headers")}, noted)["headers"]
-        return properties
+        headers = delivered_properties({"headers": properties.get("headers")}, noted).get("headers") if noted else None
+        return properties if headers is None else {**properties, "headers": headers}
     if not noted:
         return stored.delivered(addresses)
     own = stored.annotations or {}
@@ -159,7 +159,7 @@ class QuorumRows:
             if row is not None:
                 with suppress(PropertiesError):
                     properties = delivered(replace(message, delivery_count=None, acquired_count=None), row[0])
-            yield _verdict(self.queue, message, row), None if row is None else row[0], properties
+            yield _verdict(self.queue, message, row is not None and row[1] is not None), None if row is None else row[0], properties
 
     def batch(self, columns: Sequence[str], selection: QueueSelection) -> pa.RecordBatch | None:
         """Return the rows as a batch, filtered by the conditions on message contents; None if no row is left."""
@@ -189,8 +189,10 @@ def rows_of(queue: QuorumQueue, selection: QueueSelection, now: int | None, stat
             messages += _unplaced(queue, state, {message.index for message in messages})
     if selection.recovered is not None:
         messages = [message for message in messages if message.recovered == selection.recovered]
-    for start in range(0, len(messages), BLOCK):
-        yield QuorumRows(queue, messages[start : start + BLOCK], now, start)
+    first = 0
+    for part in _parts(queue, messages):
+        yield QuorumRows(queue, part, now, first)
+        first += len(part)
 
 
 def log_rows(queue: QuorumQueue, state: QueueState, start: int | None, stop: int | None) -> Iterator[dict[str, Any]]:
@@ -230,47 +232,84 @@ def build_batch(
     queue: QuorumQueue, messages: Sequence[QuorumMessage], columns: Sequence[str] = RABBITMQ_COLUMNS, *, now: int | None = None
 ) -> pa.RecordBatch:
     """Return messages as one batch. Entries are read only if a column needs the stored message."""
-    rows = [] if _OF_TERMS.isdisjoint(columns) else [_decoded(queue, message) for message in messages]
-    terms = StoredTerms.decoded(rows) if rows else None
-    return stored_columns.build_batch(columns, terms, lambda name: _values(queue, messages, name, rows, now))
+    terms = None if _OF_TERMS.isdisjoint(columns) else LoggedTerms.of(queue, messages)
+    return stored_columns.build_batch(columns, terms, lambda name: _values(queue, messages, name, terms, now))
 
 
 def count_unread(queue: QuorumQueue, messages: Sequence[QuorumMessage]) -> int:
     """Return how many messages have another verdict than `intact`. What a kernel proves readable is not decoded."""
-    if queue.log.system.scattered:
-        return len(messages)
-    rows = [-1 if message.left or message.annotations or message.state == NOT_KNOWN else message.row for message in messages]
-    others = [messages[number] for number in np.flatnonzero(~_proved(queue.log, np.array(rows, np.int64))).tolist()]
-    unread = 0
-    for start in range(0, len(others), BLOCK):
-        verdicts = build_batch(queue, others[start : start + BLOCK], ("verdict",)).column(0).to_pylist()
-        unread += sum(verdict != Verdict.INTACT for verdict in verdicts)
-    return unread
+    intact = 0
+    for part in _parts(queue, messages):
+        verdicts = [_verdict(queue, *each) for each in zip(part, LoggedTerms.of(queue, part).readable.tolist(), strict=True)]
+        intact += verdicts.count(Verdict.INTACT)
+    return len(messages) - intact
 
 
-def _proved(log: MemberLog, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each row of a log, or -1, whether a kernel knows that its message and its properties can be read."""
-    proved = np.zeros(len(rows), np.bool_)
-    valid = np.flatnonzero(rows >= 0)
-    valid = valid[log.valid[rows[valid]]]
-    for data, some, at, length in log.spans(rows[valid]):
-        fields = np.zeros((len(some), message_terms.FIELD_COUNT), np.int64)
-        blocks = np.zeros((len(some), message_terms.PROPERTY_COLUMNS), np.int64)
-        tables = np.zeros(len(some), np.uint8)
-        message_terms.logged_fields(data, at, length, fields)
-        message_terms.properties(data, fields[:, message_terms.PROPERTIES_START], fields[:, message_terms.PROPERTIES_LENGTH], blocks)
-        message_terms.tables(data, blocks[:, _HEADERS], blocks[:, _HEADERS + 1], tables)
-        fast = (fields[:, message_terms.STATUS] == message_terms.FAST) & (blocks[:, message_terms.STATUS] == message_terms.FAST)
-        proved[valid[some]] = fast & (tables != 0)
-    return proved
+def _parts(queue: QuorumQueue, messages: Sequence[QuorumMessage]) -> Iterator[Sequence[QuorumMessage]]:
+    """Yield the messages in order, as many at once as are read together."""
+    row = np.array([message.row for message in messages], np.int64)
+    length = np.where(row >= 0, queue.log.lengths[row], 0) if len(queue.log) else row
+    for start, stop in pieces(length, BLOCK_BYTES, BLOCK):
+        yield messages[start:stop]
 
 
-def _values(
-    queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, rows: list[DecodedMessage | None], now: int | None
-) -> list[Any]:
+class LoggedTerms(StoredTerms):
+    """The stored messages of a queue, as they are delivered. What the kernel does not split is decoded from its entry."""
+
+    _split = staticmethod(message_terms.logged_fields)
+    queue: QuorumQueue
+    messages: Sequence[QuorumMessage]
+
+    @classmethod
+    def of(cls, queue: QuorumQueue, messages: Sequence[QuorumMessage]) -> LoggedTerms:
+        """Read the entries of messages; one that is not there, or is damaged, has no term."""
+        rows = np.array([message.row for message in messages], np.int64)
+        source = np.full(len(rows), -1, np.int32)
+        at, length = np.zeros((2, len(rows)), np.int64)
+        there = np.flatnonzero(rows >= 0)
+        there = there[queue.log.valid[rows[there]]]
+        sources: list[Bytes | None] = []
+        for data, some, position, size in queue.log.spans(rows[there]):
+            source[there[some]], at[there[some]], length[there[some]] = len(sources), position, size
+            sources.append(data)
+        terms = cls.collect(sources, source, at, length)
+        terms.queue, terms.messages = queue, messages
+        terms._fields[:, message_terms.NOTED] |= np.array([_noted(message) for message in messages], np.int64)
+        return terms
+
+    def _decode(self, row: int) -> SlowMessage:
+        return SlowMessage(*(_decoded(self.queue, self.messages[row]) or (None, None)))
+
+    def _read_block(self, row: int) -> dict[str, Any] | None:
+        start, end, noted, persistent = self._fields[row, _ANNOTATED].tolist()
+        annotations: Term = None
+        if start:  # those that decide nothing are not read
+            annotations = decode(b"\x83" + self._bytes(start, end - start))[0] if noted else {} if persistent else _TRANSIENT
+        form: Form = "mc_amqpl" if start else "basic_message"
+        stored = MessageTerm(b"", None, b"", (), True, (), self._block(row), None, PROTOCOL, form, None, annotations)
+        return json_or_none(partial(delivered, self.messages[row], stored))
+
+
+_ANNOTATED = [message_terms.ANNOTATIONS_START, message_terms.END, message_terms.NOTED, message_terms.PERSISTENT]
+_TRANSIENT: dict[Term, Term] = {Atom("d"): Atom("false")}
+
+
+def _noted(message: QuorumMessage) -> int:
+    """Return what the queue itself notes of a message, as the kernel does for what is noted in its entry."""
+    if message.annotations is not None:
+        return message_terms.DECIDES | message_terms.UNPROVED
+    counted = message.delivery_count is not None or message.acquired_count is not None
+    return message_terms.DECIDES if counted and counts(message) else 0
+
+
+def _values(queue: QuorumQueue, messages: Sequence[QuorumMessage], name: str, terms: StoredTerms | None, now: int | None) -> list[Any]:
     log = queue.log
     spans = [log.source(message.row) if message.row >= 0 else (None, None) for message in messages] if name in _PLACES else []
     match name:
+        case "persistent" if terms is not None:
+            return terms.persistent
+        case "verdict" if terms is not None:
+            return [_verdict(queue, *each) for each in zip(messages, terms.readable.tolist(), strict=True)]
         case "vhost" | "queue":
             return [encodable(queue.name[name == "queue"])] * len(messages)
         case "queue_type":
@@ -278,7 +317,7 @@ def _values(
         case "raft_index":
             return [message.index if message.index >= 0 else None for message in messages]
         case "expiry_us":
-            return [None if message.expiry is None else message.expiry * 1000 for message in messages]
+            return [None if message.expiry is None else min(message.expiry * 1000, _MOST) for message in messages]
         case "expired":
             return [None if now is None else message.expiry is not None and message.expiry <= now for message in messages]
         case "redelivered":
@@ -289,12 +328,8 @@ def _values(
             return [encodable(path) for path, _ in spans]
         case "position":
             return [start for _, start in spans]
-        case "persistent":
-            return [None if row is None else row[0].persistent for row in rows]
-        case "verdict":
-            return [_verdict(queue, message, row) for message, row in zip(messages, rows, strict=True)]
         case "size":
-            return [None if message.size < 0 else message.size for message in messages]
+            return [None if message.size < 0 else min(message.size, _MOST) for message in messages]
         case "recovered":
             unsure = log.system.scattered
             return [None if (unsure or message.state == NOT_KNOWN) and not message.left else message.recovered for message in messages]
@@ -304,10 +339,11 @@ def _values(
 
 
 _PLACES = ("store_file", "position")
+_MOST = np.iinfo(np.int64).max  # for a number that no column holds
 
 
-def _verdict(queue: QuorumQueue, message: QuorumMessage, row: DecodedMessage | None) -> str:
-    if row is not None and row[1] is not None:
+def _verdict(queue: QuorumQueue, message: QuorumMessage, readable: bool) -> str:
+    if readable:
         # its acknowledgement may be in a part that is not there
         unsure = queue.log.system.scattered or message.state == NOT_KNOWN
         there = Verdict.UNINDEXED if unsure else Verdict.INTACT

@@ -52,7 +52,7 @@ def letters(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cytho
 @cython.nogil
 @cython.exceptval(check=False)
 def name_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.longlong:
-    """Return the number of the atom at p; -1 if there is none, or one that is none of the names."""
+    """Return the number of the atom at p; -1 if no atom is there, or one that has no number."""
     q: cython.Py_ssize_t = atom_text(b, p, limit)
     end: cython.Py_ssize_t
     if q < 0:

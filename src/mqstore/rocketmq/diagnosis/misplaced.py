@@ -27,7 +27,7 @@ QUEUES = "consumequeue"
 
 
 def directories_for_files(store: RocketMQStore, rules: VersionRules) -> Iterator[Evidence]:
-    """Yield each directory that a broker takes for a file: `keys-lost` if it starts all the same."""
+    """Yield each directory that a broker takes for a file: `keys-lost` if it starts nevertheless."""
     for path in directories_in_index(store) if store.config.message_index_enable is not False else ():
         sentence = f"{path} is a directory, and the broker takes it for an index file"
         if rules.starts_with_directory_in_index:

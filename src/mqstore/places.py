@@ -15,8 +15,7 @@ from mqstore.files.archive import UnpackedArchive, added_by_mac, is_archive, is_
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.remote import open_directory
 from mqstore.rabbitmq.format.layout import looks_like_rabbitmq, node_beside
-from mqstore.rocketmq.config.broker_paths import LOG
-from mqstore.rocketmq.format.log_file import is_tier, open_place
+from mqstore.rocketmq.format.log_file import LOG, is_tier, open_place
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.store.store_files import looks_like_rocketmq
 from mqstore.store import Family, StorePlace

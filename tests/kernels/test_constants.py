@@ -87,7 +87,7 @@ def test_a_record_has_its_fields_where_the_codec_has_them() -> None:
             index_geometry.ENTRY,
             0,
         ),
-        ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", journal._PUBLISH, journal.ID_AT),
+        ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", journal.PUBLISH_ACTION, journal.ID_AT),
         ("rabbitmq.index_layout", "- - AT_EXPIRY AT_SIZE AT_EMBEDDED FIELDS_SIZE", segment._PUBLISH, segment.ID_AT),
         ("rabbitmq.store_layout", "- RECORD_AT_ID RECORD_AT_TERM", message_file._HEADER, 0),
         ("rabbitmq.store_layout", "ENTRY_AT_SIZE ENTRY_AT_FLAGS ENTRY_AT_CRC ENTRY_AT_PADDING ENTRY_HEADER_SIZE", index_v2._STORE_ENTRY, 0),

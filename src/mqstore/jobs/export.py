@@ -33,7 +33,7 @@ from mqstore.findings import Coverage, Damage, Kind, SkippedRange, merge_adjacen
 from mqstore.jobs.lakehouse import TABLE_FORMATS, check_table_format, make_table
 from mqstore.jobs.report import ExportReport, Progress
 from mqstore.jobs.resume import ExportWork, StagedTask, export_and_record, work_directory
-from mqstore.jobs.runner import Runner, choose_runner, open_for
+from mqstore.jobs.runner import MODES, Runner, choose_runner, open_for
 from mqstore.rabbitmq.store import task_groups
 from mqstore.rabbitmq.store.task_groups import QueueGroup
 from mqstore.rocketmq.scan.planned_files import files_seen, token_of
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "_mqstore_export.json"
 ALL_FORMATS = (*FORMATS, *TABLE_FORMATS)
-MODES = ("PERMISSIVE", "FAILFAST")
 QUEUE_LINEAGE = ("store_file", "position", "verdict")
 _NOT_FOR_PATHS = frozenset({"body", "keys", "properties"})
 _QUEUE_NOT_FOR_PATHS = frozenset({"payload", "payload_b64", "properties", "properties_json", "routing_keys"})

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from mqstore.errors import CannotOpenError, UsageError
 from mqstore.table.columns import EXTRA_COLUMNS, ROCKETMQ_COLUMNS, rocketmq_schema
 from mqstore.table.formatting import shorten
+from mqstore.table.row_files import NULL_PARTITION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 ROWS = 8192
 BYTES = 8 << 20
 LONGEST_LINE = 64 << 20
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 _KNOWN = frozenset(ROCKETMQ_COLUMNS) | frozenset(EXTRA_COLUMNS)
 _TEXTS = ("topic", "tags", "uniq_key", "born_host", "store_host")

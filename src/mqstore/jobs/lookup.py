@@ -32,7 +32,7 @@ from mqstore.files.durable import DurableDirectory, NewDirectory, NewFile
 from mqstore.files.location import check_outside, local_target
 from mqstore.findings import Coverage, Damage, SkippedRange, merge_adjacent
 from mqstore.jobs.report import Progress
-from mqstore.jobs.runner import Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
+from mqstore.jobs.runner import MODES, Runner, RunnerChoice, ThreadRunner, choose_runner, open_for
 from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
 from mqstore.rocketmq.lookup.answer import Answer, LookupReport
 from mqstore.rocketmq.lookup.explain import Reason
@@ -67,7 +67,6 @@ from mqstore.table.row_files import PartFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MODES = ("PERMISSIVE", "FAILFAST")
 IN_DRIVER = 64 << 20  # bytes of log that are read before a Spark task would have started
 LEAST_PER_TASK = 20_000  # candidates
 MOST_PER_TASK = 200_000

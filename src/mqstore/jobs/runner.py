@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mqstore.files.location import Location
 
+MODES = ("PERMISSIVE", "FAILFAST")  # what damage does to a read, in the words of Spark
 SPARK_FROM = 10 << 30  # bytes of a store
 
 T = TypeVar("T")

@@ -72,12 +72,13 @@ from mqstore.kernels.rabbitmq import message_store, message_terms
 from mqstore.rabbitmq.broker_version import target_version
 from mqstore.rabbitmq.convert.convert_vhost import ConvertOptions, ConvertReport, write_stores
 from mqstore.rabbitmq.erlang.etf import EtfError
+from mqstore.rabbitmq.erlang.terms import VERSION
 from mqstore.rabbitmq.format.index_v1 import ENTRY
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT, ENTRY_HEADER
 from mqstore.rabbitmq.format.layout import STREAM_FILE, looks_like_rabbitmq
 from mqstore.rabbitmq.format.message_file import OVERHEAD, record
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
-from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
+from mqstore.rabbitmq.message.message_term import ID_SIZE, MessageTerm, read_message
 from mqstore.rabbitmq.quorum import raft_log, segment, wal
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import UNLISTED
@@ -417,8 +418,6 @@ BLOCK = 1 << 14  # rows; a batch does not span two blocks
 READ_BYTES = 16 << 20  # read at once, or one message
 READ_MESSAGES = 1 << 14
 NEAR = 16 << 10  # bytes between two messages that are read along with them
-ID_SIZE = 16
-VERSION = 131  # first byte of a term
 # rows of the array of messages of `mqstore.wreck.carving`
 FROM, TERM, TERM_END, KIND = 0, 2, 3, 4
 

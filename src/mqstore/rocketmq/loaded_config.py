@@ -28,6 +28,7 @@ from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
+from mqstore.rocketmq.config.topic_table import TOPICS_FILE
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import DEFAULT_FILE_SIZE
 from mqstore.rocketmq.format.java_text import decode_utf8
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.store.recovered_view import RecoveredView
     from mqstore.rocketmq.store.view import QueueView
 
-TOPICS = "config/topics.json"
-_ALWAYS = (TOPICS, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
+_ALWAYS = (TOPICS_FILE, "config/subscriptionGroup.json", "config/consumerFilter.json", DELAY_OFFSETS)
 _ONLY_BROKERS = ("config/consumerFilter.json", "config/subscriptionGroup.json")
 CLUSTER = "CLUSTER"  # a property that a broker adds to what producers send
 SAMPLED = 100  # messages

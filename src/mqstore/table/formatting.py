@@ -20,7 +20,7 @@ from mqstore.errors import UsageError
 from mqstore.shown import count as count  # noqa: PLC0414 - offered here with the others; findings, below, need it too
 
 MIN_BYTES_FOR_RATE = 64 << 20  # below this, start-up dominates and a rate means nothing
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PART = r"([0-9]{1,6}) ?(seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d|weeks?|w)"
 _SPAN = re.compile(rf"{_PART}(?: ?{_PART})*(?: ago)?", re.IGNORECASE)
 _PARTS = re.compile(_PART, re.IGNORECASE)
@@ -81,7 +81,7 @@ def moment(milliseconds: int | None, zone: str = "UTC") -> str:
     if milliseconds is None:
         return "-"
     try:
-        time = _EPOCH + timedelta(milliseconds=milliseconds)
+        time = EPOCH + timedelta(milliseconds=milliseconds)
         if zone != "UTC":
             import zoneinfo  # takes some milliseconds
 
@@ -211,7 +211,7 @@ def parse_time(text: str, option: str, *, now: int | None = None) -> int:
             "2024-05-01T12:30:00Z (UTC if it has no zone), or a span before now such as 2h or 3d"
         ) from None
     aware = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(milliseconds=1)
+    return (aware - EPOCH) // timedelta(milliseconds=1)
 
 
 def queue_title(queue: str, priority: int | None) -> str:

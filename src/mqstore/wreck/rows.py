@@ -30,6 +30,7 @@ from mqstore.findings import Verdict
 from mqstore.jobs.runner import Runner
 from mqstore.rabbitmq import salvage as rabbitmq
 from mqstore.rabbitmq.carved_logs import END, MESSAGES, START, FoundLogs, log_rows_of
+from mqstore.rabbitmq.message.message_term import ID_SIZE
 from mqstore.rocketmq import salvage as rocketmq
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS, rabbitmq_schema, rocketmq_schema
 from mqstore.table.row_files import Complete, RowCounts, filter_by_verdict
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 COPIED = 8 << 20
 FRAGMENT_BYTES = 64 << 20
 FRAGMENT_RECORDS = 1 << 17
-ID_SIZE = 16
 
 Longs = NDArray[np.int64]
 

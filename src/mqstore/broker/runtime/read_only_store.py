@@ -27,7 +27,7 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.broker.runtime.served_store import NamedQueue
+from mqstore.broker.runtime.served_store import LEAST, NamedQueue
 from mqstore.errors import MqstoreError, RefusedError, UnsupportedError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.kernels.rocketmq import frames
@@ -57,7 +57,6 @@ from mqstore.table.formatting import agreeing
 ViewName = Literal["auto", "recovered", "disk"]
 
 READ = 4
-LEAST = 91  # bytes of the smallest record; shorter reads are of its head only
 REFUSAL = "this broker is read-only: its store accepts no messages or changes; its messages can be pulled and queried"
 
 

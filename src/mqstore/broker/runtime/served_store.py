@@ -114,12 +114,12 @@ class LiveStore(MessageStore):
 
 
 _SYS_FLAG, _BORN_HOST = 36, 48
-_LEAST = 91  # bytes of the smallest record
+LEAST = 91  # bytes of the smallest record; shorter reads are of its head only
 
 
 def rewritten(raw: memoryview, host: bytes) -> bytes | memoryview:
     """Return a record with another store host, or unchanged if the address does not fit. host: encoded as in a record."""
-    if len(raw) < _LEAST:
+    if len(raw) < LEAST:
         return raw
     flag = int.from_bytes(raw[_SYS_FLAG : _SYS_FLAG + 4], "big")
     at = _BORN_HOST + (20 if flag & BORN_HOST_IPV6 else 8) + 8
@@ -136,7 +136,7 @@ def with_ipv4_hosts(raw: memoryview, host: bytes) -> bytes | memoryview:
 
     host: encoded as in a record. A record without IPv6 hosts is returned unchanged.
     """
-    if len(raw) < _LEAST:
+    if len(raw) < LEAST:
         return raw
     flag = int.from_bytes(raw[_SYS_FLAG : _SYS_FLAG + 4], "big")
     if not flag & (BORN_HOST_IPV6 | STORE_HOST_IPV6):

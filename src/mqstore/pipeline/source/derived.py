@@ -51,6 +51,7 @@ from mqstore.pipeline.source.stores import (
 from mqstore.pipeline.spark.source_api import Filter, InputPartition
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.format.consume_queue import ConsumeQueueReader
+from mqstore.rocketmq.scan.columns import MAX_MS
 from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.timers import TIMER_NAMES, Timers
 from mqstore.rocketmq.store.view import ConsumerOffset
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 
 ENTRIES = 1 << 20  # entries per task
 BATCH = 1 << 16  # entries per batch
-_MOST_MS = (2**63 - 1) // 1000  # that fit a timestamp in microseconds
 ENTRY = 20  # bytes of one, in a queue or an index file
 
 QUEUE = {
@@ -384,7 +384,7 @@ def _index_row(file: IndexFile, low: int, high: int) -> Mapping[str, Any]:
         "key_hash": entries["key_hash"],
         "physical_offset": entries["physical_offset"],
         "seconds": entries["seconds"],
-        "store_timestamp": np.clip(times, -_MOST_MS, _MOST_MS) * 1000,
+        "store_timestamp": np.clip(times, -MAX_MS, MAX_MS) * 1000,
         "previous": entries["previous"],
     }
 
@@ -427,7 +427,7 @@ def _timer_rows(store: RocketMQStore, part: TablePart) -> Iterator[Mapping[str, 
     timers = Timers(store).rows()
     while chunk := list(islice(timers, BATCH)):
         row: dict[str, Any] = {name: [getattr(item, name) for item in chunk] for name in TIMER_NAMES}
-        yield row | {"due_time": np.clip(np.array(row["due_time"], np.int64), -_MOST_MS, _MOST_MS) * 1000}
+        yield row | {"due_time": np.clip(np.array(row["due_time"], np.int64), -MAX_MS, MAX_MS) * 1000}
 
 
 class TimerSource(TableSource):

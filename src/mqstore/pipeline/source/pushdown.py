@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mqstore.errors import UsageError
@@ -47,13 +47,13 @@ from mqstore.pipeline.spark.source_api import (
     LessThanOrEqual,
 )
 from mqstore.table.columns import QUEUE_TYPES, QueueSelection, Selection
+from mqstore.table.formatting import EPOCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCAN = "BatchScan rocketmq-filters"
 _KINDS: dict[str, Any] = {
     kind.__name__: kind for kind in (EqualTo, EqualNullSafe, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
@@ -90,7 +90,7 @@ def _as_json(condition: Any) -> list[Any]:
 
 
 def _value(value: Any) -> Any:
-    return {"us": (value - _EPOCH) // timedelta(microseconds=1)} if isinstance(value, datetime) else value
+    return {"us": (value - EPOCH) // timedelta(microseconds=1)} if isinstance(value, datetime) else value
 
 
 def filters_from(text: str | None) -> tuple[Filter, ...]:
@@ -106,7 +106,7 @@ def filters_from(text: str | None) -> tuple[Filter, ...]:
 def _restored(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_restored(each) for each in value)
-    return _EPOCH + timedelta(microseconds=value["us"]) if isinstance(value, dict) else value
+    return EPOCH + timedelta(microseconds=value["us"]) if isinstance(value, dict) else value
 
 
 # filters of a condition
@@ -335,8 +335,8 @@ def _bounds(condition: Filter) -> tuple[int | None, int | None]:
 
 
 def _floor(value: Any) -> int:
-    return int((value - _EPOCH) // timedelta(milliseconds=1)) if isinstance(value, datetime) else int(value)
+    return int((value - EPOCH) // timedelta(milliseconds=1)) if isinstance(value, datetime) else int(value)
 
 
 def _ceiling(value: Any) -> int:
-    return -int((_EPOCH - value) // timedelta(milliseconds=1)) if isinstance(value, datetime) else int(value)
+    return -int((EPOCH - value) // timedelta(milliseconds=1)) if isinstance(value, datetime) else int(value)

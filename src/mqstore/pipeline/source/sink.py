@@ -46,6 +46,7 @@ from mqstore.pipeline.source.stores import boolean
 from mqstore.pipeline.spark.runner import freeze_gc_once
 from mqstore.pipeline.spark.source_api import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from mqstore.places import open_rocketmq
+from mqstore.rocketmq.append.appender import RECORD_MARGIN
 from mqstore.rocketmq.config import broker_config
 from mqstore.rocketmq.engine.lock_keeper import hold, lent, release
 from mqstore.rocketmq.engine.staged_commit import CommittedBatch, Sink, SinkSettings, intent_stage
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60  # seconds to wait for the lock at the commit, and before each batch of a stream
 PATIENCE_BEFORE = 5  # before the tasks of a batch write: nothing is lost if it fails, and a broker does not stop by itself
-RECORD_MARGIN = 65536  # a 5.3 record may exceed the longest body by this many bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from mqstore.errors import PipelineError, UsageError
 from mqstore.files.archive import refuse_packed
 from mqstore.files.location import Url, is_url, without_file
 from mqstore.files.remote import matching
+from mqstore.jobs.runner import MODES
 from mqstore.pipeline.source.planning import PartGroup, Planned, combined, plan_stores, report_skipped
 from mqstore.pipeline.spark.runner import freeze_gc_once, require_version
 from mqstore.pipeline.spark.session import show_warning
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from mqstore.table.columns import QueueBounds
 
 STORE = "store"
-MODES = ("PERMISSIVE", "FAILFAST")
 
 
 class TableFormat(DataSource):

@@ -52,14 +52,12 @@ from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveEntry, LiveIndex, LiveSegment, StoreReferences
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format.index_v1 import IN_JOURNAL, IN_SEGMENT, IN_STORE, PERSISTENT, REPEATED, QueueIndexV1
-from mqstore.rabbitmq.format.journal import acknowledge, deliver
+from mqstore.rabbitmq.format.journal import PUBLISH_ACTION, WORD, acknowledge, deliver
 from mqstore.rabbitmq.format.segment import mark, read_segment
 
 P, D, A = queue_index.P, queue_index.D, queue_index.A
 _DELIVER = 2 << 62
 _ACKNOWLEDGE = 3 << 62
-_WORD = struct.Struct(">Q")
-_PUBLISH = struct.Struct(">Q16sQII")
 _FIXED = struct.Struct(">16sQII")
 _MARKS = struct.Struct(">H")
 
@@ -118,14 +116,14 @@ class LiveIndexV1(LiveIndex):
         segment.at[rel] = len(journal)  # type: ignore[index] # created together with the state
         state[rel] = P
         segment.unacked += 1
-        journal += _PUBLISH.pack(seq if persistent else 1 << 62 | seq, message_id, expiry, size, len(embedded))
+        journal += PUBLISH_ACTION.pack(seq if persistent else 1 << 62 | seq, message_id, expiry, size, len(embedded))
         journal += embedded
         self.dirty += 1
         if self.dirty > self._max_entries or len(journal) > self._max_bytes:
             self.flush()
             segment.open_map(self.entries)
         segment.state[rel] |= D  # type: ignore[index]
-        journal += _WORD.pack(_DELIVER | seq)
+        journal += WORD.pack(_DELIVER | seq)
         self.dirty += 1
         if self.dirty > self._max_entries:
             self.flush()
@@ -138,7 +136,7 @@ class LiveIndexV1(LiveIndex):
             state = segment.state if segment.state is not None else segment.open_map(self.entries)
             state[rel] = 0 if state[rel] & P else state[rel] | A
             segment.unacked -= 1
-            self.journal += _WORD.pack(_ACKNOWLEDGE | seq)
+            self.journal += WORD.pack(_ACKNOWLEDGE | seq)
             self.dirty += 1
         if self.dirty > self._max_entries:
             self.flush()
@@ -148,7 +146,7 @@ class LiveIndexV1(LiveIndex):
         for seq in seqs:
             number, rel = divmod(seq, self.entries)
             self.segments[number].open_map(self.entries)[rel] |= D
-            self.journal += _WORD.pack(_DELIVER | seq)
+            self.journal += WORD.pack(_DELIVER | seq)
             self.dirty += 1
 
     # reading

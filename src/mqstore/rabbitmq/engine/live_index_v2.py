@@ -34,10 +34,9 @@ from mqstore.rabbitmq.engine.engine_config import EngineConfig
 from mqstore.rabbitmq.engine.live_queue import LiveEntry, LiveIndex, LiveSegment, StoreReferences
 from mqstore.rabbitmq.engine.message_locations import MessageLocations
 from mqstore.rabbitmq.format import index_v2 as qi
-from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, ROW, SHARED
+from mqstore.rabbitmq.format.index_v2 import ENTRY_SIZE, HEADER_SIZE, QUEUE_STORE, ROW, SHARED, SHARED_ENTRY
 from mqstore.rabbitmq.format.names import is_file_number
 
-_ENTRY = struct.Struct(">BBBB16sIQ")
 _PLACE = struct.Struct(">QII")
 _GONE = bytes(qi.ENTRY_SIZE)
 
@@ -116,7 +115,7 @@ class LiveIndexV2(LiveIndex):
             if not self._is_written(segment, seq):
                 return None
             raw = self._rows(segment)[seq - number * self.entries].tobytes()
-        status, flags, _, location, place, size, expiry = _ENTRY.unpack(raw)
+        status, flags, _, location, place, size, expiry = SHARED_ENTRY.unpack(raw)
         if status != 1:
             return None
         if location == qi.SHARED:

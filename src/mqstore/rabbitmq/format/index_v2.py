@@ -44,7 +44,7 @@ ENTRY_SIZE = 32
 SHARED, QUEUE_STORE = 1, 2
 _HEADER = struct.Struct(">4sBQQ43s")
 _STORED = struct.Struct(">BBBBQIIIQ")
-_SHARED = struct.Struct(">BBBB16sIQ")
+SHARED_ENTRY = struct.Struct(">BBBB16sIQ")
 _MAX_COUNT = 1 << 22  # a header with more entries is implausible
 
 ROW = np.dtype(
@@ -268,7 +268,7 @@ def stored_entry(at: int, length: int, *, size: int, expiry: int = 0, persistent
 
 def shared_entry(message_id: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
     """Return the entry of a message in the shared store."""
-    return _SHARED.pack(1, persistent, 0, SHARED, message_id, size, expiry)
+    return SHARED_ENTRY.pack(1, persistent, 0, SHARED, message_id, size, expiry)
 
 
 def _split(name: str) -> tuple[str, str]:

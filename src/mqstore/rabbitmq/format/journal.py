@@ -39,10 +39,10 @@ from mqstore.kernels.rabbitmq import queue_index
 
 PUBLISH, PUBLISH_TRANSIENT, DELIVER, ACKNOWLEDGE = range(4)  # the first two bits of an action
 
-_PUBLISH = struct.Struct(">Q16sQII")
-_WORD = struct.Struct(">Q")
-PUBLISH_SIZE = _PUBLISH.size
-ID_AT = _WORD.size
+PUBLISH_ACTION = struct.Struct(">Q16sQII")
+WORD = struct.Struct(">Q")
+PUBLISH_SIZE = PUBLISH_ACTION.size
+ID_AT = WORD.size
 _BLOCK = 1 << 16
 
 
@@ -101,14 +101,14 @@ def read_journal(data: Bytes, file: str = "journal.jif") -> Journal:
 def publish(seq: int, message_id: bytes, embedded: bytes, *, size: int, expiry: int = 0, persistent: bool = True) -> bytes:
     """Return the record of a publish. embedded: the stored message, empty if it is in the message store. size: bytes of the body."""
     kind = PUBLISH if persistent else PUBLISH_TRANSIENT
-    return _PUBLISH.pack(kind << 62 | seq, message_id, expiry, size, len(embedded)) + embedded
+    return PUBLISH_ACTION.pack(kind << 62 | seq, message_id, expiry, size, len(embedded)) + embedded
 
 
 def deliver(seq: int) -> bytes:
     """Return the record of a delivery, which since 3.10 follows every publish."""
-    return _WORD.pack(DELIVER << 62 | seq)
+    return WORD.pack(DELIVER << 62 | seq)
 
 
 def acknowledge(seq: int) -> bytes:
     """Return the record of an acknowledgement."""
-    return _WORD.pack(ACKNOWLEDGE << 62 | seq)
+    return WORD.pack(ACKNOWLEDGE << 62 | seq)

@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 from mqstore.errors import CannotOpenError
 from mqstore.files import Bytes, ReadOnlyDirectory
 from mqstore.kernels.rabbitmq import message_store
-from mqstore.rabbitmq.erlang.disk_log import ITEM, items
+from mqstore.rabbitmq.erlang.disk_log import END_OF_TABLE, ITEM, items
 from mqstore.rabbitmq.erlang.etf import EtfError, decode
 from mqstore.rabbitmq.erlang.terms import Atom
 from mqstore.rabbitmq.format import recovery_terms
 from mqstore.rabbitmq.format.message_file import HEADER, OVERHEAD, halves
 
-_LOCATION, _SUMMARY, _END = Atom("msg_location"), Atom("file_summary"), Atom("$end_of_table")
+_LOCATION, _SUMMARY = Atom("msg_location"), Atom("file_summary")
 _INT = rb"(a.|b.{4}|n\x04\x00.{4}|n\x05\x00.{5}|n\x06\x00.{6})"
 # {msg_location, <<16 bytes>>, RefCount, File, Offset, TotalSize}, as every node writes it
 _ROW = re.compile(rb"\x83h\x06(?:d\x00|[ws])\x0cmsg_locationm\x00\x00\x00\x10(.{16})" + _INT * 4, re.DOTALL)
@@ -65,7 +65,7 @@ def stops_vhost(data: Bytes) -> bool:
     """Return whether a node that reads a table fails at its end: `ets:file2tab` looks for a fact in what is not a list.
 
     >>> from mqstore.rabbitmq.erlang.disk_log import write_log
-    >>> tables = (write_log([(Atom("name"),), [_END, facts]]) for facts in ([(Atom("count"), 0)], (Atom("count"), 0)))
+    >>> tables = (write_log([(Atom("name"),), [END_OF_TABLE, facts]]) for facts in ([(Atom("count"), 0)], (Atom("count"), 0)))
     >>> [stops_vhost(np.frombuffer(table, np.uint8)) for table in tables]
     [False, True]
     """
@@ -78,7 +78,7 @@ def _is_bad_end(term: bytes) -> bool:
         mark = decode(term)[0]
     except EtfError:
         return False
-    return isinstance(mark, list) and len(mark) == 2 and mark[0] == _END and not isinstance(mark[1], list)
+    return isinstance(mark, list) and len(mark) == 2 and mark[0] == END_OF_TABLE and not isinstance(mark[1], list)
 
 
 def _terms(data: Bytes) -> Iterator[bytes]:

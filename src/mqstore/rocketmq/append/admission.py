@@ -22,7 +22,6 @@ from mqstore.rocketmq.format.record import TRANSACTION_MASK
 from mqstore.rocketmq.format.system_topics import RETRY_PREFIX
 
 PROPERTIES_LIMIT = 32767
-CRC_PROPERTY_SIZE = 20  # bytes of the `__CRC32#` property of a batch's records, its separator excluded
 MAX_TOPICS = 100_000
 MAX_HOSTS = 4096
 TOPIC_LIMIT = 127  # bytes of a topic in a version 1 record

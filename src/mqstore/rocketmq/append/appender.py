@@ -40,7 +40,6 @@ from mqstore.errors import MqstoreError, TargetError
 from mqstore.kernels.rocketmq import encode
 from mqstore.kernels.rocketmq.put import PutPath, Topic
 from mqstore.rocketmq.append.admission import (
-    CRC_PROPERTY_SIZE,
     PROPERTIES_LIMIT,
     Admission,
     QueueOffsets,
@@ -55,7 +54,7 @@ from mqstore.rocketmq.format import java_map, record
 from mqstore.rocketmq.format.java_map import reencode
 from mqstore.rocketmq.format.message import Inner, Message, MessageBatch, PutResult, PutStatus
 from mqstore.rocketmq.format.profile import profile, version_rules
-from mqstore.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
+from mqstore.rocketmq.format.record import CRC_PROPERTY_SIZE, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, Record
 from mqstore.rocketmq.format.system_topics import is_left_out_of_light_queues
 from mqstore.rocketmq.live.checkpoint_writer import LiveCheckpoint
 from mqstore.rocketmq.live.commit_log_writer import END_OF_FILE, LiveFile, LiveLog

@@ -38,11 +38,11 @@ from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import MountedDirectory
 from mqstore.rocketmq.config.broker_config import BrokerConfig, load
+from mqstore.rocketmq.format.log_file import LOG
 
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")
 _SEPARATOR = re.compile(r"[,;]|(?<!^[A-Za-z])(?<![,;:][A-Za-z]):")
 
-LOG = "commitlog"
 _BESIDE = ("broker.conf", "conf/broker.conf", "../broker.conf", "../conf/broker.conf")  # relative to the store
 
 

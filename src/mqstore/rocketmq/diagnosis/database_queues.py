@@ -28,18 +28,17 @@ from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.format.profile import Profile
 from mqstore.rocketmq.format.rocksdb_queue import MAX_GAP, RocksQueueReader, listed_until, readers
 from mqstore.rocketmq.recovery.broker_recovery import Recovery, RocksRecovery
-from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACE
+from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACE, STORE_TYPE
 from mqstore.rocketmq.store.store import RocketMQStore
 
 BESIDE = "consumequeue_rocksdb"
-ROCKSDB = "defaultRocksDB"
 RULES = "5.5.0"  # the release whose real store was compared
 PART = 65536  # entries that are read at once
 
 
 def keeps_queues_in_database(store: RocketMQStore) -> bool:
     """Return whether the broker of a store keeps its queues in RocksDB, by its files or its configuration."""
-    return store.queue_database is not None or store.config.store_type == ROCKSDB
+    return store.queue_database is not None or store.config.store_type == STORE_TYPE
 
 
 class DatabaseQueues:

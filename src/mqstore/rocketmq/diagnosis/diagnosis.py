@@ -34,6 +34,7 @@ from mqstore.kernels.rocketmq import frames
 from mqstore.repair.change import Change, renames
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.rocketmq.config.consumer_offsets import LMQ_OFFSETS
+from mqstore.rocketmq.config.topic_table import TOPICS_FILE
 from mqstore.rocketmq.diagnosis.misplaced import QUEUES, directories_for_files, misnamed_files, unwritable_queues
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.consume_queue import usable_topic
@@ -41,7 +42,6 @@ from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 from mqstore.rocketmq.format.profile import Profile, profile, version_rules
 from mqstore.rocketmq.format.system_topics import SCHEDULE_TOPIC
 from mqstore.rocketmq.loaded_config import (
-    TOPICS,
     LoadedConfig,
     loaded_configs,
     of_a_group,
@@ -387,7 +387,7 @@ class _Work:
                 self.harmless = False
                 sentence = f"{fault}, and there is no .bak with content: the broker starts without what was in it"
                 self.evidence.append(Evidence("bad-config", config.file, sentence, 0, config.size))
-                if config.file == TOPICS and config.fault:
+                if config.file == TOPICS_FILE and config.fault:
                     self.of_clients.append("which messages consumers get: of a topic that it does not know, a broker delivers nothing")
 
     def _recover(self) -> Recovery | None:

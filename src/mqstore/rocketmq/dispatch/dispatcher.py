@@ -33,7 +33,7 @@ from mqstore.rocketmq.dispatch.base_queue_image import java_long
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.batch_consume_queue import UNIT_SIZE
 from mqstore.rocketmq.format.commit_log import CommitLog
-from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE
+from mqstore.rocketmq.format.consume_queue import ENTRY_SIZE, PACKED_ENTRY
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash
 from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record
@@ -46,7 +46,6 @@ LMQ_PREFIX = "%LMQ%"
 TAGS_KEY = "T#"  # before the tags of a record, where they are indexed like a key
 
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_ENTRY = struct.Struct(">qiq")
 _UNIT_TAIL = struct.Struct(">qqhii")
 
 KEY_ROW = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
@@ -299,10 +298,9 @@ class Dispatcher:
             low, high = np.searchsorted(key_offsets, [message.physical_offset, message.physical_offset + 1])
             keys["hash"][low:high] = [index_hash(message.topic, key) for key in request.keys]
             for topic, queue_id, offset in request.further_queues:
-                entry = np.frombuffer(
-                    _ENTRY.pack(message.physical_offset, size, java_hash(tags) if (tags := message.property_map().get("TAGS")) else 0),
-                    np.uint8,
-                )
+                tags = message.property_map().get("TAGS")
+                packed = PACKED_ENTRY.pack(message.physical_offset, size, java_hash(tags) if tags else 0)
+                entry = np.frombuffer(packed, np.uint8)
                 extra.append(QueueRun(topic, queue_id, np.array([offset]), entry, True))
         return requests, extra
 

@@ -28,14 +28,14 @@ from mqstore.files import MappedFile
 from mqstore.files.durable import DurableDirectory
 from mqstore.kernels.rocketmq import index_chains
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW
+from mqstore.rocketmq.format.checkpoint import LATEST
 from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
+from mqstore.table.formatting import EPOCH
 from mqstore.threads import TaskThreads
 
 BLOCK = 1 << 18  # keys chained before they are written
 SLOT_BLOCK = 1 << 14  # slots that are written as one block, if any is in use
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST = 253_402_300_799_999  # the last millisecond with a name of 17 digits
 
 Keys = NDArray[np.void]
 
@@ -68,7 +68,7 @@ def index_name(begin_timestamp: int, previous: str | None) -> str:
 def _after(name: str) -> str:
     """Return the next file name, which is greater."""
     try:
-        moment = datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC) - _EPOCH
+        moment = datetime.strptime(name[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC) - EPOCH
         return _name_of(moment // timedelta(milliseconds=1) + int(name[14:]) + 1)
     except ValueError:
         number = f"{int(name) + 1:0{len(name)}d}"
@@ -76,8 +76,8 @@ def _after(name: str) -> str:
 
 
 def _name_of(timestamp: int) -> str:
-    seconds, rest = divmod(min(max(timestamp, 0), _LATEST), 1000)
-    return f"{_EPOCH + timedelta(seconds=seconds):%Y%m%d%H%M%S}{rest:03d}"
+    seconds, rest = divmod(min(max(timestamp, 0), LATEST), 1000)
+    return f"{EPOCH + timedelta(seconds=seconds):%Y%m%d%H%M%S}{rest:03d}"
 
 
 class IndexWriter:

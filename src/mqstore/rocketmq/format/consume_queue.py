@@ -43,7 +43,7 @@ ENTRIES_AT_ONCE = 4096  # looked at for the first one that is written
 MAX_SAMPLED = 256  # queues whose files are looked at for the common length
 MAX_GAP = 1000  # files that may be missing in one place before the files after it count as stray
 
-_ENTRY = struct.Struct(">qiq")
+PACKED_ENTRY = struct.Struct(">qiq")
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -57,7 +57,7 @@ class QueueEntry(NamedTuple):
 
 def unpack(raw: bytes) -> QueueEntry:
     """Unpack an entry from 20 bytes."""
-    return QueueEntry(*_ENTRY.unpack(raw))
+    return QueueEntry(*PACKED_ENTRY.unpack(raw))
 
 
 def queues(directory: ReadOnlyDirectory, place: str = "consumequeue") -> list[tuple[str, int]]:

@@ -35,7 +35,7 @@ MIN_UNIT_SIZE = 20
 
 _BASE = -(1 << 63)
 _MAX_ADDRESS = -(1 << 31) - 1
-_UNIT = struct.Struct(">hqqh")
+UNIT = struct.Struct(">hqqh")
 
 
 class ExtUnit(NamedTuple):
@@ -67,7 +67,7 @@ def unpack(raw: bytes, position: int) -> ExtUnit | None:
     """Unpack the unit at the start of raw, which begins at `position` of the run; None if it is not valid."""
     if len(raw) < MIN_UNIT_SIZE:
         return None
-    size, tags_code, store_timestamp, bitmap = _UNIT.unpack_from(raw)
+    size, tags_code, store_timestamp, bitmap = UNIT.unpack_from(raw)
     if size < MIN_UNIT_SIZE or size > len(raw) or bitmap != size - MIN_UNIT_SIZE:
         return None
     return ExtUnit(address_of(position), size, tags_code, store_timestamp, raw[MIN_UNIT_SIZE:size])

@@ -50,7 +50,7 @@ from mqstore.rocketmq.format.commit_log import start_in, status_at
 from mqstore.rocketmq.format.mapped_file_queue import NAME_DIGITS
 from mqstore.rocketmq.format.record import MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT
 
-_LOG = "commitlog"
+LOG = "commitlog"
 _DERIVED = {
     "consumequeue": "consume queue",
     "consumequeue_ext": "extended consume queue",
@@ -112,14 +112,14 @@ def open_place(place: str | Location) -> ReadOnlyDirectory:
         directory = ReadOnlyDirectory(path)
         return _nameless_log(directory) or directory
     alone = SingleFile(path, "file")
-    return SingleFile(path, f"{_LOG}/{_start_of(path, alone.map('file')):0{NAME_DIGITS}d}")
+    return SingleFile(path, f"{LOG}/{_start_of(path, alone.map('file')):0{NAME_DIGITS}d}")
 
 
 def _nameless_log(directory: ReadOnlyDirectory) -> AliasDirectory | None:
     """Return a directory with several files, of which one at least begins with a record, as a log; None for any other directory."""
     entries = [entry for entry in directory.entries() if not added_by_mac(entry.name)]
     names = [entry.name for entry in entries]
-    if len(entries) < 2 or directory.root.name == _LOG or is_tier(set(names)) or not all(entry.is_file for entry in entries):
+    if len(entries) < 2 or directory.root.name == LOG or is_tier(set(names)) or not all(entry.is_file for entry in entries):
         return None
     if any(name.lower().endswith(_RABBITMQ) or is_packed(directory.path(name)) for name in names):
         return None
@@ -131,11 +131,11 @@ def _nameless_log(directory: ReadOnlyDirectory) -> AliasDirectory | None:
         with contextlib.suppress(CannotOpenError):
             mapped = directory.map(name)
             start = None if _is_ledger(directory.root / name, mapped) else start_in(mapped)
-            if start is not None and start >= 0 and files.setdefault(f"{_LOG}/{start:0{NAME_DIGITS}d}", name) == name:
+            if start is not None and start >= 0 and files.setdefault(f"{LOG}/{start:0{NAME_DIGITS}d}", name) == name:
                 continue
         stray.append(name)
     for name in stray:
-        own = f"{_LOG}/{name}"
+        own = f"{LOG}/{name}"
         files[f"{own} (another one)" if own in files else own] = name
     return AliasDirectory(directory.root, files)
 
@@ -162,7 +162,7 @@ def _start_of(path: Path, mapped: MappedFile) -> int:
     if start is not None and start >= 0 and not _is_ledger(path, mapped):
         return start
     named = named_start(path)
-    in_place = Path(os.path.abspath(path)).parent.name == _LOG
+    in_place = Path(os.path.abspath(path)).parent.name == LOG
     if named is not None and start is None and (in_place or (_derived(path) is None and mapped.last_nonzero(0, mapped.size) < 0)):
         return named
     raise _not_a_log(path, mapped)

@@ -14,7 +14,6 @@ Format: docs/formats/rocketmq.md, section 4.8.
 
 from __future__ import annotations
 
-import struct
 from bisect import insort
 
 from mqstore.files import ReadOnlyDirectory
@@ -23,6 +22,7 @@ from mqstore.rocketmq.format import mapped_file_queue
 from mqstore.rocketmq.format.consume_queue_ext import (
     DEFAULT_FILE_SIZE,
     MIN_UNIT_SIZE,
+    UNIT,
     ConsumeQueueExt,
     ExtUnit,
     address_of,
@@ -34,7 +34,6 @@ MAX_UNIT_SIZE = 32_767
 END_ROOM = 4
 MAX_POSITION = -(1 << 31) - 1 + (1 << 63)
 
-_UNIT = struct.Struct(">hqqh")
 _END_MARK = b"\xff\xff"
 
 
@@ -44,7 +43,7 @@ def pack(tags_code: int, store_timestamp: int, bitmap: bytes = b"") -> bytes:
     >>> pack(2598919, 1640995200123, bytes(range(1, 9))).hex()
     '001c000000000027a8070000017e12ef9c7b00080102030405060708'
     """
-    return _UNIT.pack(MIN_UNIT_SIZE + len(bitmap), tags_code, store_timestamp, len(bitmap)) + bitmap
+    return UNIT.pack(MIN_UNIT_SIZE + len(bitmap), tags_code, store_timestamp, len(bitmap)) + bitmap
 
 
 class ExtQueueWriter:

@@ -11,7 +11,6 @@ Format: docs/formats/rocketmq.md, sections 5.3 to 5.6.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -26,11 +25,10 @@ from mqstore.kernels.rocketmq.pull import MappedBytes
 from mqstore.rocketmq.dispatch.index_builder import index_name
 from mqstore.rocketmq.dispatch.index_image import IndexImage, IndexService
 from mqstore.rocketmq.format.index_file import IndexEntry, IndexFile
-from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER_SIZE, SLOT_SIZE
+from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT_SIZE
 
 Rows = NDArray[np.void]
 
-_HEADER = struct.Struct(">qqqqii")
 _RELEASED_KEYS = 50_000  # keys after which pages are released: 1 MB of entries, and slots all over the file
 _NO_SLOTS = np.empty(0, np.int64)
 _LATEST = 253_370_764_799_999  # the last millisecond of 9998: names of later files come from the year 9999
@@ -110,7 +108,7 @@ class StoredIndexFile(IndexImage):
 
     def _header(self, count: int) -> bytes:
         header = (self.begin_timestamp, self.end_timestamp, self.begin_physical_offset, self.end_physical_offset)
-        return _HEADER.pack(*header, self.hash_slot_count, count)
+        return HEADER.pack(*header, self.hash_slot_count, count)
 
     def _writable(self) -> WritableMap:
         if self._map is None:
@@ -121,7 +119,7 @@ class StoredIndexFile(IndexImage):
 
     def sync(self, *, header: bool = True) -> None:
         """Sync the file. header: rewrite it first, if it changes, so that a file without keys shows its count."""
-        if header and (self.octets is None or self._header(self.index_count) != self.octets[: _HEADER.size]):
+        if header and (self.octets is None or self._header(self.index_count) != self.octets[: HEADER.size]):
             self._write_header(self.index_count)
             self.synced = False
         if not self.synced:

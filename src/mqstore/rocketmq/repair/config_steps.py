@@ -21,12 +21,12 @@ from mqstore.repair.change import Change, Step
 from mqstore.rocketmq.config import fastjson
 from mqstore.rocketmq.config.config_writer import bean, to_text
 from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS, DELAY_OFFSETS, LMQ_OFFSETS, load_delay_offsets
+from mqstore.rocketmq.config.topic_table import TOPICS_FILE
 from mqstore.rocketmq.delayed import delay_levels
 from mqstore.rocketmq.format.profile import version_rules
 from mqstore.rocketmq.loaded_config import LoadedConfig, loaded_configs, readable_offsets, torn_text
 from mqstore.rocketmq.store.store import RocketMQStore
 
-TOPICS = "config/topics.json"
 Ends = Mapping[tuple[str, int], int]
 
 _OFFSETS = (CONSUMER_OFFSETS, LMQ_OFFSETS, DELAY_OFFSETS)
@@ -103,7 +103,7 @@ def _restored(store: RocketMQStore, config: LoadedConfig, ends: Ends, delivered:
         value["offsetTable"] = table | {str(level): max(at, table.get(str(level), 0)) for level, at in delivered.items()}
     if config.file in (CONSUMER_OFFSETS, LMQ_OFFSETS):
         _clip(value.get("offsetTable"), ends)
-    if config.file == TOPICS and not sources:
+    if config.file == TOPICS_FILE and not sources:
         sources.append("the queues that there are")
         value = {"topicConfigTable": _topics_of_queues(store)}
     why = f"{config.fault or 'it is missing'}"
@@ -113,7 +113,7 @@ def _restored(store: RocketMQStore, config: LoadedConfig, ends: Ends, delivered:
         changes = tuple(Change("remove", name) for name in files)
         return Step("config", config.file, 0, config.size, f"{why}: taken out with its .bak", _LOADS[config.outcome], loss, changes)
     loss = "" if config.file in _OFFSETS and config.outcome != "bak" else "what was changed since the .bak was written"
-    if config.file == TOPICS and config.outcome != "bak":
+    if config.file == TOPICS_FILE and config.outcome != "bak":
         loss = "permissions, attributes and topics without queues"
     content = to_text(_numbers(bean(value))).encode("utf-8", "replace")
     changes = (Change("put", config.file, content=content),)

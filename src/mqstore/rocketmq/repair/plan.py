@@ -26,8 +26,8 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.repair.change import Change, Step
 from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.repair.journal import StoreLocking
-from mqstore.rocketmq.config.broker_paths import LOG
 from mqstore.rocketmq.format.commit_log import CommitLog, Records
+from mqstore.rocketmq.format.log_file import LOG
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
 from mqstore.rocketmq.format.record import body_crc
 from mqstore.rocketmq.live.store_lock import LOCK, StoreLock

@@ -45,7 +45,7 @@ _INT64 = {
     "prepared_transaction_offset": frames.PREPARED_TRANSACTION_OFFSET,
 }
 _TIMES = {"born_timestamp": frames.BORN_TIMESTAMP, "store_timestamp": frames.STORE_TIMESTAMP}
-_MAX_MS = (2**63 - 1) // 1000
+MAX_MS = (2**63 - 1) // 1000  # that fits a timestamp in microseconds
 
 
 class RecordColumns:
@@ -340,7 +340,7 @@ class RecordColumns:
             times = self.row(_TIMES[name])
             if milliseconds:
                 return pa.array(times)
-            representable = (times <= _MAX_MS) & (times >= -_MAX_MS)
+            representable = (times <= MAX_MS) & (times >= -MAX_MS)
             return pa.array(
                 np.where(representable, times, 0) * 1000, pa.timestamp("us", "UTC"), mask=None if representable.all() else ~representable
             )

@@ -19,6 +19,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase, UnreadDatabaseError, is_database, is_installed
 from mqstore.findings import Damage, Kind
 
+STORE_TYPE = "defaultRocksDB"  # storeType of a broker that keeps its queues in one
 QUEUE_PLACE = "consumequeue"  # where the database is all that the broker has
 QUEUE_PLACES = (QUEUE_PLACE, "consumequeue_rocksdb")
 INDEX_PLACE = "rocksdbstore"

@@ -44,9 +44,10 @@ from mqstore.files.directory_views import MountedDirectory
 from mqstore.files.location import Url
 from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
-from mqstore.rocketmq.config.broker_paths import LOG, ConfiguredPath, is_another_store, log_paths, unread_beside
+from mqstore.rocketmq.config.broker_paths import ConfiguredPath, is_another_store, log_paths, unread_beside
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.commit_log import size_in, start_in, status_at
+from mqstore.rocketmq.format.log_file import LOG
 from mqstore.rocketmq.store.compacted import compacted_topics
 from mqstore.rocketmq.store.store_files import StoreFiles, looks_like_rocketmq
 from mqstore.table.formatting import count, moment

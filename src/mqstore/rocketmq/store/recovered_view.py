@@ -18,7 +18,7 @@ from mqstore.rocketmq.format.record import Record
 from mqstore.rocketmq.format.rocksdb_queue import listed_until, readers
 from mqstore.rocketmq.query.index_search import scanned_index
 from mqstore.rocketmq.recovery.broker_recovery import LogFile, Recovery, RocksRecovery
-from mqstore.rocketmq.store.databases import QUEUE_PLACE
+from mqstore.rocketmq.store.databases import QUEUE_PLACE, STORE_TYPE
 from mqstore.rocketmq.store.disk_view import BaseView
 from mqstore.rocketmq.store.message_table import table
 from mqstore.rocketmq.store.store_files import StoreFiles
@@ -27,8 +27,6 @@ from mqstore.table.columns import ROCKETMQ_COLUMNS, Selection, check_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ROCKSDB = "defaultRocksDB"  # storeType
 
 
 def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | None = None) -> RecoveredView:
@@ -42,7 +40,7 @@ def recover(files: StoreFiles, version: str | None = None, *, unclean: bool | No
     make: Callable[..., Recovery] = Recovery
     if database is not None:
         make = partial(RocksRecovery, readers(files.directory, database)[0], listed_until(database) or 0)
-    elif broker.recovered_files is not None and files.queue_database is None and files.config.store_type == ROCKSDB:
+    elif broker.recovered_files is not None and files.queue_database is None and files.config.store_type == STORE_TYPE:
         make = partial(RocksRecovery, (), 0)  # the broker makes a new one
     elif files.queue_database is not None:
         release = None  # what the database lists of older log files is not known: all of the log is listed

@@ -176,7 +176,7 @@ def _chunk_rows(logs: FoundLogs, unit: Sequence[int]) -> Iterator[StreamRows]:
     """Yield the messages of a chunk; none if the image has changed."""
     out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
     data = logs.image.read(unit[START], unit[AT])
-    count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
+    count, _, _ = stream_chunks.walk(data, 0, len(data), out)
     chunks = Chunks(out)
     for records, _ in walk_records(data, chunks) if count else ():
         for first in range(0, len(records), BATCH_ROWS):

@@ -318,7 +318,7 @@ class _Search:
         out = np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64)
         data = self._read(offset, end)
         self.effort -= size
-        count, _, _ = stream_chunks.walk(data, 0, len(data), True, out)
+        count, _, _ = stream_chunks.walk(data, 0, len(data), out)
         if not count or out[stream_chunks.STATE, 0] != stream_chunks.INTACT:
             return
         self.effort += size

@@ -208,7 +208,7 @@ def test_chunks_with_wrong_ids_throughout_are_read_in_time_that_grows_with_their
 def test_the_kernel_computes_the_checksum_of_zlib() -> None:
     raw = HEADER + b"".join(parts())
     out = np.empty((stream_chunks.CHUNK_COLUMNS, 10), np.int64)
-    count, end, why = stream_chunks.walk(np.frombuffer(raw, np.uint8), 8, len(raw), True, out)
+    count, end, why = stream_chunks.walk(np.frombuffer(raw, np.uint8), 8, len(raw), out)
     assert (count, end, why) == (6, len(raw), stream_chunks.DONE)
     for row in range(count):
         start = int(out[stream_chunks.AT, row]) + 48
@@ -220,7 +220,7 @@ def test_the_kernel_computes_the_checksum_of_zlib() -> None:
 def test_the_kernel_refuses_a_range_outside_its_buffer(start: int, stop: int) -> None:
     data: Bytes = np.zeros(100, np.uint8)
     with pytest.raises(ValueError, match="outside"):
-        stream_chunks.walk(data, start, stop, True, np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64))
+        stream_chunks.walk(data, start, stop, np.empty((stream_chunks.CHUNK_COLUMNS, 1), np.int64))
 
 
 SECTION = b"\0\x53\x75\xa0\x04body"  # a body of AMQP 1.0

@@ -26,8 +26,7 @@ cpdef enum:
 
 cpdef enum:
     # state of a chunk
-    UNCHECKED = 0  # its checksum was not computed
-    INTACT  # header, filter and data are there, the checksum fits, and the data are as many entries and records as the header says
+    INTACT = 1  # header, filter and data are there, the checksum fits, and the data are as many entries and records as the header says
     BAD_DATA  # the checksum does not fit; the next chunk is where it should be
     BAD_HEADER  # the checksum fits, and the header says something else of the data
 

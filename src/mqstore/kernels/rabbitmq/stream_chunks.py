@@ -162,13 +162,12 @@ def walk(
     b: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
-    check: cython.bint,
     out: cython.longlong[:, ::1],
 ):
     """Walk over the chunks that begin in [start, stop), one after the other: their columns, as many as there is room for.
 
-    check: compute checksums and compare the counts. A chunk whose checksum does not fit is only taken for one (BAD_DATA) if the next
-    one, or the end, is where it should be. So is one whose trailer would end after the segment; the walk stops where the trailer begins.
+    A chunk whose checksum does not fit is only taken for one (BAD_DATA) if the next one, or the end, is where it should be. So is one
+    whose trailer would end after the segment; the walk stops where the trailer begins.
     Return (chunks, position where the walk stopped, why).
     """
     limit: cython.Py_ssize_t = b.shape[0]
@@ -191,15 +190,13 @@ def walk(
             if data_at(source, p) + u32(source, p + CHUNK_AT_DATA_SIZE) > limit:
                 why = TORN
                 break
-            state = UNCHECKED
-            if check:
-                if not fits(source, p):
-                    if not follows(source, p, limit):
-                        why = NOT_A_CHUNK
-                        break
-                    state = BAD_DATA
-                else:
-                    state = INTACT if agrees(source, p) else BAD_HEADER
+            if fits(source, p):
+                state = INTACT if agrees(source, p) else BAD_HEADER
+            elif follows(source, p, limit):
+                state = BAD_DATA
+            else:
+                why = NOT_A_CHUNK
+                break
             out[AT, n] = p
             out[KIND, n] = u8(source, p + CHUNK_AT_KIND)
             out[ENTRIES, n] = u16(source, p + CHUNK_AT_ENTRIES)

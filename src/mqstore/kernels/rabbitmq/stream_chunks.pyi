@@ -19,7 +19,6 @@ FILTER_SIZE: Final = 9
 STATE: Final = 10
 CHUNK_COLUMNS: Final = 11
 
-UNCHECKED: Final = 0
 INTACT: Final = 1
 BAD_DATA: Final = 2
 BAD_HEADER: Final = 3
@@ -39,7 +38,7 @@ PLAIN_SIZE: Final = 5
 FIRST: Final = 6
 ENTRY_COLUMNS: Final = 7
 
-def walk(b: _Bytes, start: int, stop: int, check: bool, out: _Longs) -> tuple[int, int, int]: ...
+def walk(b: _Bytes, start: int, stop: int, out: _Longs) -> tuple[int, int, int]: ...
 def resume(b: _Bytes, start: int, low: int, high: int, effort: int) -> tuple[int, int]: ...
 def entries(b: _Bytes, at: _Longs, length: _Longs, out: _Longs) -> int: ...
 def records(b: _Bytes, start: int, stop: int, at: _Longs, length: _Longs) -> tuple[int, int]: ...

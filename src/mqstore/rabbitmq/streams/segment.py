@@ -63,7 +63,7 @@ _BLOCK = 1 << 14  # chunks at once
 class Chunks:
     """Chunks of one segment, in order. columns: as the kernel `stream_chunks.walk` returns them; id: put right where it was damaged.
 
-    state: UNCHECKED, INTACT, BAD_DATA (the checksum does not fit) or BAD_HEADER (the data are intact, the header is not).
+    state: INTACT, BAD_DATA (the checksum does not fit) or BAD_HEADER (the data are intact, the header is not).
     """
 
     columns: Longs
@@ -181,7 +181,7 @@ def walk_segment(
     out = np.empty((stream_chunks.CHUNK_COLUMNS, min(_BLOCK, len(data) // _CHUNK.size + 1)), np.int64)
     known = start <= len(HEADER)  # whether `expected` is the id of the chunk at position
     while position < len(data):
-        count, stopped, why = stream_chunks.walk(data, position, len(data), True, out)
+        count, stopped, why = stream_chunks.walk(data, position, len(data), out)
         position = trailer = stopped
         if count:
             chunks = Chunks(out[:, :count].copy())
@@ -221,7 +221,7 @@ def _reaches_end(data: Bytes, position: int, out: Longs) -> bool:
     """Return whether valid chunks follow each other from a position to the end, as those inside of a message hardly do."""
     why = stream_chunks.FULL
     while why == stream_chunks.FULL:
-        count, position, why = stream_chunks.walk(data, position, len(data), True, out)
+        count, position, why = stream_chunks.walk(data, position, len(data), out)
         if not (out[stream_chunks.STATE, :count] == stream_chunks.INTACT).all():
             return False
     return bool(why == stream_chunks.DONE and position == len(data))

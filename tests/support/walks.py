@@ -102,7 +102,7 @@ def walks(scratch: Path) -> dict[str, Walk]:
         "verify of RocketMQ": ("verify", rocketmq),
         "verify of RabbitMQ": ("verify", rabbitmq),
     }
-    taken = {name: walk(partial(run_cli, *command), str(command[0])) for name, command in commands.items()}
+    taken = {name: walk(partial(_answer, *command), str(command[0])) for name, command in commands.items()}
     task = pickle.dumps(_split(rocketmq))
 
     def read() -> None:
@@ -110,6 +110,11 @@ def walks(scratch: Path) -> dict[str, Walk]:
         list(reader.read(part))
 
     return taken | {"split of a DataFrame": walk(read, "StoreReader.read")}
+
+
+def _answer(*command: object) -> None:
+    outcome = run_cli(*command)
+    assert outcome.status == 0, outcome.stderr
 
 
 def _split(store: Path) -> tuple[Any, Any]:

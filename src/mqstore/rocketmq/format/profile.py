@@ -196,7 +196,7 @@ class Profile:
 
     @property
     def spells_maped(self) -> bool | None:
-        """Whether the options for the sizes of files begin with `maped`: up to 4.3.2, and not from 4.5.2 on (apache/rocketmq #1560).
+        """Whether the options for the sizes of files begin with `mapedFile`: up to 4.3.2, and not from 4.5.2 on (apache/rocketmq #1560).
 
         None: not known.
         """

@@ -23,6 +23,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumMessage, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
 from mqstore.table.formatting import count
+from mqstore.threads import TaskThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +192,9 @@ def members_by_queue(nodes: Iterable[tuple[str, ReadOnlyDirectory]]) -> dict[tup
 
 
 def compare(members: Sequence[tuple[str, QuorumQueue]]) -> Comparison:
-    """Compare the members of one queue. Each is replayed."""
-    states = [queue.replay() for _, queue in members]
+    """Compare the members of one queue. Each is replayed, all at once."""
+    with TaskThreads(max(1, len(members))) as threads:
+        states = list(threads.map(QuorumQueue.replay, [queue for _, queue in members]))
     standings = [_standing(name, queue, state) for (name, queue), state in zip(members, states, strict=True)]
     conflicts = _conflicts([queue for _, queue in members])
     queues = [queue for _, queue in members]

@@ -52,7 +52,8 @@ class StoredIndexFile(IndexImage):
         self.mapped_bytes = None if base.octets is None else MappedBytes(base.octets)  # for the fast path of queries
         self.relative = base.relative
         self.synced = before is None
-        self._released = self.index_count
+        self._count = self.index_count  # as the header has it: entries whose slots lead to them
+        self._released = self._count
         self._files = files
         self._map: WritableMap | None = None
         if before is not None and (before.end_physical_offset > 0 or before.end_timestamp > 0):
@@ -68,9 +69,9 @@ class StoredIndexFile(IndexImage):
         return self.file.entry(number)
 
     def put(self, keys: Rows) -> int:
-        count = max(0, min(len(keys), self.positions - self.index_count))
+        count = max(0, min(len(keys), self.positions - self._count))
         at = 0
-        if count and self.index_count <= 1:
+        if count and self._count <= 1:
             # the time of the first key is relative to the time that the file inherits
             self._append(keys[:1])
             at = 1
@@ -80,26 +81,28 @@ class StoredIndexFile(IndexImage):
 
     def _append(self, keys: Rows) -> None:
         file = self._writable()
-        start = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
+        start = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self._count
         stop = start + ENTRY_SIZE * len(keys)
         file.reserve(stop)
         recorded = self._files.writing.recorded
         file.about_to_write()
         touched = np.empty(len(keys), np.int64) if recorded else _NO_SLOTS
+        # before the slots: to a query beside this, a slot that is above the count is empty
+        self.index_count = self._count + len(keys)
         raw = np.ascontiguousarray(keys).view(np.uint8)
         self.synced = False
-        taken = index_chains.put(raw, self.begin_timestamp, self.index_count, file.data, self.slot_count, touched)
+        taken = index_chains.put(raw, self.begin_timestamp, self._count, file.data, self.slot_count, touched)
         file.wrote(start, stop)
         for slot in np.unique(touched).tolist():
             file.wrote(HEADER_SIZE + SLOT_SIZE * slot, HEADER_SIZE + SLOT_SIZE * slot + SLOT_SIZE)
-        if self.index_count <= 1:
+        if self._count <= 1:
             self.begin_physical_offset = int(keys["physical_offset"][0])
             self.begin_timestamp = int(keys["store_timestamp"][0])
         self.hash_slot_count += taken
         self.end_physical_offset = int(keys["physical_offset"][-1])
         self.end_timestamp = int(keys["store_timestamp"][-1])
-        self.index_count += len(keys)
-        self._write_header(self.index_count)
+        self._count = self.index_count
+        self._write_header(self._count)
 
     def _write_header(self, count: int) -> None:
         file = self._writable()
@@ -113,14 +116,14 @@ class StoredIndexFile(IndexImage):
     def _writable(self) -> WritableMap:
         if self._map is None:
             self._map = WritableMap(self._files.writing, self.relative)
-            used = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self.index_count
+            used = HEADER_SIZE + SLOT_SIZE * self.slot_count + ENTRY_SIZE * self._count
             self._map.reserve(used)
         return self._map
 
     def sync(self, *, header: bool = True) -> None:
         """Sync the file. header: rewrite it first, if it changes, so that a file without keys shows its count."""
-        if header and (self.octets is None or self._header(self.index_count) != self.octets[: HEADER.size]):
-            self._write_header(self.index_count)
+        if header and (self.octets is None or self._header(self._count) != self.octets[: HEADER.size]):
+            self._write_header(self._count)
             self.synced = False
         if not self.synced:
             self._writable().sync()
@@ -130,8 +133,8 @@ class StoredIndexFile(IndexImage):
     def release_pages(self) -> None:
         """Release the pages written since the last call from this process's memory; they stay in the page cache."""
         mapped = self._map
-        if mapped is not None and self.index_count - self._released >= _RELEASED_KEYS:
-            self._released = self.index_count
+        if mapped is not None and self._count - self._released >= _RELEASED_KEYS:
+            self._released = self._count
             mapped.drop(0, mapped.size)
 
     def close(self) -> None:

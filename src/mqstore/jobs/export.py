@@ -509,5 +509,7 @@ class _QueueExport(_ExportRun[QueueExportTask]):
 
     def report(self, report: ExportReport, outcomes: Sequence[TaskOutput], total: int) -> ExportReport:
         damage = self.store.findings
-        size = sum(entry.size for vhost in self.store.vhosts for _, entry in self.store.directory.walk(vhost.place.place))
+        logs = (place for place in ("quorum", "stream") if self.store.directory.is_directory(place))
+        places = (*(vhost.place.place for vhost in self.store.vhosts), *logs)
+        size = sum(entry.size for place in places for _, entry in self.store.directory.walk(place))
         return replace(report, log_bytes=size, damage=damage, coverage=_without(item for item in damage if item.kind is Kind.UNREADABLE))

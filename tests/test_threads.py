@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -51,3 +54,39 @@ def test_after_another_error_running_tasks_end_by_themselves() -> None:
             time.sleep(0.001)
         raise ValueError("other")
     assert done == [True]
+
+
+PROFILED = """
+import cProfile, faulthandler
+from mqstore.threads import in_threads
+
+faulthandler.dump_traceback_later(60, exit=True)
+assert list(in_threads(range(10), str, 2)) == [str(number) for number in range(10)]
+cProfile.run("sum(map(abs, range(10)))")
+"""
+
+
+def test_a_profiler_runs_after_tasks_have_run_in_threads() -> None:
+    """In Python 3.11, it hangs once an asynchronous exception was taken back in any thread."""
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "function calls" in done.stdout
+
+
+def test_an_interruption_reaches_nothing_after_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that end by themselves at that moment, too: what comes too late is not raised in the threads of the pool."""
+    uncaught: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    dice = random.Random(1)
+
+    def task(steps: int) -> None:
+        for _ in range(steps):
+            time.sleep(0)
+
+    for _ in range(300):
+        with pytest.raises(KeyboardInterrupt), TaskThreads(3) as threads:
+            for _ in range(3):
+                threads.submit(task, dice.randrange(300))
+            time.sleep(dice.random() / 5000)
+            raise KeyboardInterrupt
+    assert uncaught == []

@@ -55,9 +55,12 @@ class TaskThreads(ThreadPoolExecutor):
             try:
                 return fn(*args, **kwargs)
             finally:
-                with self._guard:
-                    self._running.discard(own)
-                    _raise_in(own, None)  # one that came too late must not hit the next task
+                try:
+                    with self._guard:
+                        self._running.discard(own)
+                    _next_step()
+                except StoppedTask:
+                    pass  # it came too late, and must not hit what the pool does next
 
         return super().submit(task)
 
@@ -71,9 +74,16 @@ class TaskThreads(ThreadPoolExecutor):
         self.shutdown(wait=True)
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise an exception in a thread at its next step; None: take back one that was not raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Raise an exception in a thread at its next step.
+
+    It cannot be taken back: Python 3.11 would look for one at every step from then on, and a profiler or debugger would never end.
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def _next_step() -> None:
+    """Let an exception come that another thread has raised in this one."""
 
 
 def in_threads(tasks: Iterable[T], function: Callable[[T], R], width: int) -> Iterator[R]:

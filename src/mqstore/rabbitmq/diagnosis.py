@@ -593,8 +593,7 @@ class _Work:
         if both:
             self.harmless = False
             self.unknown.append(
-                f"what {node.place} has of {both[0]}{f' and {len(both) - 1} more' * (len(both) > 1)} that {used.place} lacks:"
-                " `mqstore members` compares them"
+                f"what {node.place} has of {_first_of([*map(str, both)])} that {used.place} lacks: `mqstore members` compares them"
             )
         for queue in node.queues:
             if (queue.vhost, queue.queue) not in names and queue.recovered:

@@ -192,8 +192,8 @@ def members_by_queue(nodes: Iterable[tuple[str, ReadOnlyDirectory]]) -> dict[tup
 
 
 def compare(members: Sequence[tuple[str, QuorumQueue]]) -> Comparison:
-    """Compare the members of one queue. Each is replayed, all at once."""
-    with TaskThreads(max(1, len(members))) as threads:
+    """Compare the members of one queue. All are replayed at the same time."""
+    with TaskThreads(len(members)) as threads:
         states = list(threads.map(QuorumQueue.replay, [queue for _, queue in members]))
     standings = [_standing(name, queue, state) for (name, queue), state in zip(members, states, strict=True)]
     conflicts = _conflicts([queue for _, queue in members])

@@ -67,7 +67,7 @@ KEEPS = "start the broker: it keeps everything that is there"
 UNTOLD = "start the broker: it keeps everything that is there; what its consumers get is not known"
 BEFORE_A_SLAVE = "save every message that can be read first: a broker that becomes a slave in its group cuts what the master lacks"
 FOR_GOOD = "start the broker: what is damaged or gone cannot be brought back, and it keeps everything else"
-WITHOUT_KEYS = "start the broker: it keeps every message, and finds some by no key, unless a rebuild makes a new index before"
+WITHOUT_KEYS = "start the broker: it keeps every message; key queries miss some of them, unless a rebuild makes a new index first"
 
 _ABOUT_A_FILE = re.compile(r"((?:commitlog|consumequeue|batchconsumequeue).*?) (?:is a directory|is empty|has \d+ bytes|has the size)")
 _REPAIRED = frozenset(kind for kind in Kind if kind.remedy is Remedy.REPAIR)

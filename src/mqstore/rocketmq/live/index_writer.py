@@ -87,7 +87,7 @@ class StoredIndexFile(IndexImage):
         recorded = self._files.writing.recorded
         file.about_to_write()
         touched = np.empty(len(keys), np.int64) if recorded else _NO_SLOTS
-        # before the slots: to a query beside this, a slot that is above the count is empty
+        # raised before the slots are set: a query that runs meanwhile takes a slot above the count for an empty one
         self.index_count = self._count + len(keys)
         raw = np.ascontiguousarray(keys).view(np.uint8)
         self.synced = False

@@ -22,6 +22,7 @@ from interop.realbroker import Job, oracle
 from mqstore.diagnosis import Diagnosis
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
+from mqstore.rocketmq.format.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Record
 
 __all__ = ["Outcome", "Place", "outcomes_of"]
 
@@ -146,10 +147,15 @@ def _lost(messages: Mapping[int, tuple[str, int, int]], store: Path, config: Pat
         (topic, queue_id, offset) not in handed
         or longest.get((topic, queue_id, offset), size) < size
         or offset + size > end
-        or log.record(offset) is None
+        or not _is_message(log.record(offset))
         for offset, (topic, queue_id, size) in messages.items()
         if offset >= log.start  # the messages of a missing oldest file have expired, as far as anything shows
     )
+
+
+def _is_message(record: Record | None) -> bool:
+    """Return whether a message is left at a place: the body of a rolled-back one, with which a repair fills bytes, is none."""
+    return record is not None and record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
 def describe(outcomes: Iterable[Outcome]) -> dict[str, tuple[object, ...]]:

@@ -13,6 +13,7 @@ from interop.realbroker import why_not
 from proofs.rocketmq_diagnosis import State, check_seeds, check_states, version_of
 from support.golden import case_named, opened, unpack
 
+from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.consume_queue import ENTRY
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
@@ -117,12 +118,17 @@ def test_of_damaged_batch_queues_pulls_deliver_what_is_said(version: str, tmp_pa
         pytest.skip(reason)
     case = case_named("5.3.3/o-batch-queue" if version == "5.3.3" else "5.5.0/b-batch-queue")
     states = []
-    for seed, change in enumerate(("zeros", "end", "units", "gap", "order")):
+    for seed, change in enumerate(("zeros", "end", "filled", "units", "gap", "order")):
         store = unpack(case, tmp_path / str(seed))
         first, *others = sorted((store / "commitlog").iterdir())
         raw = bytearray(first.read_bytes())
         if change == "zeros":
             raw[10_000:20_000] = bytes(10_000)
+            first.write_bytes(raw)
+        elif change == "filled":  # by a repair, from the first byte of a message on, to which a unit leads
+            unit = np.fromfile(store / "batchconsumequeue/batched/0/00000000000000000000", UNIT)[5]
+            end = int(unit["physical_offset"]) + int(unit["size"])
+            raw[end - 300 : end] = bytes(300)
             first.write_bytes(raw)
         elif change == "end":
             for file in others:
@@ -141,5 +147,38 @@ def test_of_damaged_batch_queues_pulls_deliver_what_is_said(version: str, tmp_pa
             (store / "abort").touch()
         place = Place(f"batch{seed}", store, opened(case), case.properties)
         states.append(State(seed, version, case, (f"batch-{change}",), change in ("gap", "order"), place))
+    judged = list(check_states(version, states, tmp_path))
+    assert not [(state.seed, state.name, state.error) for state in judged if state.error]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("4.9.3", "4.9.3/f-broker-offsets"),
+        ("5.3.3", "5.3.3/j-broker-offsets"),
+        ("5.3.3", "5.3.3/o-batch-queue"),
+        ("5.5.0", "5.5.0/a-clean"),
+    ],
+)
+def test_a_message_whose_queue_offset_is_another_ones_is_not_lost(version: str, name: str, tmp_path: Path) -> None:
+    """Nothing protects the queue offset of a record: its queue still delivers it. One that is gone is lost, wherever its entry leads."""
+    if reason := why_not(version):
+        pytest.skip(reason)
+    case = case_named(name)
+    states = []
+    for seed, (step, gone) in enumerate(((-20, False), (-1, False), (1, False), (2, False), (1, True))):
+        store = unpack(case, tmp_path / str(seed))
+        file = next(file for file in sorted(store.glob("consumequeue/*/*/*")) if np.fromfile(file, ENTRY)["size"][:40].all())
+        entries = np.fromfile(file, ENTRY)
+        at, size = int(entries["physical_offset"][30]), int(entries["size"][30])
+        log = [path for path in sorted(store.glob("commitlog/*")) if int(path.name) <= at][-1]
+        with log.open("r+b") as opened_log:
+            opened_log.seek(at - int(log.name) + (0 if gone else 20))
+            opened_log.write(bytes(size) if gone else (30 + step).to_bytes(8, "big"))
+        if gone:
+            entries[30] = entries[30 + step]
+            entries.tofile(file)
+        place = Place(f"place{seed}", store, opened(case), case.properties)
+        states.append(State(seed, version, case, ("place-gone" if gone else "place-given",), (store / "abort").exists(), place))
     judged = list(check_states(version, states, tmp_path))
     assert not [(state.seed, state.name, state.error) for state in judged if state.error]

@@ -250,7 +250,7 @@ class SurvivalCheck(Verification):
                 # the message of an unwritten entry below those that the log begins with has expired, too
                 expired = (physical < self.log.start) & ((size > 0) | (offsets < oldest))
                 gone = np.setdiff1d(start + np.flatnonzero(~blank & ~expired), claimed)
-                lost = [offset for offset in gone.tolist() if not self._is_there(int(physical[offset - start]), offset)]
+                lost = [offset for offset in gone.tolist() if not self._is_there(key, int(physical[offset - start]), offset)]
                 lost = [offset for offset in lost if offset >= oldest or self._may_be_gone(int(physical[offset - start]), limit)]
                 total += len(lost)
                 at = np.array(lost, np.int64) - start
@@ -321,14 +321,28 @@ class SurvivalCheck(Verification):
         other = ~np.isin(every[0], without) & ((every[1] > 0) | (every[2] != every[0]))
         return without, _Others(list(queues), *every[:, other])
 
-    def _is_there(self, physical: int, queue_offset: int) -> bool:
-        """Return whether an entry leads to a record that has its queue offset, although its topic or queue id is one that has another."""
+    def _is_there(self, key: tuple[str, int], physical: int, queue_offset: int) -> bool:
+        """Return whether an entry leads to its message, although the record gives another place: one that has another message.
+
+        Its topic or queue id is another, or its queue offset is out of order: nothing protects these bytes.
+        """
         record = self.log.record(physical)
-        if record is None or record.queue_offset != queue_offset:
+        if record is None:
             return False
+        if record.queue_offset != queue_offset:
+            is_own = (record.topic, record.queue_id, record.physical_offset) == (*key, physical)
+            return is_own and self._is_out_of_order(key, physical, queue_offset, record.queue_offset)
         own = self.queues.get((record.topic, record.queue_id))
         entries = () if own is None else own.queue.entries(queue_offset, min(queue_offset + 1, own.queue.max_offset))
         return not any(int(entry["physical_offset"]) == physical for entry in entries)
+
+    def _is_out_of_order(self, key: tuple[str, int], physical: int, place: int, given: int) -> bool:
+        """Return whether a record gives a place on the other side of a message next to it, but is on this side of that in the log."""
+        step = 1 if given > place else -1
+        for row in self.queues[key].queue.entries(place + step, place + step + 1):
+            at = int(row["physical_offset"])
+            return (at - physical) * step > 0 and leads_to(self.log, at, (*key, place + step))
+        return False
 
     def _may_be_gone(self, physical: int, limit: int) -> bool:
         """Return whether an entry of before the first message that is left can have led to a message between it and the log's begin.

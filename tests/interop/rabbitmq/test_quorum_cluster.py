@@ -82,8 +82,8 @@ def members(stores: Sequence[Path]) -> list[dict[str, Any]]:
 def restarted(nodes: Sequence[OtherNode], stores: Sequence[Path], count: int, *, old: bool) -> list[bytes]:
     """Start some nodes of the cluster on copies of their directories, and return what a consumer gets once the queue has all its messages.
 
-    What was in the hands of clients comes back a moment later, before it a consumer would get what follows. A 4.3 that hears of the timeout of
-    these clients first gives it back in whatever order.
+    What was in the hands of clients comes back a moment later, before it a consumer would get what follows. A 4.3 that hears of the timeout
+    of these clients first gives it back in whatever order.
     old: before Khepri a node does not start without those that ran when it ended, unless it is forced.
     """
     for node, store in zip(nodes, stores, strict=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.rabbitmq.other_node import CONSUMING, OtherNode, missing, other_node
+from interop.rabbitmq.other_node import CONSUMING, SUITES, OtherNode, missing, other_node
 from support import quorum
 from support.golden import run_cli
 
@@ -54,6 +54,38 @@ def test_the_quorum_queues_of_a_killed_3_10_come_to_4_3_by_the_steps_of_a_rescue
             assert [(sha256(body), message_id) for body, message_id in got] == expected, name
             compared += len(mine)
         assert compared == sum(promised.values()) > 190
+
+
+@pytest.mark.parametrize("suite", ["sid", "bookworm"])
+@pytest.mark.parametrize("case", ["3.10.8/a-quorum-mix-kill9", "4.3.6/b-quorum-mix-clean", "4.0.5/a-quorum-mix-kill9"])
+def test_the_quorum_queues_of_a_rescue_are_classic_ones_where_that_is_asked_for(case: str, suite: str, tmp_path: Path) -> None:
+    """Their messages come from the files alone, in the order in which the old node would have delivered them, whatever the new version."""
+    if reason := missing(suite):
+        pytest.skip(reason)
+    data = quorum.unpack(case, tmp_path)
+    queues: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in run_cli("messages", data, "--queue-type", "quorum", "-o", "jsonl", "--body", "base64").rows:
+        if row["recovered"] and row["state"] != "dead-letter-held":
+            queues.setdefault((row["vhost"], row["queue"]), []).append(row)
+    with other_node(suite) as node:
+        out = node.base / "out"
+        version = SUITES[suite]
+        done = run_cli("rescue", data, "--to", out, "--for", version, "--quorum-as-classic", "-o", "json")
+        assert done.status == 0, done.stderr
+        assert not any(each["messages"] for each in done.document["to_replay"] if (each["vhost"], each["queue"]) in queues)
+        assert done.document["messages"] >= sum(map(len, queues.values())) > 150
+        promised = run_cli("diagnose", out, "--for", version, "-o", "json").document
+        assert (promised["starts"], promised["loses"]) == (True, 0)
+        node.run_steps((out / "STEPS.md").read_text())
+        time.sleep(SHORT / 1000)
+        large = 0
+        for (vhost, name), rows in queues.items():
+            alive = [row for row in rows if int((row["properties"] or {}).get("expiration", SHORT)) >= SHORT]
+            expected = [(row["payload_sha256"], (row["properties"] or {}).get("message_id")) for row in alive]
+            got = node.consume_all(name, len(expected), vhost)
+            assert [(sha256(body), message_id) for body, message_id in got] == expected, name
+            large += sum(len(body) > 4096 for body, _ in got)
+        assert large
 
 
 def test_a_4_3_on_the_directory_closes_the_consumers_of_the_queues_that_diagnose_names(tmp_path: Path) -> None:

@@ -62,13 +62,16 @@ def rescue(
     in_place: InPlace = False,
     check: Check = None,
     users: Annotated[bool, typer.Option("--users", help="Include users, with their password hashes, and permissions.")] = False,
+    quorum_as_classic: Annotated[
+        bool, typer.Option("--quorum-as-classic", help="Write quorum queues as classic queues into msg_stores, instead of replaying them.")
+    ] = False,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Number of queues converted at the same time.")] = 2,
 ) -> int:
     """Prepare a node's queues, streams and definitions for a new node of any version, with the steps to take.
 
     OUT gets msg_stores, definitions.json and STEPS.md, which has the exact commands. The old data directory is not changed. Messages of
-    quorum queues and streams are replayed by a command in STEPS.md. Exit status 1 if anything is damaged or missing, or would be
-    deleted by the new node.
+    quorum queues and streams are replayed by a command in STEPS.md; with --quorum-as-classic those of quorum queues are in msg_stores.
+    Exit status 1 if anything is damaged or missing, or would be deleted by the new node.
     """
     refuse_rocketmq(data, "`mqstore diagnose STORE` says whether a RocketMQ broker starts on it, and what to run")
     if check is not None:
@@ -78,6 +81,8 @@ def rescue(
     if to is None or target is None:
         raise UsageError(f"{'--to OUT' if to is None else '--for VERSION'} is missing; only --check does without it")
     if in_place:
+        if quorum_as_classic:
+            raise UsageError("with --in-place the definitions stay, in which they are quorum queues; leave out --quorum-as-classic")
         if users:
             raise UsageError("with --in-place users and permissions stay in the data directory; leave out --users")
         return _rescue_in_place(out, data, to, target, threads)
@@ -86,7 +91,10 @@ def rescue(
 
     place = find_store(data, "rabbitmq")
     with out.progress("rescuing", "queues") as progress:
-        report = run(str(place.root), to, target, users=users, threads=threads, progress=progress, named=str(place.path))
+        report = run(
+            str(place.root), to, target, users=users, threads=threads, progress=progress, named=str(place.path),
+            quorum_as_classic=quorum_as_classic,
+        )  # fmt: skip
     if out.is_text:
         _print(out, report)
     _end(out, report, data)
@@ -114,7 +122,7 @@ def _print(out: Output, report: RescueReport) -> None:
         out.line(f"Not in the metadata, named by its directory: queue {name}.")
     _print_unknown(out, report.unknown, "No definition leads to it, a node would delete it")
     if report.dropped:
-        out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')} of older versions; see STEPS.md.")
+        out.line(f"Left out of the definitions: {count(len(report.dropped), 'setting')}; STEPS.md says which.")
     _print_findings(out, report, (*report.converted.findings, *report.damage))
 
 

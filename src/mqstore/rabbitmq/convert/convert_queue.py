@@ -93,7 +93,8 @@ class QueueTask:
 @dataclass(frozen=True, slots=True)
 class QueueReport:
     """The result for one queue directory. bytes: size of the bodies carried over; beyond: messages carried over that the broker itself
-    would not have recovered. left_out: number of messages by reason. rewritten: messages carried over as `basic_message`.
+    would not have recovered. left_out: number of messages by reason. rewritten: messages carried over as `basic_message`. from_version:
+    `quorum` for a quorum queue.
     """
 
     vhost: str | None
@@ -101,7 +102,7 @@ class QueueReport:
     priority_level: int | None
     directory: str
     named: bool
-    from_version: int
+    from_version: int | str
     version: int
     messages: int
     bytes: int

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,14 @@ from mqstore.rabbitmq.convert.convert_queue import (
     open_vhost,
     write_orphan_queue,
 )
+from mqstore.rabbitmq.convert.quorum_queue import StoreFiles, write_quorum_queue
 from mqstore.rabbitmq.format.index_v2 import ENTRY_COUNT
 from mqstore.rabbitmq.format.layout import REQUIRED, QueueDirectory, find_vhosts, unread_entries
 from mqstore.rabbitmq.format.names import queue_directory
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms, write_terms
 from mqstore.rabbitmq.format.vhost_config import config_file
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
+from mqstore.rabbitmq.quorum.rows import QuorumRows
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.rabbitmq.streams.stream import named_streams
 from mqstore.table.formatting import agreeing, did_you_mean, no_vhost
@@ -135,7 +137,7 @@ class ConvertOptions:
     """The options of `convert`. into: (vhost, queue) for messages in no queue or in an unnamed one; None: they are left out.
 
     broker: the version that will read the new directory; None: messages keep their form. beside: returns further files of the new
-    directory.
+    directory. quorum: the rows of quorum queues to write as classic ones, by vhost and name; one whose vhost is not here is not written.
     """
 
     version: int
@@ -149,6 +151,7 @@ class ConvertOptions:
     into: tuple[str, str] | None = None
     broker: BrokerVersion | None = None
     beside: Beside | None = None
+    quorum: Mapping[tuple[str, str], Iterable[QuorumRows]] = field(default_factory=dict)
 
     @property
     def basic(self) -> bool:
@@ -171,6 +174,7 @@ def convert(
     run: Run | None = None,
     progress: Callable[[int, int], None] | None = None,
     beside: Beside | None = None,
+    quorum: Mapping[tuple[str, str], Iterable[QuorumRows]] | None = None,
 ) -> ConvertReport:
     """Write a new directory in which the queues of a store have version 1 or 2.
 
@@ -181,9 +185,9 @@ def convert(
     head of their queues that have expired by then are left out. queues: pairs of vhost and name to convert, the others keep their
     version; None: all. names: pairs of vhost and queue for directories without a valid `.queue_name`. entries_v2: entries per version 2
     file, as configured on the node that will read them. beside: called with the reports of the queues, it returns further files of the
-    new directory by name; for these it is made even without a vhost. link: hard links to the message files instead of copies; the old store
-    must not be used afterwards. run: runs the tasks, one per queue (default: threads of this process). progress: called with (queues done,
-    total).
+    new directory by name; for these it is made even without a vhost. quorum: as in `ConvertOptions`, with a target. link: hard links to
+    the message files instead of copies; the old store must not be used afterwards. run: runs the tasks, one per queue (default: threads
+    of this process). progress: called with (queues done, total).
 
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError.
     """
@@ -206,7 +210,7 @@ def convert(
         raise NotAStoreError(f"{store} has no RabbitMQ vhost; give msg_stores, the node's data directory, or one vhost's directory")
     chosen = None if queues is None else set(queues)
     known = tuple(sorted(set(names)))
-    options = ConvertOptions(version, entries_v2, now, known, link, threads, run, progress, broker=broker, beside=beside)
+    options = ConvertOptions(version, entries_v2, now, known, link, threads, run, progress, None, broker, beside, quorum or {})
     report = write_stores(directory, {place: place for place in places}, Path(to), options, chosen)
     return report if beside else replace(report, notes=(*report.notes, *_not_converted(directory)))
 
@@ -246,6 +250,9 @@ def write_stores(
                 if orphans is not None and orphans.report.directory not in mine:
                     mine[orphans.report.directory] = orphans
                     every.append(orphans)
+                for result in _write_quorum_queues(opened_vhost, new.directory, places[place], options):
+                    mine[result.report.directory] = result
+                    every.append(result)
                 copied += _finish_vhost(opened_vhost.vhost, new.directory, places[place], mine, options)
             new.directory.remove_tree(ROWS)
             reports = tuple(result.report for result in every)
@@ -275,6 +282,17 @@ def _write_orphan_queue(vhost: OpenVhost, stage: DurableDirectory, place: str, o
     parts = [queue for queue in vhost.queues.values() if not has_place(queue)]
     orphans = write_orphan_queue(vhost.vhost, parts, of, name, stage, place, options.version, options.entries_v2)
     return orphans if orphans.report.messages else None
+
+
+def _write_quorum_queues(vhost: OpenVhost, stage: DurableDirectory, place: str, options: ConvertOptions) -> Iterator[QueueResult]:
+    """Write the quorum queues of a vhost; yield the result of each. One that has the name of a classic queue is left out."""
+    if options.broker is None:
+        return
+    number = 1 + max((file.number for file in vhost.vhost.persistent.files), default=-1)
+    files = StoreFiles(stage, f"{place}/msg_store_persistent" if place else "msg_store_persistent", number)
+    for (of, name), rows in options.quorum.items():
+        if of == vhost.vhost.name and queue_directory(of, name) not in vhost.queues:
+            yield write_quorum_queue(vhost.vhost, name, rows, files, stage, place, options.broker)
 
 
 def _versions(opened: Iterable[OpenVhost], version: int, chosen: set[tuple[str, str]] | None) -> dict[tuple[str, str], int | None]:

@@ -12,8 +12,8 @@ its name is not known or not UTF-8, is reported, and is the only thing that woul
 not know are left out.
 
 Quorum queues and streams are defined too, with their arguments, and their messages are sent to the new node by `mqstore replay`, in the
-order in which the old node would deliver them: no file of theirs is written. In the new stream offsets begin at 0. The messages that a
-plug-in delays are named, and are not carried over.
+order in which the old node would deliver them: no file of theirs is written. Where it is asked for, quorum queues become classic ones
+instead, in OUT/msg_stores. In the new stream offsets begin at 0. The messages that a plug-in delays are named, and are not carried over.
 
 `StoppedNode` is the data directory that a rescue reads: whether it is one, and whether a node is writing to it.
 
@@ -29,7 +29,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,17 @@ from mqstore.findings import Damage, Verdict
 from mqstore.rabbitmq.broker_version import BrokerVersion, target_version
 from mqstore.rabbitmq.convert.convert_queue import QueueReport
 from mqstore.rabbitmq.convert.convert_vhost import DEFINITIONS, ConvertReport, convert
+from mqstore.rabbitmq.convert.quorum_queue import as_classic
 from mqstore.rabbitmq.definitions.document import definitions_document, encrypted_values, split_plugins
 from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.delayed import PLUGIN, delayed_tables
 from mqstore.rabbitmq.format.layout import is_node
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
+from mqstore.rabbitmq.quorum.rows import rows_of
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.rabbitmq.version import VersionEvidence, version_evidence
-from mqstore.table.columns import CLASSIC, QUORUM, STREAM
+from mqstore.table.columns import CLASSIC, QUORUM, STREAM, QueueSelection
 from mqstore.table.formatting import count
 
 # what 3.12 and newer ignore, and 4.x refuses in a policy
@@ -138,10 +140,12 @@ def rescue(
     threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
     named: str | Path | None = None,
+    quorum_as_classic: bool = False,
 ) -> RescueReport:
     """Write a new directory with everything for a node of a version. data: a node's data directory. users: with users and permissions.
 
-    named: the path of data in the steps; an archive has the one of the archive.
+    named: the path of data in the steps; an archive has the one of the archive. quorum_as_classic: write quorum queues as classic ones,
+    but for those whose vhost has no directory or a classic queue of the same name.
     Raises NotAStoreError, TargetError, UnsupportedError, UsageError; then nothing is left behind.
     """
     broker = target_version(version)
@@ -149,7 +153,7 @@ def rescue(
     definitions = read_definitions(stopped.directory)
     made: list[_Prepared] = []
     store = RabbitMQStore(Path(data))
-    replayed = messages_to_replay(store)
+    replayed: dict[tuple[str, str], int] = {}
     absent = [each for each in absent_queues(store) if each.sure]
     untold = tuple(each.sentence for each in absent)
     written_by = version_evidence(store)
@@ -163,7 +167,9 @@ def rescue(
         stopped.check()
         prepared = _prepare(definitions, queues, users)
         made.append(prepared)
-        sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3)
+        carried = _carried(queues)
+        replayed.update(messages_to_replay(store, carried))
+        sending = replay_steps(Path(named or data), Path(to), replayed, 6 if store.vhosts else 3, by_name=bool(carried))
         text = steps(
             broker, Path(to), prepared, queues, sending, users=users, delayed=delayed, untold=untold, written_by=written_by,
             stores=bool(store.vhosts),
@@ -171,7 +177,18 @@ def rescue(
         files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
         return files | {OF_PLUGINS: _json(prepared.of_plugins)} if prepared.plugins else files
 
-    converted = convert(data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside)
+    quorum = (
+        {}
+        if not quorum_as_classic
+        else {
+            (queue.name[0], queue.name[1]): rows_of(queue, QueueSelection(), None)
+            for queue in store.quorum_queues
+            if queue.name[0] is not None
+        }
+    )
+    converted = convert(
+        data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside, quorum=quorum
+    )
     last = made[-1]
     return RescueReport(
         str(to),
@@ -197,13 +214,22 @@ def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, indent=1).encode() + b"\n"
 
 
-def messages_to_replay(store: RabbitMQStore) -> dict[tuple[str, str], int]:
-    """Return how many messages of each quorum queue and stream a replay sends, by vhost and name, of those whose names are known."""
+def _carried(queues: Iterable[QueueReport]) -> set[tuple[str | None, str]]:
+    """Return vhost and name of the quorum queues that were written as classic ones."""
+    return {(queue.vhost, queue.queue) for queue in queues if queue.from_version == QUORUM}
+
+
+def messages_to_replay(store: RabbitMQStore, carried: Collection[tuple[str | None, str]]) -> dict[tuple[str, str], int]:
+    """Return how many messages of each quorum queue and stream a replay sends, by vhost and name, of those whose names are known.
+
+    carried: the quorum queues that it does not send.
+    """
     names = (*(queue.name for queue in store.quorum_queues), *((named.vhost, named.queue) for named in store.streams))
-    counts = {(vhost, name): 0 for vhost, name in names if vhost is not None}
-    for each in store.replayed_messages():
+    counts = {(vhost, name): 0 for vhost, name in names if vhost is not None and (vhost, name) not in carried}
+    types = frozenset({STREAM}) if all(queue.name in carried for queue in store.quorum_queues) else None
+    for each in store.replayed_messages(QueueSelection(queue_types=types)):
         readable = each.verdict == Verdict.INTACT and each.stored is not None and each.properties is not None
-        if each.vhost is not None and readable and each.leaves is None:
+        if each.vhost is not None and (each.vhost, each.queue) in counts and readable and each.leaves is None:
             counts[each.vhost, each.queue] += 1
     return counts
 
@@ -232,11 +258,19 @@ def _prepare(definitions: Definitions, queues: Sequence[QueueReport], users: boo
     document["bindings"] = [
         each for each in document["bindings"] if each["destination_type"] != "queue" or (each["vhost"], each["destination"]) not in left
     ]
-    dropped = _drop_old(document)
+    dropped = (*_drop_old(document), *_made_classic(document, _carried(queues)))
     of_plugins, plugins = split_plugins(document)
     added, unknown = _add_missing(document, queues)
     named = tuple(f"{queue['type']} {queue['name']!r} of vhost {queue['vhost']!r}" for queue in others)
     return _Prepared(document, added, unknown, named, dropped, of_plugins, plugins)
+
+
+def _made_classic(document: dict[str, Any], carried: Collection[tuple[str | None, str]]) -> Iterator[str]:
+    """Define the quorum queues that were written as classic ones as such; yield what was left out of their arguments."""
+    for queue in document["queues"]:
+        if queue["type"] == QUORUM and (queue["vhost"], queue["name"]) in carried:
+            for name in as_classic(queue, queue["arguments"]):
+                yield f"argument {name} of queue {queue['name']!r} of vhost {queue['vhost']!r}, a classic one now"
 
 
 def _drop_old(document: dict[str, Any]) -> tuple[str, ...]:
@@ -463,6 +497,10 @@ def steps(
     lines += sending
     lines += ["", "## Not in the new node", ""]
     lines += [f"* {name}: such queues are not carried over." for name in prepared.others]
+    if number := len(_carried(queues)):
+        lines.append(
+            f"* Members on other nodes, and the counts of deliveries, of {count(number, 'quorum queue')}: classic ones have neither."
+        )
     lines += [
         f"* {count(number, 'message')} that the plug-in {PLUGIN} of node {node} holds until the time has come: `mqstore timers` with "
         "the old data directory lists them, with exchange, payload and time."
@@ -508,8 +546,11 @@ def _stores_in_place(out: str, document: dict[str, Any], counts: Counts) -> list
     ]
 
 
-def replay_steps(data: Path, to: Path, replayed: Counts, step: int) -> list[str]:
-    """Return the lines that send the messages of quorum queues and streams; none if there are none. step: its number."""
+def replay_steps(data: Path, to: Path, replayed: Counts, step: int, *, by_name: bool = False) -> list[str]:
+    """Return the lines that send the messages of quorum queues and streams; none if there are none. step: its number.
+
+    by_name: not all that there are, but these.
+    """
     if not any(replayed.values()):
         return []
     lines = [
@@ -524,9 +565,9 @@ def replay_steps(data: Path, to: Path, replayed: Counts, step: int) -> list[str]
     for number, vhost in enumerate(sorted({vhost for vhost, _ in replayed}), 1):
         target = f"amqp://USER:PASSWORD@localhost:5672/{quote(vhost, safe='')}"
         resume = quoted(f"{out}/replayed-{number}")
-        lines.append(
-            f"       mqstore replay {own} --vhost {quoted(vhost)} --queue-type quorum --queue-type stream --to {target} --resume {resume}"
-        )
+        chosen = "".join(f" --queue {quoted(name)}" for (of, name), messages in replayed.items() if by_name and of == vhost and messages)
+        types = f"--vhost {quoted(vhost)}{chosen} --queue-type quorum --queue-type stream"
+        lines.append(f"       mqstore replay {own} {types} --to {target} --resume {resume}")
     return [*lines, "", *message_table(replayed)]
 
 

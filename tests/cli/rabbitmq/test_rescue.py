@@ -7,7 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import quorum
 from support.golden import GOLDEN, case_named, opened, opened_node, run_cli, unpack, unpack_node, unpack_node_site
+
+from mqstore.rabbitmq.convert.rescue import replay_steps
 
 OLD = case_named("3.8.9/a-v1-clean")
 NEW = case_named("4.0.5/a-v2-kill9")
@@ -57,6 +60,44 @@ def test_quorum_queues_and_streams_are_replayed_by_the_steps(tmp_path: Path) -> 
     assert "--vhost / --queue-type quorum --queue-type stream --to amqp://" in steps
     (stream,) = (queue for queue in json.loads((tmp_path / "out" / "definitions.json").read_text())["queues"] if queue["type"] == "stream")
     assert (stream["name"], stream["durable"]) == ("the.stream", True)
+
+
+def test_quorum_queues_are_classic_ones_where_that_is_asked_for_and_only_the_rest_is_replayed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run_cli("rescue", opened_node(NEW), "--to", out, "--for", "4.3", "--quorum-as-classic", "-o", "json")
+    assert done.status == 0, done.stderr
+    assert done.document["to_replay"] == [{"vhost": "/", "queue": "the.stream", "messages": 10}]
+    assert done.document["messages"] == 221
+    types = {each["name"]: each["type"] for each in json.loads((out / "definitions.json").read_text())["queues"]}
+    assert (types["the.quorum"], types["the.stream"]) == ("classic", "stream")
+    of_node, of_out = (
+        run_cli("messages", store, "--queue", "the.quorum", "-o", "jsonl", "--body", "base64").rows for store in (opened_node(NEW), out)
+    )
+    compared = ("payload_b64", "exchange", "routing_keys", "properties", "redelivered")
+    assert [[row[name] for name in compared] for row in of_out] == [[row[name] for name in compared] for row in of_node]
+    (line,) = (line for line in (out / "STEPS.md").read_text().splitlines() if "mqstore replay" in line)
+    assert "--vhost / --queue the.stream --queue-type" in line
+    refused = run_cli("rescue", opened_node(NEW), "--to", tmp_path / "no", "--for", "4.3", "--in-place", "--quorum-as-classic")
+    assert (refused.status, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_a_vhost_of_which_all_is_carried_over_gets_no_line_that_would_send_it_again() -> None:
+    lines = replay_steps(Path("node"), Path("out"), {("all", "a.stream"): 0, ("some", "a.queue"): 1}, 3, by_name=True)
+    assert [line.split(" --to ")[0].split("--vhost ")[1] for line in lines if "mqstore replay" in line] == [
+        "some --queue a.queue --queue-type quorum --queue-type stream"
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--quorum-as-classic",)])
+def test_damage_in_the_logs_of_quorum_queues_is_said(options: tuple[str, ...], tmp_path: Path) -> None:
+    node = quorum.unpack("3.10.8/a-quorum-mix-kill9", tmp_path)
+    (log,) = (path for path in (node / "quorum").glob("*/*.wal") if path.stat().st_size > 30_000)
+    octets = bytearray(log.read_bytes())
+    octets[20_000] ^= 1
+    log.write_bytes(octets)
+    done = run_cli("rescue", node, "--to", tmp_path / "out", "--for", "4.3", *options, "-o", "json")
+    assert (done.status, done.document["ok"]) == (1, False)
+    assert {"bad-wal"} <= {each["kind"] for each in done.document["damage"]}
 
 
 def test_a_queue_that_the_metadata_lacks_is_defined_by_the_name_in_its_directory(tmp_path: Path) -> None:

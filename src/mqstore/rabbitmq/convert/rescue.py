@@ -31,6 +31,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -49,6 +50,7 @@ from mqstore.rabbitmq.definitions.metadata import Definitions, read_definitions
 from mqstore.rabbitmq.delayed import PLUGIN, delayed_tables
 from mqstore.rabbitmq.format.layout import is_node
 from mqstore.rabbitmq.format.names import priority_name, queue_directory
+from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.rows import rows_of
 from mqstore.rabbitmq.site import absent_queues
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -177,17 +179,14 @@ def rescue(
         files = {DEFINITIONS: _json(prepared.document), "STEPS.md": text.encode("utf-8", "surrogateescape")}
         return files | {OF_PLUGINS: _json(prepared.of_plugins)} if prepared.plugins else files
 
-    quorum = (
-        {}
-        if not quorum_as_classic
-        else {
-            (queue.name[0], queue.name[1]): rows_of(queue, QueueSelection(), None)
-            for queue in store.quorum_queues
-            if queue.name[0] is not None
-        }
-    )
+    quorum: dict[tuple[str, str], list[QuorumQueue]] = {}
+    for queue in store.quorum_queues if quorum_as_classic else ():
+        vhost, name = queue.name
+        if vhost is not None:
+            quorum.setdefault((vhost, name), []).append(queue)
+    rows = {of: chain.from_iterable(rows_of(queue, QueueSelection(), None) for queue in members) for of, members in quorum.items()}
     converted = convert(
-        data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside, quorum=quorum
+        data, to, target=version, names=queue_names(definitions), threads=threads, progress=progress, beside=beside, quorum=rows
     )
     last = made[-1]
     return RescueReport(
@@ -199,7 +198,7 @@ def rescue(
         last.unknown,
         last.others,
         last.dropped,
-        definitions.damage,
+        (*definitions.damage, *_damage_of_logs(store)),
         stopped.notes,
         replayed,
         last.plugins,
@@ -208,6 +207,15 @@ def rescue(
         any(not each.nodes for each in absent),
         written_by,
     )
+
+
+def _damage_of_logs(store: RabbitMQStore) -> Iterator[Damage]:
+    """Yield what is damaged in the files of quorum queues, and in what was read of streams."""
+    for node in store.examined_quorum:
+        yield from node.damage
+        for queue in node.queues:
+            yield from queue.damage
+    yield from store.walked
 
 
 def _json(document: dict[str, Any]) -> bytes:
@@ -562,7 +570,7 @@ def replay_steps(data: Path, to: Path, replayed: Counts, step: int, *, by_name: 
         "",
     ]
     own, out = quoted(os.path.abspath(data)), os.path.abspath(to)
-    for number, vhost in enumerate(sorted({vhost for vhost, _ in replayed}), 1):
+    for number, vhost in enumerate(sorted({vhost for (vhost, _), messages in replayed.items() if messages}), 1):
         target = f"amqp://USER:PASSWORD@localhost:5672/{quote(vhost, safe='')}"
         resume = quoted(f"{out}/replayed-{number}")
         chosen = "".join(f" --queue {quoted(name)}" for (of, name), messages in replayed.items() if by_name and of == vhost and messages)

@@ -15,6 +15,7 @@ import pytest
 from support.cluster import Driver, Hold, blocks, until
 from support.golden import case_named, opened, run_cli
 from support.hadoop import Hadoop, why_not
+from support.spark_api import needs_streams
 from support.sparse import FILE_SIZE, sparse_store
 from support.stores import store_contents
 
@@ -113,6 +114,7 @@ def test_a_log_of_2_and_20_tb_is_planned_and_partly_read_on_yarn(files: int, dri
     assert asked[1] == [7 * FILE_SIZE]
 
 
+@needs_streams
 def test_a_stream_writes_to_hdfs_with_its_checkpoint_there(driver: Driver, hadoop: Hadoop) -> None:
     to, checkpoint = f"{hadoop.hdfs}/tables/streamed", f"{hadoop.hdfs}/checkpoints/streamed"
     expected = sorted(mqstore.open(opened(CASE)).to_arrow(["physical_offset"]).column(0).to_pylist())

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from interop.realbroker import VERSIONS, Job, oracle, run, why_not
+from support.spark_api import needs_streams
 
 import mqstore
 from mqstore.errors import PipelineError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.spark,
+    needs_streams,
     pytest.mark.xdist_group("interop-stores"),
     pytest.mark.parametrize("version", VERSIONS),
 ]

@@ -139,7 +139,9 @@ def test_the_shipped_package_says_where_its_kernels_do_not_fit(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "jobs", [("read", "rebuild", "sink"), pytest.param(("export", "follow"), marks=pytest.mark.slow)], ids=lambda jobs: "-".join(jobs)
+    "jobs",
+    [("read", "rebuild", "sink"), pytest.param(("export", "follow"), marks=[pytest.mark.slow, needs_streams])],
+    ids=lambda jobs: "-".join(jobs),
 )
 def test_a_speculative_attempt_beside_a_slow_one_adds_nothing(
     jobs: tuple[str, ...], cluster: Cluster, tmp_path: Path, expected: dict[str, Any]

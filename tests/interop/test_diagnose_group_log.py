@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 from interop.realbroker import Job, run, why_not
 from support.golden import opened
 from support.group_logs import CASE, HEADER, damaged
+from support.ports import free_port
 
 from mqstore.errors import UnsupportedError
 from mqstore.places import open_rocketmq
@@ -19,13 +19,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop-stores")]
 VERSION = "5.5.0"
 SIZES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400"}
 END = 21391  # of the sound log
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def test_the_real_store_ends_the_log_where_diagnose_says_so(tmp_path: Path) -> None:

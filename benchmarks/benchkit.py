@@ -230,9 +230,13 @@ def timed(function: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Child:
-    """A finished child process. rss: peak resident bytes, including mapped file pages; anonymous: peak bytes that are not file pages."""
+    """A finished child process. rss: peak resident bytes, including mapped file pages; anonymous: peak bytes that are not file pages.
+
+    cpu: seconds of processor time, of its own children too where it waited for them.
+    """
 
     seconds: float
+    cpu: float
     rss: int
     anonymous: int
     stdout: str
@@ -274,7 +278,9 @@ def child(*command: object, sample: float = 0.02, errors: list[tuple[float, str]
             thread.join()
         out.seek(0)
         text = out.read(1 << 24).decode("utf-8", "replace")
-    return Child(seconds, max(usage.ru_maxrss * 1024, peak["VmHWM"]), peak["RssAnon"], text, process.returncode)
+    return Child(
+        seconds, usage.ru_utime + usage.ru_stime, max(usage.ru_maxrss * 1024, peak["VmHWM"]), peak["RssAnon"], text, process.returncode
+    )
 
 
 def apart(function: Callable[..., float], *arguments: object) -> float:

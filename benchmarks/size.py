@@ -1,15 +1,16 @@
 """One large store (50 GB of log, or --gb): every command of the data pipeline on files that are not in the page cache, beside `cat`.
 
 The store is made by our engine from Arrow batches and stays in the work directory. Before each command all its files are evicted from the
-page cache; `cat` of the first 8 GB of the log is timed in the same way, before each command. The real 4.9.3 store opens what was
-rebuilt and finds messages by their keys. An export is also killed halfway and resumed. Where a command reports its progress, the row says by how many percentage points
-that was ahead of or behind the share of the time that had passed, at worst. The DataFrame rows are whole processes on `local[2]`, the
-seconds without the start of the session. With --warm each command is run once more with its files in the page cache, beside `cat` of them:
-for a store that fits into memory with room to spare, such as --gb 8.
+page cache; `cat` of the first 8 GB of the log is timed in the same way, before each command. The real 4.9.3 store opens what was rebuilt
+and finds messages by their keys. An export is also killed halfway and resumed. Where a command reports its progress, the row says by how
+many percentage points that was ahead of or behind the share of the time that had passed, at worst. The DataFrame rows are whole processes
+on `local[2]`, the seconds without the start of the session; those of the commands on Spark include it. With --warm each command is run once
+more with its files in the page cache, beside `cat` of them: for a store that fits into memory with room to spare, such as --gb 8.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -131,7 +132,9 @@ def main() -> None:
         "sql: count by topic": mqstore("sql", path, "select topic, count(*) n from messages group by topic", "--output", "json"),
         "sql: one key": mqstore("sql", path, f"select * from messages where array_contains(keys, '{KEY}')", "--output", "json"),
         f"lookup of {wanted:,} keys": mqstore("lookup", path, "--keys", keys, "--to", out, "--columns", "topic,physical_offset"),
-        "rebuild": mqstore("rebuild", path, "--to", out),
+        "rebuild": mqstore("rebuild", path, "--to", out, "--output", "json"),
+        "verify on Spark": mqstore("verify", path, "--output", "json", "--master", "local[2]"),
+        "rebuild on Spark": mqstore("rebuild", path, "--to", out, "--output", "json", "--master", "local[2]"),
         "DataFrame: count by topic": [sys.executable, "-c", DATAFRAME, str(path), "topic", ""],
         "DataFrame: filter by key": [sys.executable, "-c", DATAFRAME, str(path), "keys,topic", f"array_contains(keys, '{KEY}')"],
         "export of six columns": export,
@@ -153,7 +156,7 @@ def main() -> None:
             "MB resident": run.rss / 1e6,
             "anonymous": run.anonymous / 1e6,
         }
-        figures |= progress_of(errors, run.seconds)
+        figures |= progress_of(errors, run.seconds) | stages_of(name, run)
         bench.emit(
             Row(name, ">= 0.85 x cat", figures, {"cat MB/s": disk / 1e6}, rate / disk, rate >= 0.85 * disk, f"{messages:,} messages, cold")
         )
@@ -163,6 +166,7 @@ def main() -> None:
             again = child(*command, sample=0.2)
             rate = size / seconds_of(name, again)
             figures = {"seconds": size / rate, "CPU": again.cpu, "MB/s of log": rate / 1e6, "MB resident": again.rss / 1e6}
+            figures |= stages_of(name, again)
             bench.emit(Row(f"{name}, warm", "", figures, {"cat MB/s": cached / 1e6}, rate / cached, None, "the log in the page cache"))
         if name == "rebuild":
             (found,) = oracle("query", out, "--messages", messages, "--count", 1000, "--rounds", 1)
@@ -198,6 +202,11 @@ def progress_of(errors: Sequence[tuple[float, str]], seconds: float) -> dict[str
     shares = [(at, int(found[1])) for at, line in errors if (found := re.search(r": (\d+)% \(", line))]
     gaps = [share - 100 * at / seconds for at, share in shares]
     return {"progress, lines": len(gaps), "points ahead": max(0, *gaps), "points behind": max(0, *(-gap for gap in gaps))} if gaps else {}
+
+
+def stages_of(name: str, run: Child) -> dict[str, float]:
+    """Return the seconds of each step of a rebuild."""
+    return dict(json.loads(run.stdout)["stages"]) if name.startswith("rebuild") else {}
 
 
 def rows_of(place: Path) -> int:

@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, unchanged, unpack
 from support.limits import files_of_at_most
-from support.rocketmq_states import record_starts
+from support.rocketmq_states import STATES, made, record_starts
 from support.stores import Store, message
 
 import mqstore
+from mqstore.diagnosis import Diagnosis
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.findings import Kind
 from mqstore.jobs.rebuild import rebuild
+from mqstore.places import open_rocketmq
 from mqstore.rocketmq.config.store_config import StoreConfig
+from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 from mqstore.rocketmq.engine.message_store import MessageStore
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.message import Message
@@ -413,3 +416,36 @@ def test_a_task_that_fails_for_good_is_one_sentence_and_leaves_nothing(
     with pytest.raises(MqstoreError, match=r"^the disk is full$"):
         rebuild(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", spark=spark, splits=6)
     assert list(tmp_path.iterdir()) == []
+
+
+DAMAGED_LOGS = {
+    "b3-kill9-torn",
+    *(
+        f"m-damaged/{name}"
+        for name in ("01-body-flip", "03-size-field", "05-zero-4k", "06-length-fields", "07-truncate-last", "16-everything")
+    ),
+}
+
+
+def _after(source: Path, out: Path, case: GoldenCase) -> tuple[bool, Diagnosis | None, Diagnosis]:
+    """Rebuild a store. Returns whether its records are sound, and what a broker makes of the new store: as trusted, and as read again."""
+    report = rebuild(source, out, threads=1, config=case.config, mend=True)
+    store = open_rocketmq(out, config=case.config)
+    return report.sound, diagnose(store, rebuilt=report.queue_entries) if report.sound else None, diagnose(store)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_what_a_broker_makes_of_a_new_store_of_sound_records_is_known_without_reading_them(case: GoldenCase, tmp_path: Path) -> None:
+    sound, trusted, whole = _after(opened(case), tmp_path / "out", case)
+    assert sound is (case.name not in DAMAGED_LOGS)
+    assert trusted in (None, whole)
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", ["4.9.3/f-broker-offsets", "5.3.3/j-broker-offsets"])
+@pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))
+def test_nor_in_a_store_in_which_anything_else_was_wrong(state: str, name: str, tmp_path: Path) -> None:
+    case = case_named(name)
+    sound, trusted, whole = _after(made(state, case, tmp_path / "store"), tmp_path / "out", case)
+    assert trusted in (None, whole)
+    assert not (sound and "flip" in state)

@@ -187,7 +187,7 @@ class DispatchTask:
     """Dispatch one split. first: the physical offset of its first record, if known.
 
     run: identifies the job, so that its tasks in a process share open files.
-    only: write just these queues, always as segments. keys_in_memory: return the keys with the result.
+    only: write just these queues, always as segments. keys_in_memory: return the keys with the result. prove: check each record whole.
     """
 
     store: str | Url
@@ -198,6 +198,7 @@ class DispatchTask:
     settings: RebuildSettings
     first: int | None = None
     check_crc: bool = False
+    prove: bool = False
     keys_in_memory: bool = False
     only: frozenset[tuple[str, int]] | None = None
 
@@ -208,7 +209,7 @@ class DispatchResult:
     the record that ends its file.
 
     keys: one segment of KEY_ROW rows; arrays: the same rows in memory, instead.
-    unqueued: topics that cannot be the name of a directory.
+    unqueued: topics that cannot be the name of a directory. sound: no record has a contradiction, if each was checked whole.
     """
 
     split: Split
@@ -224,6 +225,7 @@ class DispatchResult:
     damage: tuple[Damage, ...]
     damage_omitted: int
     unqueued: tuple[str, ...]
+    sound: bool
 
 
 def queue_directory(part: QueuePart | QueueBuildTask) -> str:
@@ -336,6 +338,7 @@ class _SplitFindings:
     def __init__(self) -> None:
         self.listed: list[Damage] = []
         self.omitted = 0
+        self.sound = True
 
     def add(self, damage: Damage) -> None:
         if len(self.listed) < MAX_FINDINGS:
@@ -344,7 +347,7 @@ class _SplitFindings:
             self.omitted += 1
 
 
-def _dispatches(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings, check_crc: bool) -> Iterator[tuple[DispatchOutput, int]]:
+def _dispatches(walk: SplitWalk, task: DispatchTask, findings: _SplitFindings) -> Iterator[tuple[DispatchOutput, int]]:
     """Dispatch the records of a split in batches; yields each batch with the physical offset of its last record."""
     dispatcher: Dispatcher | None = None
     file_start = 0
@@ -353,20 +356,23 @@ def _dispatches(walk: SplitWalk, rules: DispatchRules, findings: _SplitFindings,
             findings.add(event)
         if not isinstance(event, Records):
             continue
-        if check_crc:
-            _check_bodies(event, findings)
+        if task.check_crc or task.prove:
+            columns = RecordColumns(event)
+            findings.sound &= bool(columns.valid.all())
+            if task.check_crc:
+                _check_bodies(columns, findings)
         if dispatcher is not None and (event.file.start != file_start or dispatcher.count + len(event) > DISPATCHED_AT_ONCE):
             yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
             dispatcher = None
         if dispatcher is None:
-            dispatcher, file_start = Dispatcher(event.data, rules, max(DISPATCHED_AT_ONCE, len(event))), event.file.start
+            dispatcher, file_start = Dispatcher(event.data, task.settings.rules, max(DISPATCHED_AT_ONCE, len(event))), event.file.start
         dispatcher.add(event.positions)
     if dispatcher is not None:
         yield dispatcher.finish(), file_start + int(dispatcher.positions[dispatcher.count - 1])
 
 
-def _check_bodies(records: Records, findings: _SplitFindings) -> None:
-    columns = RecordColumns(records)
+def _check_bodies(columns: RecordColumns, findings: _SplitFindings) -> None:
+    records = columns.records
     for k in np.flatnonzero(~columns.crc_ok).tolist():
         position, size = int(records.positions[k]), int(columns.row(frames.SIZE)[k])
         findings.add(
@@ -392,7 +398,7 @@ def scan_split(task: DispatchTask) -> DispatchResult:
     key_file: str | None = None
     with DurableDirectory(task.stage) as stage:
         parts = _QueueParts(stage, task)
-        for dispatched, offset in _dispatches(walk, task.settings.rules, findings, task.check_crc):
+        for dispatched, offset in _dispatches(walk, task, findings):
             records += dispatched.records
             last_offset = offset
             last_store_timestamp = dispatched.last_store_timestamp
@@ -421,6 +427,7 @@ def scan_split(task: DispatchTask) -> DispatchResult:
         damage=tuple(findings.listed),
         damage_omitted=findings.omitted,
         unqueued=tuple(parts.unqueued),
+        sound=task.prove and findings.sound and not findings.listed and not parts.unqueued,
     )
 
 

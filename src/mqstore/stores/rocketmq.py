@@ -180,11 +180,16 @@ class RocketMQ(RocketMQStore):
         prefix = prefix if by is None else key_prefix(by)
         return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)
 
-    def diagnose(self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None) -> Diagnosis:
-        """Return whether a broker of a version (by default the one that wrote the store) starts on it, what that loses, what to do next."""
+    def diagnose(
+        self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None, rebuilt: int | None = None
+    ) -> Diagnosis:
+        """Return whether a broker of a version (by default the one that wrote the store) starts on it, what that loses, what to do next.
+
+        rebuilt: `RebuildReport.queue_entries` of a sound log, where a rebuild has just made the store: nothing of the log is read again.
+        """
         from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
-        return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress)
+        return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress, rebuilt=rebuilt)
 
     def repair(self, *, journal: str | os.PathLike[str] | None = None, threads: int | None = None, observer: Observer = NOBODY) -> Repair:
         """Return the plan of a repair, which can be applied, and taken back; arguments and errors as for `Repair`."""

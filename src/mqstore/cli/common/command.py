@@ -338,13 +338,13 @@ def open_either(store: Path, options: Any, *, now: int | None = None, careful: b
     return open_at(place, config=options.config, names=names, now=now, careful=careful)
 
 
-def diagnosis_of(out: Output, store: Path, *, version: str | None = None, config: Path | None = None) -> Diagnosis:
-    """Return what a broker makes of a store that a command has just written."""
+def diagnosis_of(out: Output, store: Path, *, version: str | None = None, config: Path | None = None, **known: Any) -> Diagnosis:
+    """Return what a broker makes of a store that a command has just written. known: further arguments of `diagnose`."""
     import mqstore
 
     opened = mqstore.open(store, config=config)
     with out.progress("diagnosing", opened.progress_unit) as progress:
-        return opened.diagnose(version, progress=progress)
+        return opened.diagnose(version, progress=progress, **known)
 
 
 def show_diagnosis(out: Output, document: Mapping[str, Any], answer: Diagnosis) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqstore.cli.common.arguments import AssumeDefaults, Config, Master, Splits, Store, at_microseconds, column_names, option
-from mqstore.cli.common.command import diagnosis_of, open_either, open_store, show_diagnosis, verb
+from mqstore.cli.common.command import diagnosis_of, given, open_either, open_store, show_diagnosis, verb
 from mqstore.cli.common.options import ExportOptions, Threads, To, check_target
 from mqstore.cli.common.output import Output
 from mqstore.errors import UsageError
@@ -87,7 +87,8 @@ def rebuild(
     if out.is_text:
         out.show(rebuilt_parts(report, everything=out.settings.verbose))
     document = report.as_dict() | {"store": str(store), "to": str(to)}
-    show_diagnosis(out, document, diagnosis_of(out, to, version=for_version, config=config))
+    known = given(rebuilt=report.queue_entries if report.sound else None)
+    show_diagnosis(out, document, diagnosis_of(out, to, version=for_version, config=config, **known))
     return 0 if report.ok else 1
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mqstore.findings import Damage, Kind
+from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
@@ -205,6 +205,13 @@ class SurvivalCheck(Verification):
         self._note_unread(self.damage)
         self._unlike: dict[tuple[str, int], tuple[Longs, _Others]] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
+
+    def trust(self, listed: int) -> Report:
+        """Report on what is beside log, queues and index, which a rebuild has just made of sound records, `listed` of them in queues."""
+        self.queues, self.batch_queues, self.indexes = {}, {}, []
+        self.listed, self.last_timestamp = listed, self.store.checkpoint.physic
+        self.log_end = self.log.start if self.recovery is None else self.recovery.log_max
+        return self.report([])
 
     def count_missing(self) -> int:
         """Count the messages of which only a place in a queue is left. To be called once the report is made."""

@@ -146,12 +146,17 @@ def worthwhile_steps(store: RocketMQStore, *, threads: int = 2) -> list[Step]:
     steps = [step for step in plan(store, threads=threads) if step.possible]
     if not steps:
         return []
-    work = []
-    for changes in ([], [change for step in steps for change in step.changes]):
-        work.append(_Work(store.seen_in(ChangedDirectory(store.directory, changes)), store.evidence.profile, None))
-        work[-1].run(threads, None)
-    before, after = work
-    return [] if after.obstacles or (not before.obstacles and after.lost > before.lost) else steps
+    after = _after(store, [change for step in steps for change in step.changes], threads)
+    if after.obstacles or not after.lost:
+        return [] if after.obstacles else steps
+    before = _after(store, [], threads)
+    return steps if before.obstacles or after.lost <= before.lost else []
+
+
+def _after(store: RocketMQStore, changes: list[Change], threads: int) -> _Work:
+    work = _Work(store.seen_in(ChangedDirectory(store.directory, changes)), store.evidence.profile, None)
+    work.run(threads, None)
+    return work
 
 
 def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Advice:

@@ -428,16 +428,16 @@ DAMAGED_LOGS = {
 
 
 def _after(source: Path, out: Path, case: GoldenCase) -> tuple[bool, Diagnosis | None, Diagnosis]:
-    """Rebuild a store. Returns whether its records are sound, and what a broker makes of the new store: as trusted, and as read again."""
+    """Rebuild a store. Returns whether its records are intact, and what a broker makes of the new store: as trusted, and as read again."""
     report = rebuild(source, out, threads=1, config=case.config, mend=True)
     store = open_rocketmq(out, config=case.config)
-    return report.sound, diagnose(store, rebuilt=report.queue_entries) if report.sound else None, diagnose(store)
+    return report.intact, diagnose(store, rebuilt=report.queue_entries) if report.intact else None, diagnose(store)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_what_a_broker_makes_of_a_new_store_of_sound_records_is_known_without_reading_them(case: GoldenCase, tmp_path: Path) -> None:
-    sound, trusted, whole = _after(opened(case), tmp_path / "out", case)
-    assert sound is (case.name not in DAMAGED_LOGS)
+def test_what_a_broker_makes_of_a_new_store_of_intact_records_is_known_without_reading_them(case: GoldenCase, tmp_path: Path) -> None:
+    intact, trusted, whole = _after(opened(case), tmp_path / "out", case)
+    assert intact is (case.name not in DAMAGED_LOGS)
     assert trusted in (None, whole)
 
 
@@ -446,6 +446,6 @@ def test_what_a_broker_makes_of_a_new_store_of_sound_records_is_known_without_re
 @pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))
 def test_nor_in_a_store_in_which_anything_else_was_wrong(state: str, name: str, tmp_path: Path) -> None:
     case = case_named(name)
-    sound, trusted, whole = _after(made(state, case, tmp_path / "store"), tmp_path / "out", case)
+    intact, trusted, whole = _after(made(state, case, tmp_path / "store"), tmp_path / "out", case)
     assert trusted in (None, whole)
-    assert not (sound and "flip" in state)
+    assert not (intact and "flip" in state)

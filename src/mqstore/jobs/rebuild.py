@@ -194,7 +194,7 @@ class _RebuildRun:
         self.messages = self.entries = self.rewalked = 0
         self.last_offset, self.last_store_timestamp, self.end = -1, 0, -1
         self.damage: list[Damage] = list(store.log.findings)
-        self.sound = mend and not self.damage
+        self.intact = mend and not self.damage
         self.notes: list[str] = []
         self.skipped: list[SkippedRange] = []
         self.stages: list[tuple[str, float]] = []
@@ -251,7 +251,7 @@ class _RebuildRun:
             coverage=self._coverage(),
             notes=tuple(self.notes),
             queues_in="RocksDB" if self.in_database else "files",
-            sound=self.sound and not exact and not self.in_database,
+            intact=self.intact and not exact and not self.in_database,
         )
 
     def _note_stage(self, name: str) -> None:
@@ -297,7 +297,7 @@ class _RebuildRun:
         self.begins[outcome.split.number] = outcome.begin
         self.messages += outcome.records
         self.damage.extend(outcome.damage)
-        self.sound &= outcome.sound
+        self.intact &= outcome.intact
         if outcome.damage_omitted:
             self.notes.append(
                 f"{outcome.damage_omitted} further findings between {outcome.split.start} and {outcome.split.stop} "

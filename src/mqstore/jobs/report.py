@@ -54,7 +54,8 @@ class RebuildReport(_LogJobReport):
 
     exact_queues: queues that were not plain and were built entry by entry. rewalked: splits that had begun at a record inside a body.
     runs_on, why: where it ran, and why there. stages: seconds of each step, in order.
-    seconds: in total, without the start of a Spark session. sound: each record was checked whole, and is listed at its queue offset.
+    seconds: in total, without the start of a Spark session.
+    intact: each record was checked and is intact, and is listed at its queue offset.
     """
 
     store: str
@@ -77,7 +78,7 @@ class RebuildReport(_LogJobReport):
     coverage: Coverage = field(default_factory=Coverage)
     notes: tuple[str, ...] = ()
     queues_in: str = "files"
-    sound: bool = False
+    intact: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `rebuild -o json` prints."""

@@ -209,7 +209,7 @@ class DispatchResult:
     the record that ends its file.
 
     keys: one segment of KEY_ROW rows; arrays: the same rows in memory, instead.
-    unqueued: topics that cannot be the name of a directory. sound: no record has a contradiction, if each was checked whole.
+    unqueued: topics that cannot be the name of a directory. intact: no record has a contradiction, if each was checked whole.
     """
 
     split: Split
@@ -225,7 +225,7 @@ class DispatchResult:
     damage: tuple[Damage, ...]
     damage_omitted: int
     unqueued: tuple[str, ...]
-    sound: bool
+    intact: bool
 
 
 def queue_directory(part: QueuePart | QueueBuildTask) -> str:
@@ -338,7 +338,7 @@ class _SplitFindings:
     def __init__(self) -> None:
         self.listed: list[Damage] = []
         self.omitted = 0
-        self.sound = True
+        self.intact = True
 
     def add(self, damage: Damage) -> None:
         if len(self.listed) < MAX_FINDINGS:
@@ -358,7 +358,7 @@ def _dispatches(walk: SplitWalk, task: DispatchTask, findings: _SplitFindings) -
             continue
         if task.check_crc or task.prove:
             columns = RecordColumns(event)
-            findings.sound &= bool(columns.valid.all())
+            findings.intact &= bool(columns.valid.all())
             if task.check_crc:
                 _check_bodies(columns, findings)
         if dispatcher is not None and (event.file.start != file_start or dispatcher.count + len(event) > DISPATCHED_AT_ONCE):
@@ -427,7 +427,7 @@ def scan_split(task: DispatchTask) -> DispatchResult:
         damage=tuple(findings.listed),
         damage_omitted=findings.omitted,
         unqueued=tuple(parts.unqueued),
-        sound=task.prove and findings.sound and not findings.listed and not parts.unqueued,
+        intact=task.prove and findings.intact and not findings.listed and not parts.unqueued,
     )
 
 

@@ -185,7 +185,7 @@ class RocketMQ(RocketMQStore):
     ) -> Diagnosis:
         """Return whether a broker of a version (by default the one that wrote the store) starts on it, what that loses, what to do next.
 
-        rebuilt: `RebuildReport.queue_entries` of a sound log, where a rebuild has just made the store: nothing of the log is read again.
+        rebuilt: `RebuildReport.queue_entries`, where a rebuild has just made the store of intact records: the log is not read again.
         """
         from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 

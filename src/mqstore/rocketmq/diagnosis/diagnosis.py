@@ -116,7 +116,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError.
 
-    rebuilt: the messages in the queues of a store that a rebuild has just made of sound records: these are not read again.
+    rebuilt: the messages in the queues of a store that a rebuild has just made of intact records: these are not read again.
     """
     from mqstore.rocketmq.diagnosis.database_queues import DatabaseQueues, keeps_queues_in_database, require_configuration
     from mqstore.rocketmq.verify.verification import verify

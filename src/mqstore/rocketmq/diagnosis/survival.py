@@ -207,7 +207,7 @@ class SurvivalCheck(Verification):
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
     def trust(self, listed: int) -> Report:
-        """Report on what is beside log, queues and index, which a rebuild has just made of sound records, `listed` of them in queues."""
+        """Report on what is beside log, queues and index, which a rebuild has just made of intact records, `listed` of them in queues."""
         self.queues, self.batch_queues, self.indexes = {}, {}, []
         self.listed, self.last_timestamp = listed, self.store.checkpoint.physic
         self.log_end = self.log.start if self.recovery is None else self.recovery.log_max

@@ -1,7 +1,8 @@
 """What all tests share: the two tiers of a run, how tests are spread over its workers, and one Spark session.
 
-A run without `--all` leaves out the tests whose marker is in `LEFT_OUT`, and makes the sweeps small. It says at its end how many tests
-of each kind it has left out. A test that is named by its node id, or by a marker expression (`-m`), is never left out.
+A run without `--all` leaves out the tests whose marker is in `LEFT_OUT`, takes as many cases of each other test as fit into half a second
+(`seconds.txt`), and makes the sweeps small. It says at its end how many tests of each kind it has left out. A test that is named by its
+node id, or by a marker expression (`-m`), is never left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from zlib import crc32
 
 import hypothesis
 import pytest
-from support.golden import GoldenCase
 
 from mqstore.errors import UnsupportedError
 
@@ -38,10 +38,13 @@ LEFT_OUT = {
     "spark": "with Spark, beyond the first of each file",
 }
 SLOW = "that take many minutes"
+LONGER = "that take longer than half a second"
 OF_SIZES = "that say how much is handled at once"
 SMALL_BATCHES = hasattr(sys.modules.get("sitecustomize"), "LOWERED")  # tests/support/small_batches
 SAMPLED = "further cases of tests with many"
-STORES = 6  # of the golden stores that a test is run on, how many a run without --all takes
+SECONDS = 0.5  # that a test may take in a run without --all: as many of its cases as that is enough for
+SPARK_SECONDS = 3.0  # that one with Spark may take there
+NOTED = ROOT / "tests" / "seconds.txt"  # what a case takes, of the tests whose cases take more than SECONDS together
 
 COUNTED = {
     "images": "corruption sweep: {} images tried",
@@ -71,6 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", type=int, default=None, help="damaged images of each family that the structural fuzzer checks")
     parser.addoption("--first-image", type=int, default=0, help="the number of the first of them")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
+    parser.addoption("--note-seconds", action="store_true", help="run every case, and write anew what they take (tests/seconds.txt)")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
 
 
@@ -100,13 +104,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, counts = [], Counter[str]()
     first_with_spark: dict[Path, pytest.Item] = {}
     for item in items:
-        if _left_out(item, config) == LEFT_OUT["spark"] and not item.get_closest_marker("spark_in_all"):
+        wants_spark = _left_out(item, config) == LEFT_OUT["spark"] and not item.get_closest_marker("spark_in_all")
+        if wants_spark and _noted().get(_function_of(item), 0) <= SPARK_SECONDS:
             first_with_spark.setdefault(item.path, item)
     beyond_sample = config.stash[_BEYOND_SAMPLE] = _beyond_sample(items)
+    every_case = config.option.all or config.option.note_seconds
     for item in items:
         reason = None if first_with_spark.get(item.path) is item else _left_out(item, config)
-        if reason is None and item in beyond_sample and not config.option.all:
-            reason = SAMPLED
+        if reason is None and item in beyond_sample and first_with_spark.get(item.path) is not item and not every_case:
+            reason = SAMPLED if _noted()[_function_of(item)] <= SECONDS else LONGER
         if reason is None:
             kept.append(item)
         else:
@@ -157,30 +163,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _beyond_sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The cases that a run without `--all` leaves out: of a test marked `sample(n)`, all but n that are evenly spread over its cases.
+    """The cases that a run without `--all` leaves out: of each test in `NOTED` all but as many as fit into `SECONDS`, evenly spread.
 
-    A test of golden stores is run on `STORES` of them, and each such test begins at another store: together they meet all.
+    Each test of golden stores begins at another of them: together they meet all.
     """
-    cases: dict[tuple[Path, str, int], list[pytest.Item]] = {}
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
-        wanted = _sample_of(item)
-        if wanted is not None:
-            cases.setdefault((item.path, getattr(item, "originalname", item.name), wanted), []).append(item)
+        if _function_of(item) in _noted():
+            cases.setdefault(_function_of(item), []).append(item)
     left_out: set[pytest.Item] = set()
-    for (_, name, wanted), same in cases.items():
-        first = crc32(name.encode()) % len(same) if not same[0].get_closest_marker("sample") else 0
+    for name, same in cases.items():
+        wanted = min(len(same), int(SECONDS / _noted()[name]))
+        first = crc32(name.encode()) % len(same)
         chosen = {(first + number * len(same) // wanted) % len(same) for number in range(wanted)}
         left_out.update(item for number, item in enumerate(same) if number not in chosen)
     return left_out
 
 
-def _sample_of(item: pytest.Item) -> int | None:
-    """Of how many of its cases a test is a sample without `--all`; None if of all."""
-    marked = item.get_closest_marker("sample")
-    if marked is not None:
-        return int(marked.args[0])
-    case = getattr(item, "callspec", None)
-    return STORES if case is not None and any(isinstance(value, GoldenCase) for value in case.params.values()) else None
+def _function_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+@cache
+def _noted() -> dict[str, float]:
+    lines = NOTED.read_text(encoding="utf-8").splitlines()
+    return {name: float(seconds) for seconds, name in (line.split() for line in lines if not line.startswith("#"))}
 
 
 def _left_out(item: pytest.Item, config: pytest.Config) -> str | None:
@@ -248,6 +255,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in found
         if isinstance(report, pytest.TestReport) and report.when == "call"
     ]
+    if config.getoption("--note-seconds"):
+        _note_seconds(reports)
     for name, sentence in COUNTED.items():
         total = sum(int(value) for report in reports for found, value in report.user_properties if found == name)
         if total:
@@ -259,6 +268,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if mine:
             kinds = ", ".join(f"{number:,} {why}" for why, number in sorted(mine.items(), key=lambda item: -item[1]))
             terminalreporter.write_line(f"left out: {kinds}; {command} runs them")
+
+
+def _note_seconds(reports: Iterable[pytest.TestReport]) -> None:
+    """Write `NOTED` anew; what was not run keeps its line."""
+    found: dict[str, list[float]] = {}
+    for report in reports:
+        found.setdefault(report.nodeid.partition("[")[0], []).append(report.duration)
+    lines = NOTED.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if line.startswith("#") or line.split()[1] not in found]
+    new = [f"{sum(each) / len(each):.3f} {name}" for name, each in found.items() if sum(each) > SECONDS]
+    NOTED.write_text("\n".join([*kept, *new]) + "\n", encoding="utf-8")
 
 
 # fixtures

@@ -73,7 +73,6 @@ def test_a_damaged_golden_store_of_rocketmq_has_its_messages_back(case: GoldenCa
 
 
 @pytest.mark.parametrize("state", sorted(rocketmq_states.STATES.keys() - {"no_log"}))  # without its log nothing can come back
-@pytest.mark.sample(4)
 def test_a_store_of_rocketmq_that_was_damaged_has_its_messages_back(state: str, tmp_path: Path) -> None:
     case, store = case_named("4.9.3/f-broker-offsets"), tmp_path / "a broker's store"
     unpack(case, store)
@@ -82,7 +81,6 @@ def test_a_store_of_rocketmq_that_was_damaged_has_its_messages_back(state: str, 
 
 
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
-@pytest.mark.sample(4)
 def test_a_golden_store_of_rabbitmq_has_its_messages_back(case: GoldenCase, tmp_path: Path) -> None:
     store = tmp_path / "a node's store"
     unpack(case, store)
@@ -93,7 +91,6 @@ def test_a_golden_store_of_rabbitmq_has_its_messages_back(case: GoldenCase, tmp_
 
 
 @pytest.mark.parametrize("state", sorted(rabbitmq_states.STATES))
-@pytest.mark.sample(6)
 def test_a_store_of_rabbitmq_that_was_damaged_has_its_messages_back(state: str, tmp_path: Path) -> None:
     unpack(case_named(f"3.10.8/{rabbitmq_states.STATES[state].case}"), tmp_path / "golden")
     golden = delivered_rabbitmq(tmp_path / "golden")
@@ -181,7 +178,6 @@ def check_node(node: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", OF_QUORUM)
-@pytest.mark.sample(5)
 def test_a_node_with_damaged_quorum_queues_has_its_messages_back(damage: str, tmp_path: Path) -> None:
     case, change = OF_QUORUM[damage]
     node = quorum.unpack(case, tmp_path / "a node's directory")
@@ -190,7 +186,6 @@ def test_a_node_with_damaged_quorum_queues_has_its_messages_back(damage: str, tm
 
 
 @pytest.mark.parametrize("damage", OF_STREAMS)
-@pytest.mark.sample(4)
 def test_a_node_with_damaged_streams_has_its_messages_back(damage: str, tmp_path: Path) -> None:
     node = streams.unpack("4.3.6-killed", tmp_path / "a node's directory")
     OF_STREAMS[damage](node)

@@ -70,7 +70,6 @@ def test_query_message_gives_the_brokers_messages_in_its_order(case: GoldenCase)
         assert answer.last_update_physical_offset == query["result_last_update_phyoffset"], asked
 
 
-@pytest.mark.sample(9)
 @pytest.mark.parametrize("case", ASKED, ids=case_id)
 def test_the_query_command_prints_hits_messages_and_what_is_missing(case: GoldenCase) -> None:
     asked = queries(case)
@@ -89,7 +88,6 @@ def test_the_query_command_prints_hits_messages_and_what_is_missing(case: Golden
                 assert answer["reason"], "an empty answer has a reason"
 
 
-@pytest.mark.sample(9)
 @pytest.mark.parametrize("case", ASKED, ids=case_id)
 def test_explained_answers_are_the_same_answers_with_steps(case: GoldenCase) -> None:
     asked = [query for query in queries(case) if query["index_offsets"]]

@@ -25,7 +25,6 @@ from support.golden import (
 import mqstore
 
 
-@pytest.mark.sample(9)
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
 def test_every_entry_of_every_queue_is_the_brokers(case: GoldenCase) -> None:
     store = opened(case)

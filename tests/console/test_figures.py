@@ -171,7 +171,6 @@ def assert_pages_of_rabbitmq_agree(visitor: Visitor, case: GoldenCase, rows: lis
     assert files == {row["file"]: (f"{row['records']:,}", f"{row['bytes']:,}") for row in usage["files"][:200]}
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=case_id)
 def test_a_rocketmq_store_has_the_same_figures_in_the_console_and_in_the_commands(case: GoldenCase) -> None:
     inspected = document("inspect", case)
@@ -203,7 +202,6 @@ def test_a_rocketmq_store_has_the_same_figures_in_the_console_and_in_the_command
         assert_verify_agrees(visitor, case)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_a_rabbitmq_store_has_the_same_figures_in_the_console_and_in_the_commands(case: GoldenCase) -> None:
     inspected, rows = document("inspect", case), run_cli("topics", opened(case), "-o", "jsonl").rows

@@ -386,7 +386,6 @@ def test_an_invalid_address_is_reported(listen: str) -> None:
 WALK = ["", "/topics", "/groups", "/messages", "/messages?source=log", "/files", "/files?only=damaged", "/verify", "/usage", "/queues"]
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", [*goldenkit.CASES, *goldenkit.RABBITMQ], ids=goldenkit.case_id)
 def test_every_page_of_every_golden_store_is_answered_and_nothing_is_changed(case: goldenkit.GoldenCase) -> None:
     root = goldenkit.opened(case)

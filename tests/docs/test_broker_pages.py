@@ -142,7 +142,6 @@ def _accounts_and_certificates(place: Path) -> None:
     subprocess.run(["bash", "-ec", certificates], cwd=place, check=True, capture_output=True, timeout=120)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("page", "command", "line"), shown_serving(), ids=lambda text: text.split()[0] if text else "none")
 def test_what_a_page_shows_running_says_so(page: str, command: str, line: str) -> None:
     start = "import sys; sys.argv[0] = 'mqstore'; from mqstore.cli.main import main; sys.exit(main())"

@@ -29,7 +29,6 @@ SOME = [case for case in CASES if case.id != DEFAULTS]
 
 
 @pytest.mark.versions
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", SOME, ids=case_id)
 def test_rows_and_findings_are_those_of_the_path(case: GoldenCase) -> None:
     url = endpoint().uploaded(opened(case), window=SMALL)
@@ -67,7 +66,6 @@ def _told(printed: str, store: str) -> str:
     return re.sub(r'"(stored_bytes|seconds|changed_at)": [^,\n]+', "", without_advice)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name", ["4.9.3/m-damaged/16-everything", "4.9.3/b2-kill9-live", "4.9.3/c-index-collisions", "5.3.3/o-batch-queue"]
 )

@@ -46,7 +46,6 @@ def small(root: Path, count: int = 200) -> Path:
     return store.root
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_parquet_files_hold_the_message_table(case: GoldenCase, tmp_path: Path) -> None:
     source = opened(case)

@@ -138,7 +138,6 @@ def test_an_impossible_target_is_one_sentence(file_format: str, tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_every_store_goes_on_by_the_command_after_a_failure(case: GoldenCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = opened(case)

@@ -42,7 +42,6 @@ def _decoded(body: bytes) -> bytes:
         return b""
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_hits_are_those_of_a_search_of_all_rows(case: GoldenCase) -> None:
     rows = rows_of(case)
@@ -79,7 +78,6 @@ def test_a_hit_says_which_groups_have_passed_it() -> None:
     assert {"consumed", "waiting"} <= seen
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind == "plain"], ids=case_id)
 def test_a_whole_key_is_found_through_the_index_and_by_a_scan_alike(case: GoldenCase) -> None:
     rows = rows_of(case)

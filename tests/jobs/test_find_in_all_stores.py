@@ -40,7 +40,6 @@ def as_text(row: dict[str, Any]) -> bool:
     return row["matched_as"] != ["base64"]
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", [*PLAIN, *FURTHER], ids=case_id)
 def test_messages_of_rocketmq_are_found_as_the_broker_lists_them(case: GoldenCase) -> None:
     config: Path | None = case.config if case.config.exists() else None
@@ -90,7 +89,6 @@ def inside(value: Any) -> list[str]:
     return [] if value is None or isinstance(value, bool | dict) else [str(value)]
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_messages_of_rabbitmq_are_found_as_the_node_delivers_them(case: GoldenCase) -> None:
     store = open_store(opened_node(case) if case in OTHER_RABBITMQ else opened(case))

@@ -36,7 +36,6 @@ def same(report: FindInQueuesReport, wanted: tuple[list[dict[str, Any]], FoundIn
     assert (list(report.rows), report.counts) == wanted
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_threads_find_what_one_thread_finds(case: GoldenCase) -> None:
     for text in TEXTS:

@@ -35,7 +35,6 @@ FORMATS = ("iceberg", "delta")
 
 
 @pytest.mark.versions
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_a_table_has_the_rows_of_the_plain_export(file_format: str, case: GoldenCase, tmp_path: Path) -> None:
@@ -190,7 +189,6 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("when", ["before", "written"])
 @pytest.mark.parametrize("file_format", ["parquet", "jsonl", *FORMATS])
 def test_a_killed_export_goes_on_where_it_was(file_format: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

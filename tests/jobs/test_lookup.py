@@ -80,7 +80,6 @@ def everything(case: GoldenCase) -> list[Pair]:
     return [pair for pair in dict.fromkeys([*pairs, *absent, *crossed]) if all(pair)]
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_three_plans_find_what_the_message_table_holds(case: GoldenCase, tmp_path: Path) -> None:
     source, asked = opened(case), everything(case)
@@ -102,7 +101,6 @@ def test_the_three_plans_find_what_the_message_table_holds(case: GoldenCase, tmp
                 assert {name: row[name] for name in ROCKETMQ_COLUMNS} == wanted_row
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_number_of_splits_does_not_change_the_answer(case: GoldenCase, tmp_path: Path) -> None:
     asked = everything(case)

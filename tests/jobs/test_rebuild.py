@@ -72,7 +72,6 @@ def test_what_is_rebuilt_equals_the_brokers_own_files(case: GoldenCase, tmp_path
     assert derived(tmp_path / "out") == derived(source)
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_number_of_splits_does_not_change_a_byte(case: GoldenCase, tmp_path: Path) -> None:
     found = []
@@ -441,7 +440,6 @@ def test_what_a_broker_makes_of_a_new_store_of_intact_records_is_known_without_r
     assert trusted in (None, whole)
 
 
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", ["4.9.3/f-broker-offsets", "5.3.3/j-broker-offsets"])
 @pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))
 def test_nor_in_a_store_in_which_anything_else_was_wrong(state: str, name: str, tmp_path: Path) -> None:

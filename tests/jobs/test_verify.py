@@ -27,7 +27,6 @@ def in_threads(case: GoldenCase) -> Report:
     return verify(mqstore.open(opened(case), config=case.config))
 
 
-@pytest.mark.sample(20)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 @pytest.mark.parametrize("size", [log_proof.SPLIT, 20_000])
 def test_parts_put_together_are_the_report(case: GoldenCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,6 @@ def test_intact_stores_are_read_between_guard_pages_with_the_same_result(place: 
     assert {"rabbitmq.queue_index.journal_walk", "rabbitmq.terms.shapes"} <= used, used
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_kernel_leaves_its_buffers_in_a_few_damaged_stores(family: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ def damage_of(place: Path, config: Path | None) -> tuple[Damage, ...]:
     return verify(mqstore.open(place, config=config)).damage
 
 
-@pytest.mark.sample(18)
 @each_way
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_a_rebuilt_store_has_no_damage_and_the_geometry_of_the_old_one(case: GoldenCase, configured: bool, tmp_path: Path) -> None:
@@ -35,7 +34,6 @@ def test_a_rebuilt_store_has_no_damage_and_the_geometry_of_the_old_one(case: Gol
     assert shape == {(int(case.properties.get("maxHashSlotNum", 5_000_000)), int(case.properties.get("maxIndexNum", 20_000_000)))}
 
 
-@pytest.mark.sample(18)
 @each_way
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_a_store_that_was_put_into_has_no_damage(case: GoldenCase, configured: bool, tmp_path: Path) -> None:

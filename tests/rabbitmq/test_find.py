@@ -35,7 +35,6 @@ def place(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[name] for name in ("vhost", "queue", "priority_level", "seq_id", "store_file", "position"))
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 def test_the_hits_are_those_of_a_search_of_all_rows(case: GoldenCase) -> None:
     store = store_of(case)

@@ -90,7 +90,6 @@ def test_a_file_that_a_broker_lengthened_since_is_not_cut_by_undo(tmp_path: Path
     assert image_of(store) == before
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("undoing", [False, True], ids=["apply", "undo"])
 @pytest.mark.parametrize("family", sorted(LOCKINGS))

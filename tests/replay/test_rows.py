@@ -54,7 +54,6 @@ def test_the_rows_of_the_guide_are_messages(tmp_path: Path) -> None:
     assert by_exchange.amqp_address == ("shop", "orders.eu")
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 def test_printed_rows_of_rabbitmq_are_the_messages_of_the_store(case: GoldenCase, tmp_path: Path) -> None:
     """Both ways of a replay, from the store and from the rows that it prints, give the same records."""

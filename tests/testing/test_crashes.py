@@ -314,7 +314,6 @@ def test_equal_bytes_with_more_acknowledged_are_another_state() -> None:
     assert len(acknowledged) == len(CrashStates(run)) + 1
 
 
-@pytest.mark.sample(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_model_agrees_with_the_plain_replay_of_random_runs(seed: int) -> None:
     """The states everything and nothing equal `replay`; a missing write or length equals the replay of the run without it."""

@@ -82,7 +82,6 @@ def rabbitmq_expected(cases: tuple[GoldenCase, ...]) -> Counter[tuple[Any, ...]]
     return Counter(found)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_an_image_of_a_rabbitmq_store_gives_each_message_once_with_its_fields(case: GoldenCase, tmp_path: Path) -> None:
     image = tmp_path / "image"
@@ -124,7 +123,6 @@ def scattered(seed: int) -> tuple[bytes, set[tuple[str, int, int]]]:
     return image, {(path, low, low + len(raw)) for path, low, raw in pieces}
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_files_cut_at_random_points_give_what_no_cut_goes_through(seed: int, tmp_path: Path) -> None:
     image = tmp_path / "image"
@@ -317,7 +315,6 @@ def test_carved_rabbitmq_messages_become_a_store_of_either_version(tmp_path: Pat
         assert queues.status == 0
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("version", ["4.3.0", "4.7.1", "5.1.4", "5.5.0"])
 def test_a_fresh_store_of_any_version_is_sound_by_its_rules(version: str, tmp_path: Path) -> None:
     pieces = tmp_path / "pieces"

@@ -90,7 +90,6 @@ def test_the_rows_are_those_of_a_store_of_the_same_messages(image: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_any_number_of_threads_and_any_restarts_write_the_same_bytes(
     form: str, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,7 +64,6 @@ def shuffled(case: GoldenCase, seed: int) -> tuple[bytes, dict[int, bytes], set[
 PLAIN = tuple(case for case in (*CASES, *FURTHER) if case.kind == "plain" and "dledger" not in case.name)
 
 
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
 def test_every_whole_record_of_shuffled_pieces_is_found_and_no_other_is_intact(case: GoldenCase, seed: int, tmp_path: Path) -> None:

@@ -89,7 +89,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_term_is_a_finding_wherever_it_is_stored(hostile: bytes, tmp_path: Path) -> None:
     sound = term(message_id(2), b"sound")

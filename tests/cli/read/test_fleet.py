@@ -45,7 +45,6 @@ def rows_of(*arguments: object, status: int) -> list[Row]:
     return done.rows
 
 
-@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", [*CASES, *FURTHER, *RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_a_row_says_what_the_report_of_the_store_says(case: GoldenCase, tmp_path: Path) -> None:
     (path,) = linked(tmp_path / "stores", case.id)

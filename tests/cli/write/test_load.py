@@ -363,7 +363,6 @@ def test_on_a_full_disk_what_fitted_is_stored_and_the_rest_can_follow(
 # termination by a signal
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_is_stored_and_closes_the_store_cleanly(tmp_path: Path, small: Path, number: signal.Signals) -> None:
     argv = [sys.executable, "-m", "mqstore", "load", str(tmp_path / "new"), "--from", "-", "--create", "--config", str(small)]

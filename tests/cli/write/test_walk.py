@@ -13,7 +13,6 @@ from support.golden import GoldenCase, run_cli
 COMMANDS = 3  # diagnose, repair, repair --apply
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", goldenkit.DAMAGED, ids=goldenkit.case_id)
 def test_a_rocketmq_store_is_back_after_three_commands(case: GoldenCase, tmp_path: Path) -> None:
     store = goldenkit.unpack(case, tmp_path / "store")
@@ -28,7 +27,6 @@ def test_a_rocketmq_store_is_back_after_three_commands(case: GoldenCase, tmp_pat
     assert loses == 0 or "only the places in their queues are left" in " ".join(told.stdout.split())
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("state", rabbitmq_states.STATES)
 def test_a_rabbitmq_store_is_back_after_four_commands(state: str, tmp_path: Path) -> None:
     store = rabbitmq_states.made(state, tmp_path / "store")

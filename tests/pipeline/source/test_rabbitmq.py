@@ -47,7 +47,6 @@ def ordered(table: Any) -> list[dict[str, Any]]:
 # without Spark: what tasks do
 
 
-@pytest.mark.sample(22)
 @pytest.mark.parametrize("count", [None, 1, 3, 7, 100])
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 @pytest.mark.parametrize("selection", [QueueSelection(), EVERYTHING], ids=["queued", "everything"])

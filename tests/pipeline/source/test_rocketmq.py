@@ -60,7 +60,6 @@ def table_of(path: Path, columns: tuple[str, ...], selection: Selection, count: 
     return [row for task in tasks for batch in read_split(task) for row in batch.to_pylist()]
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_splits_put_together_are_the_message_table(case: GoldenCase) -> None:
     source = opened(case)
@@ -144,7 +143,6 @@ def hows(reader: RocketMQReader) -> set[str]:
     return {part.how for part in reader.partitions()}
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_a_narrowed_read_finds_what_a_scan_finds(case: GoldenCase, proved: str) -> None:
     source = opened(case)

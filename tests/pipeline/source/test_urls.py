@@ -51,7 +51,6 @@ def uploaded(name: str, **more: object) -> tuple[GoldenCase, Url]:
     return case, endpoint().uploaded(opened(case), **({"window": SMALL} | more))
 
 
-@pytest.mark.sample(1)
 @pytest.mark.versions
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_is_that_of_the_path(name: str, spark: SparkSession) -> None:
@@ -89,7 +88,6 @@ def test_several_stores_and_a_pattern(spark: SparkSession) -> None:
     assert read(spark, s3a, columns=["size"], config=case.config, **options_of(url)).count() == frame.count() // 2
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("splits", [1, 3, 7])
 def test_jobs_give_what_they_give_for_the_path(name: str, splits: int, tmp_path: Path) -> None:
@@ -110,7 +108,6 @@ def _table(place: Path) -> Any:
     return pq.read_table(place).sort_by("physical_offset").replace_schema_metadata(None)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("by", ["probe", "sweep", "scan"])
 def test_lookups_give_what_they_give_for_the_path(by: str, tmp_path: Path) -> None:
     case, url = uploaded("4.9.3/c-index-collisions")

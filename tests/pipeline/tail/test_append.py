@@ -193,7 +193,6 @@ module.append(sys.argv[1], sys.argv[2], format=table_format, threads=1)
 """
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("when", ["written", "announced", "renamed", "committed"])
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_run_that_is_killed_between_any_two_steps_neither_loses_nor_repeats(

@@ -119,7 +119,6 @@ def assert_after(report: FollowReport, messages: int, out: Path, form: str, stor
     return assert_whole(out, form, store)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.versions
 @pytest.mark.parametrize("form", FORMS)
 def test_the_rows_are_those_of_the_message_table(form: str, spark: SparkSession, tmp_path: Path) -> None:

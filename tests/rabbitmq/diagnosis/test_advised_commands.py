@@ -49,7 +49,6 @@ def _value(found: Diagnosis) -> tuple[bool, int]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
-@pytest.mark.sample(3)
 def test_what_is_advised_for_message_stores_works(case: GoldenCase, version: str, tmp_path: Path) -> None:
     before, after = follow(case, version, tmp_path, node=False)
     if after is not None and after is not before:
@@ -60,7 +59,6 @@ def test_what_is_advised_for_message_stores_works(case: GoldenCase, version: str
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("case", OTHER_RABBITMQ, ids=case_id)
-@pytest.mark.sample(1)
 def test_what_is_advised_for_a_data_directory_works(case: GoldenCase, version: str, tmp_path: Path) -> None:
     before, after = follow(case, version, tmp_path, node=True)
     if after is not None and after is not before:
@@ -94,7 +92,6 @@ def test_a_data_directory_under_another_name_is_rescued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STATES))
-@pytest.mark.sample(8)
 def test_the_advice_for_a_damaged_store_ends_with_the_start_of_a_node_and_no_step_is_worse(name: str, tmp_path: Path) -> None:
     store = made(name, tmp_path / "store")
     found = diagnose(RabbitMQStore(store), "3.10.8")

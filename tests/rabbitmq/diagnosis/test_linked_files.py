@@ -62,7 +62,6 @@ def _copied(command: str, store: Path, verb: str) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(STATES))
-@pytest.mark.sample(12)
 def test_a_store_of_hard_links_is_repaired_as_a_copy_and_nothing_else_is_said_of_it(name: str, tmp_path: Path) -> None:
     store = made(name, tmp_path / "store")
     before = diagnose(RabbitMQStore(store), "3.10.8")

@@ -14,7 +14,6 @@ from mqstore.rabbitmq.format.vhost_config import inferred_entry_count
 from mqstore.rabbitmq.store.store import RabbitMQStore
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", RABBITMQ, ids=case_id)
 def test_what_a_node_left_shows_its_number_or_nothing_depends_on_it(case: GoldenCase) -> None:
     store = RabbitMQStore(opened(case))

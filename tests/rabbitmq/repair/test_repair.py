@@ -52,7 +52,6 @@ def small(target: Path) -> Path:
     return made("journal_hole_after_a_clean_stop", target)
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)
 def test_nothing_is_to_be_repaired_in_what_a_node_left_but_an_interrupted_merge(case: GoldenCase) -> None:
     with unchanged(opened(case)):
@@ -60,7 +59,6 @@ def test_nothing_is_to_be_repaired_in_what_a_node_left_but_an_interrupted_merge(
     assert [step.kind for step in steps] == (["records"] if case.name.startswith("e3-") else [])
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", sorted(STATES))
 def test_after_a_repair_a_node_keeps_all_that_is_there_and_undoing_gives_back_every_byte(name: str, tmp_path: Path) -> None:
     state = STATES[name]

@@ -571,7 +571,6 @@ def own_bytes(root: Path, found: list[dict[str, Any]]) -> dict[tuple[str, str], 
     return own
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_exactly_the_messages_with_untouched_bytes_are_intact(tmp_path, name, whole, record_property):
     """A sweep: a bit, eight or 64 bytes or the rest of one file is changed, and the whole table is read.

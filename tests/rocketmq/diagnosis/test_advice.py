@@ -42,13 +42,11 @@ def _check(store: RocketMQStore) -> tuple[Advice, Advice]:
 
 
 @pytest.mark.parametrize("case", [case for case in (*CASES, *FURTHER) if "queueType" not in str(case.properties)], ids=case_id)
-@pytest.mark.sample(12)
 def test_verify_advises_to_start_a_broker_only_where_a_diagnosis_promises_everything(case: GoldenCase) -> None:
     _check(open_rocketmq(opened(case), config=case.config if case.config.exists() else None))
 
 
 @pytest.mark.parametrize("state", sorted(STATES))
-@pytest.mark.sample(12)
 def test_the_advice_on_a_damaged_store_is_that_of_the_diagnosis_or_leads_to_it(state: str, tmp_path: Path) -> None:
     _, after = _check(open_rocketmq(made(state, FOUR, tmp_path / "store"), config=FOUR.config))
     assert after.next != START or state == "stray_index_file"

@@ -52,7 +52,6 @@ def check(case: GoldenCase, store: Path) -> None:
 
 @pytest.mark.parametrize("case", [FOUR, FIVE], ids=case_id)
 @pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))  # without its log nothing is advised but to look
-@pytest.mark.sample(10)
 def test_what_is_advised_for_a_damaged_store_ends_with_a_store_on_which_a_broker_starts(
     state: str, case: GoldenCase, tmp_path: Path
 ) -> None:
@@ -63,7 +62,6 @@ def test_what_is_advised_for_a_damaged_store_ends_with_a_store_on_which_a_broker
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-@pytest.mark.sample(3)
 def test_what_is_advised_for_a_golden_store_ends_with_a_store_on_which_a_broker_starts(case: GoldenCase, tmp_path: Path) -> None:
     store = tmp_path / "a broker's store"
     unpack(case, store)

@@ -42,7 +42,6 @@ def test_a_sound_store_gets_the_advice_to_start_the_broker(case: GoldenCase) -> 
     ["no_manifest", "damaged_manifest", "no_current", "empty_current", "current_of_another", "no_table", "cut_table", "damaged_bounds",
      "file_in_its_place"],
 )  # fmt: skip
-@pytest.mark.sample(6)
 def test_a_database_that_cannot_be_opened_keeps_the_broker_from_starting(state: str, tmp_path: Path) -> None:
     store = made(state, CLEAN, tmp_path / "store")
     found = of(CLEAN, store)

@@ -675,7 +675,6 @@ FILES = [
 ]
 
 
-@pytest.mark.sample(1)
 @VERSIONS
 def test_garbage_in_small_files_does_not_reach_the_messages(version: str, tmp_path: Path) -> None:
     sent = filled(tmp_path / "store", version)
@@ -702,7 +701,6 @@ def test_garbage_in_small_files_does_not_reach_the_messages(version: str, tmp_pa
             shutil.rmtree(place)
 
 
-@pytest.mark.sample(1)
 @VERSIONS
 def test_garbage_in_any_file_opens_or_is_refused_in_a_sentence(version: str, tmp_path: Path) -> None:
     sent = filled(tmp_path / "store", version, 120)

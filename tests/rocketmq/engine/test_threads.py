@@ -164,7 +164,6 @@ class Crowd:
             self.store.run_retention()
 
 
-@pytest.mark.sample(1)
 @VERSIONS
 def test_readers_see_a_consistent_prefix_while_others_put_and_retention_removes(version: str, tmp_path: Path) -> None:
     config = settings(version, disk_ratio=lambda _: 0.86, delete_file_batch_max=1)  # files are removed at any age
@@ -263,7 +262,6 @@ def watch(place: Path, stop: Path) -> None:
     sys.stdout.write(json.dumps([looked, most, scanned, torn]))
 
 
-@pytest.mark.sample(1)
 @VERSIONS
 def test_another_process_reads_a_prefix_without_damage_while_the_store_is_written(version: str, tmp_path: Path) -> None:
     stop = tmp_path / "stop"

@@ -62,7 +62,6 @@ def test_every_whole_record_of_a_damaged_store_is_as_it_was(case: GoldenCase, tm
     _repaired(case, unpack(case, tmp_path / "store"))
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))
 @pytest.mark.parametrize("name", ["4.9.3/f-broker-offsets", "5.3.3/j-broker-offsets", "4.9.3/m-damaged/0-clean"])
 def test_every_whole_record_of_a_store_in_a_bad_state_is_as_it_was(name: str, state: str, tmp_path: Path) -> None:

@@ -70,7 +70,6 @@ def test_nothing_is_to_be_repaired_in_what_a_broker_left(case: GoldenCase) -> No
     assert [step.kind for step in steps] == left.get(case.name, [])
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("state", sorted(STATES.keys() - {"no_log"}))
 @pytest.mark.parametrize("case", [FOUR, FIVE, SMALL], ids=case_id)
 def test_after_a_repair_a_broker_starts_and_keeps_all_that_is_there_and_undoing_gives_back_every_byte(

@@ -28,7 +28,6 @@ def _broken(place: Path) -> Path:
     return store
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("undoing", [False, True], ids=["apply", "undo"])
 def test_every_crash_of_a_repair_leaves_the_old_store_the_new_one_or_a_command_that_goes_on(
     undoing: bool, tmp_path: Path, request: pytest.FixtureRequest

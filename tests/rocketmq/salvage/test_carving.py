@@ -54,7 +54,6 @@ def comparable(rows: list[dict[str, Any]]) -> list[str]:
 PLAIN = [case for case in CASES if (opened(case) / "commitlog").is_dir() and case.kind == "plain"]
 
 
-@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
 def test_nameless_files_give_the_rows_of_the_store_in_the_order_of_the_log(case: GoldenCase, tmp_path: Path) -> None:
     wanted = expected(case)

@@ -1,5 +1,8 @@
 """Shared code of the benchmarks: stores written by the real put path, the real 4.9.3 store as peer, medians, one JSON row per figure.
 
+Each figure is measured in several rounds, which alternate with the peer's where that is cheap. A row states the median of the rounds'
+ratios and the interval of that median; whether a target is met that the interval contains cannot be told.
+
 Stores are made once, in the directory given by --work (by default benchmarks/stores, which is not in version control; 6 GB), and
 shared by all scripts.
 Message i of a store goes to topic bench-(i mod 4), queue (i/4) mod 8; its KEYS is order-%09d of i, its TAGS Tag(i mod 5), its body 1 KiB of
@@ -19,13 +22,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from math import comb
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / "tests" / "interop" / "rocketmq"
@@ -33,17 +37,111 @@ TOPICS = 4
 MESSAGES = {"s1": 900_000, "s2": 3_700_000, "s10": 8_400_000}
 
 
+CONFIDENCE = 0.9  # of an interval, where there are rounds enough: at least five
+
+
+class Spread(NamedTuple):
+    """The median of some rounds, and an interval that contains the median of all possible rounds with this probability."""
+
+    median: float
+    low: float
+    high: float
+    confidence: float
+
+    def __str__(self) -> str:
+        between = f"{short(self.low)} to {short(self.high)}, {100 * self.confidence:.4g} %"
+        return f"{short(self.median)} ({between if self.confidence else 'one round'})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return the median of the values and its interval by the sign test, the narrowest between two of them that has CONFIDENCE.
+
+    Each value is above or below the true median with probability 1/2. So the k-th from either end of n enclose it unless fewer than k
+    are on one side of it: with probability 1 - 2 * (C(n,0) + ... + C(n,k-1)) / 2^n. Below five rounds none has CONFIDENCE, and it is the
+    widest.
+
+    >>> print(spread([1.1, 1.3, 1.0, 1.2, 1.6]))
+    1.2 (1 to 1.6, 93.75 %)
+    """
+    ordered, count = sorted(values), len(values)
+    covered = [1 - 2 * sum(comb(count, k) for k in range(cut + 1)) / 2**count for cut in range((count + 1) // 2)]
+    cut = max((cut for cut, share in enumerate(covered) if share >= CONFIDENCE), default=0)
+    return Spread(median(values), ordered[cut], ordered[-1 - cut], covered[cut])
+
+
+@dataclass(frozen=True)
+class Target:
+    """A limit of a figure. unit: what follows the number. values: the figure in each round; by default the ratios of the row."""
+
+    sign: Literal[">=", "<="]
+    number: float
+    unit: str
+    values: Sequence[float] = ()
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.number:g} {self.unit}"
+
+    def met(self, values: Sequence[float]) -> bool | None:
+        """Return whether the median of all possible rounds keeps the limit; None if that cannot be told from these."""
+        _, low, high, confidence = spread(values)
+        if self.sign == "<=":
+            low, high = -high, -low
+        number = self.number if self.sign == ">=" else -self.number
+        return None if not confidence or low < number <= high else low >= number
+
+
+Figures = Mapping[str, Any]  # numbers by name, or the numbers of the rounds
+
+
 @dataclass(frozen=True)
 class Row:
-    """One figure. ours, peer: numbers by name. ratio: the measured ratio, if the target is a ratio."""
+    """One figure. ours, peer: numbers by name, or those of the rounds, which are shown by their median. ratios: of each round."""
 
     what: str
-    target: str
-    ours: dict[str, Any]
-    peer: dict[str, Any] = field(default_factory=dict)
-    ratio: float | None = None
-    met: bool | None = None
+    targets: Sequence[Target]
+    ours: Figures
+    peer: Figures = field(default_factory=dict)
+    ratios: Sequence[float] = ()
     conditions: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is shown and stored of the row."""
+        rounds = max((len(each) for each in (*self.ours.values(), *self.peer.values()) if isinstance(each, list)), default=1)
+        judged = [target.met(target.values or self.ratios) for target in self.targets]
+        return {
+            "what": self.what,
+            "target": " and ".join(map(str, self.targets)),
+            "met": None if not judged or (None in judged and False not in judged) else all(judged),
+            "spreads": [str(spread(target.values)) for target in self.targets if target.values],
+            "ours": _medians(self.ours),
+            "peer": _medians(self.peer),
+            "ratio": spread(self.ratios)._asdict() if self.ratios else None,
+            "ratios": list(self.ratios),
+            "conditions": "; ".join(filter(None, (f"medians of {rounds}" * (rounds > 1), self.conditions))),
+        }
+
+
+def _medians(figures: Figures) -> dict[str, Any]:
+    return {name: median(value) if isinstance(value, list) else value for name, value in figures.items()}
+
+
+def divided(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Return the ratio of each round."""
+    return [one / other for one, other in zip(numerators, denominators, strict=True)]
+
+
+def verdict(facts: Figures) -> str:
+    """Return whether a row meets its target, and the interval of each figure with a target of its own; empty without a target."""
+    mark = {True: "met", False: "MISSED", None: "cannot be told"}[facts["met"]]
+    return " ".join([mark, *facts["spreads"]]) if facts["target"] else ""
+
+
+def listed(figures: Figures) -> str:
+    return ", ".join(f"{name} {short(value)}" for name, value in figures.items())
+
+
+def ratio_of(facts: Figures) -> str:
+    return str(Spread(**facts["ratio"])) if facts["ratio"] else ""
 
 
 class Bench:
@@ -61,7 +159,8 @@ class Bench:
         parser.add_argument(
             "--scale", type=float, default=1.0, help="fraction of the messages of a full store; results below 1 are not representative"
         )
-        parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: 3)")
+        parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="measure only rows with this in their names")
+        parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5); below 5 the intervals are weak")
         parser.add_argument("--json", type=Path, help="file to append rows to, one JSON object per line")
         self.options = parser.parse_args()
         self.work: Path = self.options.work.resolve()
@@ -69,6 +168,12 @@ class Bench:
         self.rounds: int = self.options.rounds
         self.environment = environment()
         print(f"# {description.splitlines()[0]}\n# {self.environment}", flush=True)
+        if self.options.scale < 1:
+            print(f"# Small stores, {self.options.scale:g} of the full size: not comparable with figures of full ones.", flush=True)
+
+    def wants(self, *rows: str) -> bool:
+        """Return whether any of the rows with these names is to be measured."""
+        return not self.options.only or any(text in row for text in self.options.only for row in rows)
 
     def messages(self, kind: str) -> int:
         """Return the number of messages in a store of that kind."""
@@ -96,23 +201,25 @@ class Bench:
             remove(path)
 
     def emit(self, row: Row) -> None:
-        """Print a row and append it to the --json file."""
-        mark = {True: "met", False: "MISSED", None: ""}[row.met]
-        print(f"\n{row.what}" + (f"\n  target {row.target}  {mark}" if row.target else ""))
-        for side, figures in (("ours", row.ours), ("peer", row.peer)):
-            if figures:
-                print(f"  {side}: " + ", ".join(f"{name} {_short(value)}" for name, value in figures.items()))
-        if row.ratio is not None:
-            print(f"  ratio {row.ratio:.2f}")
-        if row.conditions:
-            print(f"  {row.conditions}")
+        """Print a row and append it to the --json file, unless --only leaves it out."""
+        if not self.wants(row.what):
+            return
+        facts = row.facts()
+        print(f"\n{row.what}" + (f"\n  target {facts['target']}  {verdict(facts)}" if row.targets else ""))
+        for side in ("ours", "peer"):
+            if facts[side]:
+                print(f"  {side}: {listed(facts[side])}")
+        if row.ratios:
+            print(f"  ratio {ratio_of(facts)}")
+        if facts["conditions"]:
+            print(f"  {facts['conditions']}")
         sys.stdout.flush()
         if self.options.json is not None:
             with self.options.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**asdict(row), "environment": self.environment, "scale": self.options.scale}) + "\n")
+                file.write(json.dumps({**facts, "environment": self.environment, "scale": self.options.scale}) + "\n")
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -197,35 +304,85 @@ def log_size(store: Path) -> int:
     return log_bytes(log, plan(log))
 
 
-def floor(spark: Any, tasks: int, rounds: int) -> float:
-    """Return the median seconds of an empty job of `tasks` Python tasks, grouped and collected: Spark's own cost of a query."""
+def floor(spark: Any, tasks: int, rounds: int) -> list[float]:
+    """Return the seconds of an empty job of `tasks` Python tasks, grouped and collected: Spark's own cost of a query."""
 
     def run() -> None:
         spark.range(tasks, numPartitions=tasks).mapInArrow(lambda batches: batches, "id long").groupBy("id").count().collect()
 
     run()
-    return median([timed(run) for _ in range(rounds)])
+    return [timed(run).seconds for _ in range(rounds)]
 
 
-def peer_dispatch(store: Path, rounds: int, work: Path) -> list[dict[str, Any]]:
-    """Let the real store build queues and index of a linked log, several times in one JVM, so that later rounds are warm."""
+def peer_dispatch(store: Path, work: Path, rounds: int = 2) -> dict[str, Any]:
+    """Let the real store build queues and index of a linked log in one JVM; return the last round, for which it is warm."""
     remove(work)
     provide_memory()
     try:
-        return oracle("dispatch", link_log(store, work), "--rounds", rounds)
+        return oracle("dispatch", link_log(store, work), "--rounds", rounds)[-1]
     finally:
         remove(work)
+
+
+def peer_walks(store: Path, rounds: int) -> list[dict[str, Any]]:
+    """Let the real store walk a log in one JVM; return the rounds after one that warms it up."""
+    return oracle("scan", store, "--rounds", rounds + 1)[1:]
 
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-def timed(function: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+class Timed(NamedTuple):
+    """A finished call. cpu: seconds of processor time."""
+
+    seconds: float
+    cpu: float
+    result: Any
+
+
+def timed(function: Callable[..., object], *arguments: object, clock: Callable[[], float] = time.process_time, **named: object) -> Timed:
+    """Call a function. clock: what the processor time is taken from; that of this process, or `cpu_time`, where Spark works."""
+    before, start = clock(), time.perf_counter()
+    result = function(*arguments, **named)
+    seconds = time.perf_counter() - start
+    return Timed(seconds, clock() - before, result)
+
+
+def cpu_time() -> float:
+    """Return the seconds of processor time of this process and all below it, such as Spark's, those that have ended included."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system + sum(map(cpu_of, below(os.getpid())))
+
+
+def cpu_of(pid: int) -> float:
+    """Return the seconds of processor time of a process and of the children it has waited for; 0 if it has ended."""
+    ticks = [int(tick) for line in _lines(f"/proc/{pid}/stat") for tick in line.rpartition(")")[2].split()[11:15]]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def below(pid: int) -> list[int]:
+    """Return the process ids of all descendants."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # the thread has ended
+        for child in map(int, children):
+            found += [child, *below(child)]
+    return found
+
+
+def percentiles(rounds: Sequence[Sequence[int]]) -> dict[str, list[float]]:
+    """Return median and 95th percentile of each round of nanoseconds, as figures of a row."""
+    ordered = [sorted(each) for each in rounds]
+    return {f"p{share} us": [each[len(each) * share // 100] / 1e3 for each in ordered] for share in (50, 95)}
+
+
+def costs(runs: Sequence[Timed | Child]) -> dict[str, list[float]]:
+    """Return wall time and processor time of the rounds, as figures of a row."""
+    return {"seconds": [run.seconds for run in runs], "CPU s": [run.cpu for run in runs]}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Our broker and the real 4.9.3 broker under the same unmodified 4.9.3 Java client: sends, a push consumer, queries by key, startup.
 
 Both brokers have their default settings (asynchronous flush, log files of 1 GiB), auto-created topics of 4 queues, and a new store for
-each round; the rounds of both sides alternate; each figure is a median. The client (tests/interop/rocketmq-clients, Load) is a separate JVM
+each round; the rounds of both sides alternate. The client (tests/interop/rocketmq-clients, Load) is a separate JVM
 for each round, with one connection to the broker. Sends are synchronous, 1 KiB each, and counted for a few seconds after a few seconds
 of warm-up. The push consumer drains a topic that was filled beforehand; the first fifth is not measured. Startup is measured from the
 start of the process until it accepts a message from a client that is already running and keeps retrying; resident memory is read right
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchkit import ROOT, Bench, Row, child, median, mqstore, remove
+from benchkit import ROOT, Bench, Row, Target, child, cpu_of, divided, mqstore, remove
 
 CLIENTS = ROOT / "tests" / "interop" / "rocketmq-clients"
 VERSION = "4.9.3"
@@ -36,6 +36,12 @@ IMPORTS = """
 import asyncio, numpy
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
 """
+LOADS = {
+    "1 threads": ("broker: one producer thread, sync sends of 1 KiB", Target(">=", 1, "x the real broker")),
+    "16 threads": ("broker: 16 producer threads, sync sends of 1 KiB", Target(">=", 0.5, "x the real broker")),
+    "consumed": ("broker: push consumer, 1 KiB", Target(">=", 0.7, "x the real broker")),
+    "query": ("broker: query by key, round trip, p50", Target("<=", 1.2, "x the real broker")),
+}
 OPENED = [
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
@@ -172,52 +178,65 @@ class Sizes:
         return cls(max(1.0, 3 * scale), max(1.0, 5 * scale), max(20_000, int(200_000 * scale)), max(200, int(4000 * scale)))
 
 
-def imported(rounds: int) -> tuple[float, float]:
-    """Return the seconds and MB of a process that imports asyncio and numpy, which the broker cannot do without, and does nothing else."""
+def imported(rounds: int) -> tuple[list[float], list[float]]:
+    """Return the seconds and MB, of each round, of a process that imports asyncio and numpy, which the broker needs, and ends."""
     runs = [child(sys.executable, "-c", IMPORTS) for _ in range(rounds + 1)][1:]
     assert all(run.status == 0 for run in runs)
-    return median([run.seconds for run in runs]), median([float(run.stdout) / 1000 for run in runs])
+    return [run.seconds for run in runs], [float(run.stdout) / 1000 for run in runs]
 
 
 def starts(bench: Bench, directory: Path) -> None:
     """Measure the time to the first accepted message, and the memory after it."""
+    started, resting = "broker: start to first accepted message", "broker: resident memory after the first message"
+    shipping = f"{resting}, the real broker with the heap of its start script"
+    if not bench.wants(started, resting, shipping):
+        return
     client = Client(directory / "client")
     seconds: dict[str, list[float]] = {"ours": [], "peer": []}
     memory: dict[str, list[float]] = {"ours": [], "peer": []}
+    busy: dict[str, list[float]] = {"ours": [], "peer": []}
 
-    def measured(side: Side) -> tuple[float, float]:
-        """Return (seconds, MB) of one start."""
+    def measured(side: Side) -> tuple[float, float, float]:
+        """Return (seconds, MB, seconds of CPU time) of one start."""
         port = free_port()
         client.begin("first", f"127.0.0.1:{port}")
         time.sleep(0.3)
         began = time.time_ns()
         with broker(side, directory / side.name, port) as process:
             accepted = client.answer()["accepted"]
-            return (accepted - began) / 1e9, resident(process)
+            return (accepted - began) / 1e9, resident(process), cpu_of(process.pid)
 
     for number in range(bench.rounds + 1):
         for side in (Side(True), Side(False)):
-            took, held = measured(side)
+            took, held, used = measured(side)
             if number:  # the first round warms the client up
                 seconds[side.name].append(took)
                 memory[side.name].append(held)
-    shipped = measured(Side(False, SHIPPED)) if free_memory() > ROOM else None
+                busy[side.name].append(used)
+    shipped = measured(Side(False, SHIPPED)) if bench.wants(shipping) and free_memory() > ROOM else None
     client.end()
-    ours, theirs = median(seconds["ours"]), median(seconds["peer"])
-    floor, held = imported(bench.rounds)
-    conditions = f"medians of {bench.rounds}; the real name server and broker start in one JVM, -Xmx1g"
-    figures = {"s": theirs, "floor: a process that imports asyncio and numpy, s": floor, "ratio of the floor": floor / theirs}
-    row = Row("broker: start to first accepted message", "<= 0.08 x the real broker", {"s": ours}, figures, ours / theirs)
-    bench.emit(Row(row.what, row.target, row.ours, row.peer, row.ratio, ours <= 0.08 * theirs, conditions))
-    mine, its = median(memory["ours"]), median(memory["peer"])
-    what = "broker: resident memory after the first message"
-    figures = {"MB": its, "floor: a process that imports asyncio and numpy, MB": held, "ratio of the floor": held / its}
-    bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, figures, mine / its, mine <= 0.1 * its, conditions))
+    imports, holding = imported(bench.rounds)
+    conditions = "the real name server and broker start in one JVM, -Xmx1g"
+    ours, theirs = seconds["ours"], seconds["peer"]
+    figures = {
+        "s": theirs,
+        "CPU s": busy["peer"],
+        "floor: a process that imports asyncio and numpy, s": imports,
+        "ratio of the floor": divided(imports, theirs),
+    }
+    target = Target("<=", 0.08, "x the real broker")
+    bench.emit(Row(started, [target], {"s": ours, "CPU s": busy["ours"]}, figures, divided(ours, theirs), conditions))
+    ours, theirs = memory["ours"], memory["peer"]
+    figures = {
+        "MB": theirs,
+        "floor: a process that imports asyncio and numpy, MB": holding,
+        "ratio of the floor": divided(holding, theirs),
+    }
+    target = Target("<=", 0.1, "x the real broker")
+    bench.emit(Row(resting, [target], {"MB": ours}, figures, divided(ours, theirs), conditions))
     if shipped is not None:
-        its = shipped[1]
         conditions = f"ours as above; the real one once, {' '.join(SHIPPED)}; to its first message {shipped[0]:.1f} s"
-        what += ", the real broker with the heap of its start script"
-        bench.emit(Row(what, "<= 0.1 x the real broker", {"MB": mine}, {"MB": its}, mine / its, mine <= 0.1 * its, conditions))
+        bench.emit(Row(shipping, [target], {"MB": ours}, {"MB": shipped[1]}, [each / shipped[1] for each in ours], conditions))
 
 
 def loads(side: Side, directory: Path, sizes: Sizes) -> dict[str, float]:
@@ -247,24 +266,15 @@ def main() -> None:
     with bench.scratch(f"brokering-{os.getpid()}") as directory:
         starts(bench, directory)
         rounds: dict[str, list[dict[str, float]]] = {"ours": [], "peer": []}
-        for _ in range(bench.rounds):
+        for _ in range(bench.rounds if bench.wants(*(what for what, _ in LOADS.values())) else 0):
             for side in (Side(False), Side(True)):
                 rounds[side.name].append(loads(side, directory, sizes))
-    figures = {name: {key: median([each[key] for each in found]) for key in found[0]} for name, found in rounds.items()}
-    conditions = (
-        f"medians of {bench.rounds}; {sizes.measured:g} s after {sizes.warm:g} s of warm-up; topic filled with {sizes.filled} messages"
-    )
-    for key, what, least in (
-        ("1 threads", "broker: one producer thread, sync sends of 1 KiB", 1.0),
-        ("16 threads", "broker: 16 producer threads, sync sends of 1 KiB", 0.5),
-        ("consumed", "broker: push consumer, 1 KiB", 0.7),
-    ):
-        ours, theirs = figures["ours"][key], figures["peer"][key]
-        target = f">= {least:g} x the real broker"
-        bench.emit(Row(what, target, {"messages/s": ours}, {"messages/s": theirs}, ours / theirs, ours >= least * theirs, conditions))
-    ours, theirs = figures["ours"]["query"], figures["peer"]["query"]
-    what = "broker: query by key, round trip, p50"
-    bench.emit(Row(what, "<= 1.2 x the real broker", {"us": ours}, {"us": theirs}, ours / theirs, ours <= 1.2 * theirs, conditions))
+    conditions = f"{sizes.measured:g} s after {sizes.warm:g} s of warm-up; topic filled with {sizes.filled} messages"
+    for key, (what, target) in LOADS.items():
+        if bench.wants(what):
+            ours, theirs = ([each[key] for each in rounds[side]] for side in ("ours", "peer"))
+            unit = "us" if key == "query" else "messages/s"
+            bench.emit(Row(what, [target], {unit: ours}, {unit: theirs}, divided(ours, theirs), conditions))
 
 
 if __name__ == "__main__":

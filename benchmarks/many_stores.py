@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchkit import Bench, Row, child, floor, median, mqstore, timed
+from benchkit import Bench, Row, Target, child, costs, cpu_time, floor, mqstore, timed
 
 from mqstore import pipeline
 from mqstore.pipeline.source.options import ReadOptions
@@ -52,7 +52,7 @@ def measure(bench: Bench, spark: SparkSession, pattern: str, stores: int, messag
     """Emit the row of a read of the first stores."""
     reader = RocketMQReader(ReadOptions.of({"path": pattern}), COLUMNS)
     partitions = reader.partitions()
-    planning = median([timed(reader.partitions) for _ in range(bench.rounds)])
+    planning = [timed(reader.partitions).seconds for _ in range(bench.rounds)]
     sent = sum(len(pickle.dumps(each)) for each in partitions)
 
     def count() -> None:
@@ -60,17 +60,15 @@ def measure(bench: Bench, spark: SparkSession, pattern: str, stores: int, messag
         assert len({row["store"] for row in found}) == stores
         assert sum(row["count"] for row in found) == messages
 
-    first = timed(count)
-    seconds = median([timed(count) for _ in range(bench.rounds)])
+    first = timed(count).seconds
+    ours = costs([timed(count, clock=cpu_time) for _ in range(bench.rounds)])
     bench.emit(
         Row(
             f"DataFrame of {stores:,} small stores: count by store and verdict",
-            "" if target is None else f"<= {target:.0f} s",
-            {"seconds": seconds, "first": first, "tasks": len(partitions), "planning": planning, "bytes sent to tasks": sent},
+            [] if target is None else [Target("<=", target, "s", ours["seconds"])],
+            {**ours, "first": first, "tasks": len(partitions), "planning": planning, "bytes sent to tasks": sent},
             {"floor: empty job, seconds": floor(spark, len(partitions), bench.rounds)},
-            None,
-            None if target is None else seconds <= target,
-            f"{messages} messages, median of {bench.rounds}",
+            conditions=f"{messages} messages",
         )
     )
 
@@ -94,9 +92,8 @@ def main() -> None:
         bench.emit(
             Row(
                 f"inspect of {max(wanted):,} small stores, the whole command",
-                "",
-                {"seconds": median([run.seconds for run in runs]), "peak RSS MB": max(run.rss for run in runs) / 1e6},
-                conditions=f"median of {bench.rounds}",
+                (),
+                {**costs(runs), "peak RSS MB": max(run.rss for run in runs) / 1e6},
             )
         )
 

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchkit import Bench, Row, child, log_files, median
+from benchkit import Bench, Row, Target, child, log_files
 
 FILE = 1 << 30
 FILES = 100
@@ -45,21 +45,21 @@ def main() -> None:
     template = bench.store("s1")
     with bench.scratch("sparse") as target:
         make(target, template)
-        runs = [child(sys.executable, "-c", PROBE, target) for _ in range(max(5, bench.rounds))]
-        answers = [json.loads(run.stdout) for run in runs]
-    opened, ranged = (median([answer[name] for answer in answers]) * 1e3 for name in ("open", "range"))
-    rss = max(run.rss for run in runs) / 1e6
+        runs = [child(sys.executable, "-c", PROBE, target) for _ in range(bench.rounds)]
+    answers = [json.loads(run.stdout) for run in runs]
+    opened, ranged = ([answer[name] * 1e3 for answer in answers] for name in ("open", "range"))
+    rss = [run.rss / 1e6 for run in runs]
     bench.emit(
         Row(
             "opening a 100 GB store",
-            "<= 200 ms, RSS <= 150 MB",
+            [Target("<=", 200, "ms", ranged), Target("<=", 150, "MB", rss)],
             {
                 "open ms": opened,
                 "to the log range ms": ranged,
-                "process ms": median([run.seconds for run in runs]) * 1e3,
+                "process ms": [run.seconds * 1e3 for run in runs],
+                "process CPU ms": [run.cpu * 1e3 for run in runs],
                 "peak RSS MB": rss,
             },
-            met=ranged <= 200 and rss <= 150,
             conditions=f"{FILES} files of 1 GiB, log {answers[0]['low']} to {answers[0]['high']}",
         )
     )

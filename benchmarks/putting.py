@@ -4,7 +4,7 @@ A put counts only when its message is also in queue and index: time is measured 
 message object inside the timed loop, from prepared bodies, and first put a quarter as many messages to warm up. The rounds of both
 sides alternate; each figure is a median. Before each run memory is used and freed (`benchkit.provide_memory`). Arrow batches of 8192 rows
 are prepared beforehand. The floors of the same run: the loop that makes the message objects and puts none (single puts only), and a new
-mapped file that is filled with as many bytes as the log gets.
+mapped file that is filled with as many bytes as the log gets. CPU time is that of both threads, the put's and dispatch's.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from benchkit import TOPICS, Bench, Row, median, oracle, provide_memory
+from benchkit import TOPICS, Bench, Row, Target, divided, oracle, provide_memory
 from floors import messages_made, touches
 
 from mqstore.rocketmq.config.store_config import StoreConfig
@@ -70,14 +71,25 @@ def in_batches(texts: Sequence[bytes], count: int) -> Put:
     return run
 
 
-def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> tuple[float, float, float]:
-    """Return (seconds of the puts, seconds until all are dispatched, bytes of log a message) of messages warm to warm + count."""
+@dataclass(frozen=True)
+class Puts:
+    """One round. put: messages a second, of the puts alone. dispatched: until all are dispatched. record: bytes of log a message."""
+
+    put: float
+    dispatched: float
+    seconds: float
+    cpu: float
+    record: float
+
+
+def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: str = "ASYNC_FLUSH") -> Puts:
+    """Put messages warm to warm + count into a new store, after those before."""
     with MessageStore.open(path, StoreConfig(version="4.9.3", flush_disk_type=flush)) as store:
         put(store, 0, warm)
         assert store.wait_dispatched()
         share = count // threads
         workers = [threading.Thread(target=put, args=(store, warm + n * share, warm + (n + 1) * share)) for n in range(threads)]
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         if threads == 1:
             put(store, warm, warm + count)
         else:
@@ -87,9 +99,9 @@ def ours(path: Path, put: Put, count: int, warm: int, threads: int = 1, flush: s
                 worker.join()
         seconds = time.perf_counter() - start
         assert store.wait_dispatched()
-        listed = time.perf_counter() - start
+        listed, cpu = time.perf_counter() - start, time.process_time() - before
         assert sum(queue.max_offset for queue in store.queues()) == warm + share * threads
-        return seconds, listed, store.log_max / (warm + share * threads)
+        return Puts(count / seconds, count / listed, listed, cpu, store.log_max / (warm + share * threads))
 
 
 def peer(bench: Bench, count: int, warm: int, body: int, threads: int = 1, flush: str = "async", batch: int = 1) -> dict[str, float]:
@@ -100,11 +112,14 @@ def peer(bench: Bench, count: int, warm: int, body: int, threads: int = 1, flush
 
 
 def asynchronous(bench: Bench, body: int) -> None:
+    names = {name: f"{name}, {body} B and a key, async flush, one thread, until in queue and index" for name in TARGETS[body]}
+    if not bench.wants(*names.values()):
+        return
     count = max(ROWS, int(MESSAGES[body] * bench.options.scale)) // ROWS * ROWS
     warm = max(1, count // 4 // ROWS) * ROWS
     texts = bodies(body)
     ways = {"put": one_by_one(texts), "put_batch": in_batches(texts, warm + count)}
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+    found: dict[str, list[Puts]] = {name: [] for name in ways}
     filled: list[float] = []
     theirs: list[dict[str, float]] = []
     producers: list[dict[str, float]] = []
@@ -120,55 +135,46 @@ def asynchronous(bench: Bench, body: int) -> None:
         provide_memory()
         with bench.scratch("touched") as path:
             filled.append(touches(path)[0])
-    made = median([messages_made(body) for _ in range(bench.rounds)])
-    base = median([row["messages"] / row["dispatched_seconds"] for row in theirs])
+    made = [messages_made(body) for _ in range(bench.rounds)]
+    base = [row["dispatched_per_second"] for row in theirs]
     real = {
         "messages/s": base,
-        "puts only": median([row["messages"] / row["put_seconds"] for row in theirs]),
-        "in producers' batches of 32": median([row["messages"] / row["dispatched_seconds"] for row in producers]),
+        "puts only": [row["messages_per_second"] for row in theirs],
+        "in producers' batches of 32": [row["dispatched_per_second"] for row in producers],
     }
     for name, least in TARGETS[body].items():
-        rate = median([count / listed for _, listed, _ in found[name]])
-        alone = median([count / seconds for seconds, _, _ in found[name]])
+        rounds = found[name]
+        rates = [each.dispatched for each in rounds]
+        figures = {
+            "messages/s": rates,
+            "puts only": [each.put for each in rounds],
+            "MB/s of bodies": [rate * body / 1e6 for rate in rates],
+            "seconds": [each.seconds for each in rounds],
+            "CPU s": [each.cpu for each in rounds],
+        }
         floors = {"floor: making the messages, messages/s": made} if name == "put" else {}
-        floors |= {"floor: filling a new mapped file, messages/s": median(filled) * 1e6 / found[name][0][2]}
-        what = f"{name}, {body} B and a key, async flush, one thread, until in queue and index"
-        bench.emit(
-            Row(
-                what,
-                f">= {least} x the real store's single puts",
-                {"messages/s": rate, "puts only": alone, "MB/s of bodies": rate * body / 1e6},
-                real | floors,
-                rate / base,
-                rate / base >= least,
-                f"{count} messages after {warm} to warm up, medians of {bench.rounds}",
-            )
-        )
+        floors |= {"floor: filling a new mapped file, messages/s": [rate * 1e6 / rounds[0].record for rate in filled]}
+        target = Target(">=", least, "x the real store's single puts")
+        bench.emit(Row(names[name], [target], figures, real | floors, divided(rates, base), f"{count} messages after {warm} to warm up"))
 
 
 def synced(bench: Bench, threads: int) -> None:
+    what = f"put, 1 KiB and a key, sync flush, {threads} thread{'s' if threads > 1 else ''}"
+    if not bench.wants(what):
+        return
     count = max(160, int(SYNCED * bench.options.scale)) // threads * threads
     warm = count // 4
     put = one_by_one(bodies(1024))
-    theirs = []
-    found = []
+    base: list[float] = []
+    found: list[Puts] = []
     for _ in range(bench.rounds):
-        theirs.append(peer(bench, count, warm, 1024, threads, "sync"))
+        base.append(peer(bench, count, warm, 1024, threads, "sync")["messages_per_second"])
         with bench.scratch("our-puts") as path:
             found.append(ours(path, put, count, warm, threads, "SYNC_FLUSH"))
-    rate = median([count / seconds for seconds, _, _ in found])
-    base = median([row["messages"] / row["put_seconds"] for row in theirs])
-    bench.emit(
-        Row(
-            f"put, 1 KiB and a key, sync flush, {threads} thread{'s' if threads > 1 else ''}",
-            ">= 1 x the real store",
-            {"messages/s": rate},
-            {"messages/s": base},
-            rate / base,
-            rate / base >= 1,
-            f"{count} messages, medians of {bench.rounds}",
-        )
-    )
+    rates = [each.put for each in found]
+    figures = {"messages/s": rates, "CPU us a message": [each.cpu / count * 1e6 for each in found]}
+    target = Target(">=", 1, "x the real store")
+    bench.emit(Row(what, [target], figures, {"messages/s": base}, divided(rates, base), f"{count} messages"))
 
 
 def main() -> None:

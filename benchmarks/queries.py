@@ -6,7 +6,7 @@ query is the one that should end early: rows after a physical offset in the last
 
 from __future__ import annotations
 
-from benchkit import Bench, Row, median, timed
+from benchkit import Bench, Row, Timed, cpu_time, divided, timed
 
 import mqstore
 from mqstore import pipeline
@@ -42,20 +42,18 @@ def main() -> None:
             def duck(query: str = query) -> None:
                 list(tables.query(query).rows)
 
-            first = {"narrowed, first": timed(narrowed)}
-            seconds = {name: median([timed(job) for _ in range(bench.rounds)]) for name, job in (("Spark", narrowed), ("DuckDB", duck))}
-            peer = median([timed(plain) for _ in range(bench.rounds)])
-            bench.emit(
-                Row(
-                    f"SQL: {what}",
-                    "",
-                    {f"{name}, seconds": value for name, value in seconds.items()} | first,
-                    {"plain Spark, seconds": peer},
-                    peer / seconds["Spark"],
-                    None,
-                    f"{size / 1e9:.2f} GB of log, median of {bench.rounds}",
-                )
-            )
+            first = timed(narrowed).seconds
+            runs: dict[str, list[Timed]] = {"Spark": [], "DuckDB": [], "plain": []}
+            for _ in range(bench.rounds):
+                for found, job in zip(runs.values(), (narrowed, duck, plain), strict=True):
+                    found.append(timed(job, clock=cpu_time))
+            seconds = {name: [run.seconds for run in found] for name, found in runs.items()}
+            ours = {}
+            for name in ("Spark", "DuckDB"):
+                ours |= {f"{name}, seconds": seconds[name], f"{name}, CPU s": [run.cpu for run in runs[name]]}
+            ours["narrowed, first"] = first
+            ratios = divided(seconds["plain"], seconds["Spark"])
+            bench.emit(Row(f"SQL: {what}", (), ours, {"plain Spark, seconds": seconds["plain"]}, ratios, f"{size / 1e9:.2f} GB of log"))
 
 
 if __name__ == "__main__":

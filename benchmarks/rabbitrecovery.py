@@ -10,44 +10,43 @@ import sys
 from pathlib import Path
 
 import rabbitkit
-from benchkit import Bench, Row, median, timed
+from benchkit import Bench, Row, Target, Timed, costs, divided, timed
 
 from mqstore.rabbitmq.engine.queue_store import QueueStore
 
 COUNT = 1_000_000
 
 
-def opened(bench: Bench, source: Path, count: int) -> float:
+def opened(bench: Bench, source: Path, count: int) -> Timed:
     with bench.scratch("recovered") as path:
         shutil.copytree(source, path)
-        found: list[QueueStore] = []
-        seconds = timed(lambda: found.append(QueueStore.open(path)))
-        assert found[0].counts(rabbitkit.QUEUE).ready == count
-        found[0].abandon()
-        return seconds
+        run = timed(QueueStore.open, path)
+        assert run.result.counts(rabbitkit.QUEUE).ready == count
+        run.result.abandon()
+        return run
 
 
 def main() -> None:
     bench = Bench(__doc__ or "")
     count = rabbitkit.scaled(bench, COUNT)
     source = rabbitkit.store(bench, count, 100)
-    mine, theirs = [], []
+    mine: list[Timed] = []
+    theirs: list[float] = []
     with rabbitkit.node() as node:
         for _ in range(bench.rounds):
             theirs.append(rabbitkit.adopt(node, source))
             assert rabbitkit.messages(node) == count
             node.kill()
             mine.append(opened(bench, source, count))
-    ours, base = median(mine), median(theirs)
+    ours = costs(mine)
     bench.emit(
         Row(
             f"dirty recovery of {count} x 100 B",
-            "<= 0.5 x the real node",
-            {"seconds": ours, "best": min(mine)},
-            {"seconds": base, "best": min(theirs)},
-            ours / base,
-            ours / base <= 0.5,
-            f"medians of {bench.rounds}, files in the page cache",
+            [Target("<=", 0.5, "x the real node")],
+            {**ours, "best": min(ours["seconds"])},
+            {"seconds": theirs, "best": min(theirs)},
+            divided(ours["seconds"], theirs),
+            "files in the page cache",
         )
     )
 

@@ -34,7 +34,7 @@ def walked(store: Path, runner: Runner) -> float:
     """Return the seconds that reading and dispatching all records takes if nothing is written."""
     run = secrets.token_hex(6)
     splits = plan(log_of(str(store), None, run), tasks=4 * runner.width)
-    return timed(lambda: sum(runner.each(splits, partial(_dispatched, str(store), run))))
+    return timed(lambda: sum(runner.each(splits, partial(_dispatched, str(store), run)))).seconds
 
 
 def _dispatched(store: str, run: str, split: Split) -> int:

@@ -1,16 +1,24 @@
-"""Run every benchmark in its own process, on stores that are made once.
+"""Run the benchmarks, each in its own process, on stores that are made once.
 
-Rows are written to rows.jsonl in the work directory; a table is printed at the end.
+Rows are written to rows.jsonl in the work directory; a table is printed at the end. With --quick twelve rows on small stores, in some
+five minutes. With --compare an older revision of the scripts named (by default those of --quick) and of the package is built, and the
+scripts of both are run in turn, one round at a time.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from benchkit import Bench
+from benchkit import ROOT, Bench, Spread, divided, listed, median, ratio_of, remove, short, spread, verdict
 
 SCRIPTS = (
     "startup",
@@ -42,33 +50,133 @@ SCRIPTS = (
     "rabbitscan",
     "rabbitmemory",
 )
+# the scripts of --quick, with the rows of each
+QUICK: dict[str, Sequence[str]] = {
+    "startup": ["mqstore --help"],
+    "opening": [],
+    "query": ["decoded messages"],
+    "verify": [],
+    "in_process": ["1 thread, s1", "dispatch in process, 2 threads, s1"],
+    "putting": ["100 B", "flush, 1 thread"],
+    "reading": ["Arrow batch"],
+    "brokering": ["start to first"],
+    "rabbitpublish": [],
+}
+QUICK_SCALE = 0.1
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="with --compare: scripts to run")
+    parser.add_argument("--quick", action="store_true", help="twelve rows on small stores, in some five minutes")
+    parser.add_argument("--compare", metavar="REV", help="compare this tree with that revision")
 
 
 def main() -> int:
-    bench = Bench(__doc__ or "")
+    bench = Bench(__doc__ or "", add_arguments)
+    if bench.options.compare:
+        return compare(bench)
     rows = bench.options.json or bench.work / "rows.jsonl"
     rows.unlink(missing_ok=True)
-    stores = {kind: bench.store(kind) for kind in ("s1", "s2")}
+    scale = QUICK_SCALE if bench.options.quick else bench.options.scale
+    chosen = QUICK if bench.options.quick else dict.fromkeys(SCRIPTS, bench.options.only)
     failed = []
-    for script in SCRIPTS:
-        command = [sys.executable, str(Path(__file__).with_name(f"{script}.py")), "--work", str(bench.work), "--json", str(rows)]
-        for kind, path in stores.items():
-            command += [f"--{kind}", str(path)]
-        if subprocess.run([*command, "--rounds", str(bench.rounds)], check=False).returncode:
+    for script, only in chosen.items():
+        options = ["--rounds", str(bench.rounds), "--scale", str(scale), *(f"--only={text}" for text in only)]
+        if not run(ROOT, script, bench, rows, options):
             failed.append(script)
-    print("\n| what | target | measured | peer, same run | ratio | |\n|---|---|---|---|---|---|")
-    for line in rows.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        ours, peer = (", ".join(f"{name} {_short(value)}" for name, value in row[side].items()) for side in ("ours", "peer"))
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        print(f"| {row['what']} | {row['target']} | {ours} | {peer} | {ratio} | {'' if row['met'] in (True, None) else 'missed'} |")
-    for script in failed:
+    if scale < 1:
+        print(f"\nThe stores are small, {scale:g} of the full size: these figures are for comparing runs on one machine.")
+    print("\n".join(["", *table(facts_in(rows))]))
+    return complain(failed)
+
+
+def run(tree: Path, script: str, bench: Bench, rows: Path, options: Sequence[str]) -> bool:
+    """Run a script of a tree with the package of that tree; return whether it succeeded."""
+    command = [sys.executable, str(tree / "benchmarks" / f"{script}.py"), "--work", str(bench.work), "--json", str(rows), *options]
+    for kind in ("s1", "s2", "s10"):
+        if getattr(bench.options, kind) is not None:
+            command += [f"--{kind}", str(getattr(bench.options, kind))]
+    return not subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tree / "src")}, check=False).returncode
+
+
+def complain(failed: Iterable[str]) -> int:
+    """Return the exit code."""
+    for script in (names := sorted(set(failed))):
         print(f"{script}.py failed; its rows are missing", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if names else 0
 
 
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+def facts_in(rows: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
+
+
+def table(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table of some rows."""
+    yield "| what | target | measured | peer, same run | ratio | |"
+    yield "|---|---|---|---|---|---|"
+    for row in rows:
+        yield f"| {row['what']} | {row['target']} | {listed(row['ours'])} | {listed(row['peer'])} | {ratio_of(row)} | {verdict(row)} |"
+
+
+def compare(bench: Bench) -> int:
+    """Run scripts of this tree and of an older revision in turn and print what the rows of both have in common."""
+    names = bench.options.names or list(QUICK)
+    found: dict[str, list[dict[str, dict[str, Any]]]] = {"now": [], "then": []}
+    failed = []
+    with older(bench.options.compare, bench.work) as tree:
+        trees = {"now": ROOT, "then": tree}
+        for number in range(bench.rounds):
+            for side in sorted(trees, reverse=bool(number % 2)):
+                rows = bench.work / f"compared-{side}.jsonl"
+                rows.unlink(missing_ok=True)
+                for script in names:
+                    if not (tree / "benchmarks" / f"{script}.py").exists():
+                        raise SystemExit(f"{bench.options.compare} has no benchmark {script}")
+                    if not run(trees[side], script, bench, rows, ["--rounds", "1", "--scale", str(bench.options.scale)]):
+                        failed.append(f"{side}: {script}")
+                found[side].append({row["what"]: row for row in facts_in(rows)})
+    print("\n".join(["", *compared(found["now"], found["then"], bench.options.compare)]))
+    return complain(failed)
+
+
+def compared(now: Sequence[dict[str, Any]], then: Sequence[dict[str, Any]], revision: str) -> Iterator[str]:
+    """Yield the lines of the table of our first figure in each row that every round of both has."""
+    yield f"| what | figure | now | {revision} | now / {revision}, in turn | |"
+    yield "|---|---|---|---|---|---|"
+    for what in now[0]:
+        if not all(what in rows for rows in (*now, *then)):
+            continue
+        name = next((name for name, value in now[0][what]["ours"].items() if name in then[0][what]["ours"]), None)
+        if name is None:
+            continue
+        ours, theirs = ([rows[what]["ours"][name] for rows in side] for side in (now, then))
+        ratios = spread(divided(ours, theirs))
+        yield f"| {what} | {name} | {short(median(ours))} | {short(median(theirs))} | {ratios} | {changed(ratios)} |"
+
+
+def changed(ratios: Spread) -> str:
+    """Return whether the figure is higher or lower now."""
+    return "higher" if ratios.low > 1 and ratios.confidence else "lower" if ratios.high < 1 and ratios.confidence else "cannot be told"
+
+
+@contextmanager
+def older(revision: str, work: Path) -> Iterator[Path]:
+    """Yield a worktree of a revision with its kernels built, which is removed afterwards. Peers that are built here are used there."""
+    tree = work / "older"
+    git = ["git", "-C", str(ROOT), "worktree"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        remove(tree)
+        subprocess.run([*git, "prune"], check=True)
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
+        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, stdout=subprocess.DEVNULL, check=True)
+        for built in ROOT.glob("tests/interop/*/target"):
+            if (place := tree / built.relative_to(ROOT)).parent.exists():
+                place.symlink_to(built)
+        yield tree
+    finally:
+        remove(tree)
+        subprocess.run([*git, "prune"], check=True)
 
 
 if __name__ == "__main__":

@@ -56,35 +56,35 @@ def main() -> None:
         return max(measure() for _ in range(max(3, bench.rounds)))
 
     rate = best(messages_made)
-    bench.emit(Row("floor of put, one thread: a loop that makes messages and stores none", "", {"messages/s": rate}))
+    bench.emit(Row("floor of put, one thread: a loop that makes messages and stores none", (), {"messages/s": rate}))
     with tempfile.TemporaryDirectory(dir=bench.work) as place:
         first, again = touches(Path(place) / "touched")
-        bench.emit(Row("floor of writing a log: a mapped file filled for the first time", "", {"MB/s": first, "filled again": again}))
+        bench.emit(Row("floor of writing a log: a mapped file filled for the first time", (), {"MB/s": first, "filled again": again}))
         path = Path(place) / "synced"
         allocated, written = best(lambda: syncs(path, zeros=False)), best(lambda: syncs(path, zeros=True))
         figures = {"syncs/s": allocated, "where zeros were written before": written}
-        bench.emit(Row("floor of a synced put, one thread: fdatasync after every 1 KiB", "", figures))
+        bench.emit(Row("floor of a synced put, one thread: fdatasync after every 1 KiB", (), figures))
     handovers = best(lock_handovers)
     bench.emit(
-        Row(f"floor of {THREADS} Python threads that wait: each wakes the next", "", {"per s": handovers, "us each": 1e6 / handovers})
+        Row(f"floor of {THREADS} Python threads that wait: each wakes the next", (), {"per s": handovers, "us each": 1e6 / handovers})
     )
     bench.emit(
         Row(
             f"floor of an Arrow batch of {ROWS} messages: pyarrow reading and freeing it",
-            "",
+            (),
             {"us, p50": batches_read(), "columns": len(PULL_COLUMNS)},
         )
     )
     with tempfile.TemporaryDirectory(dir=bench.work) as place:
         cold, again = copies(Path(place) / "copied")
     what = f"floor of decoding {ROWS} messages: copying {ROWS} x {RECORD} bytes out of a mapped file of 220 MB"
-    bench.emit(Row(what, "", {"us at random places, p50": cold, "us again": again}))
-    bench.emit(Row("spread of the machine: CPU time of one arithmetic loop, in windows of a fraction of a millisecond", "", speeds()))
-    bench.emit(Row("floor of a server's start: creating a frozen data class of five fields", "", {"us": 1e6 / best(classes_created)}))
+    bench.emit(Row(what, (), {"us at random places, p50": cold, "us again": again}))
+    bench.emit(Row("spread of the machine: CPU time of one arithmetic loop, in windows of a fraction of a millisecond", (), speeds()))
+    bench.emit(Row("floor of a server's start: creating a frozen data class of five fields", (), {"us": 1e6 / best(classes_created)}))
     for what, code in (("a server's start: importing asyncio and numpy", SERVER), ("a cold run on Spark: session and an empty job", SPARK)):
         runs = [child(sys.executable, "-c", code) for _ in range(max(3, bench.rounds))]
         assert all(run.status == 0 for run in runs)
-        bench.emit(Row(f"floor of {what}", "", {"seconds": median([float(run.stdout) for run in runs])}))
+        bench.emit(Row(f"floor of {what}", (), {"seconds": [float(run.stdout) for run in runs], "CPU s": [run.cpu for run in runs]}))
 
 
 def messages_made(body: int = 100) -> float:

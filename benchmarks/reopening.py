@@ -2,8 +2,8 @@
 
 The store was written by the real one, which halted without a shutdown once queues and index had caught up. Opening ends when puts
 are accepted and everything is dispatched; each round has a new copy, in the page cache. The rounds alternate; the real store opens two
-copies in one JVM, so that it is warm for the second. The floor is walk and dispatch of the log with one and two threads, without checksums, of which
-nothing is written.
+copies in one JVM, so that it is warm for the second. The floor is walk and dispatch of the log with one and two threads, without checksums,
+of which nothing is written.
 """
 
 from __future__ import annotations

@@ -105,9 +105,7 @@ def measured(bench: Bench, path: Path, keys: Path) -> dict[str, Child]:
 
 
 def main() -> None:
-    bench = Bench(
-        __doc__ or "", lambda parser: parser.add_argument("--only", default="", help="measure only shapes with this in their names")
-    )
+    bench = Bench(__doc__ or "")
     keys = bench.work / "shape-keys.tsv"
     usual: dict[str, float] = {}
     with bench.scratch("shape-empty") as path:
@@ -115,7 +113,7 @@ def main() -> None:
         keys.write_text(f"bench-0\t{usual_key(0)}\n")
         fixed = {name: run.seconds for name, run in measured(bench, path, keys).items()}
     for index, shape in enumerate(SHAPES):
-        if bench.options.only not in shape.name:
+        if not bench.wants(shape.name):
             continue
         count = max(100, int(shape.messages * bench.options.scale))
         with bench.scratch("shape") as path:
@@ -128,7 +126,7 @@ def main() -> None:
             ours[f"{name} us"] = max(0.0, run.seconds - fixed[name]) / count * 1e6
             ours[f"{name} MB"] = run.rss / 1e6
         usual = usual or ours
-        bench.emit(Row(shape.name, "", ours, conditions=f"{count} messages; a message, medians of {bench.rounds}; {times(ours, usual)}"))
+        bench.emit(Row(shape.name, (), ours, conditions=f"{count} messages; a message, medians of {bench.rounds}; {times(ours, usual)}"))
     keys.unlink()
 
 

@@ -112,7 +112,7 @@ class Row:
             "what": self.what,
             "target": " and ".join(map(str, self.targets)),
             "met": None if not judged or (None in judged and False not in judged) else all(judged),
-            "spreads": [str(spread(target.values)) for target in self.targets if target.values],
+            "limited": {target.unit: str(spread(target.values)) for target in self.targets if target.values},
             "ours": _medians(self.ours),
             "peer": _medians(self.peer),
             "ratio": spread(self.ratios)._asdict() if self.ratios else None,
@@ -131,9 +131,10 @@ def divided(numerators: Sequence[float], denominators: Sequence[float]) -> list[
 
 
 def verdict(facts: Figures) -> str:
-    """Return whether a row meets its target, and the interval of each figure with a target of its own; empty without a target."""
+    """Return whether a row meets its target, in parentheses if the store is small, and the figures that have a target; else nothing."""
     mark = {True: "met", False: "MISSED", None: "cannot be told"}[facts["met"]]
-    return " ".join([mark, *facts["spreads"]]) if facts["target"] else ""
+    mark = mark if facts["scale"] >= 1 else f"({mark})"
+    return "; ".join([mark, *(f"{unit}: {figure}" for unit, figure in facts["limited"].items())]) if facts["target"] else ""
 
 
 def listed(figures: Figures) -> str:
@@ -169,7 +170,10 @@ class Bench:
         self.environment = environment()
         print(f"# {description.splitlines()[0]}\n# {self.environment}", flush=True)
         if self.options.scale < 1:
-            print(f"# Small stores, {self.options.scale:g} of the full size: not comparable with figures of full ones.", flush=True)
+            print(
+                f"# Small stores, {self.options.scale:g} of the full size; (a verdict in parentheses): the targets are for full ones.",
+                flush=True,
+            )
 
     def wants(self, *rows: str) -> bool:
         """Return whether any of the rows with these names is to be measured."""
@@ -204,7 +208,7 @@ class Bench:
         """Print a row and append it to the --json file, unless --only leaves it out."""
         if not self.wants(row.what):
             return
-        facts = row.facts()
+        facts = {**row.facts(), "environment": self.environment, "scale": self.options.scale}
         print(f"\n{row.what}" + (f"\n  target {facts['target']}  {verdict(facts)}" if row.targets else ""))
         for side in ("ours", "peer"):
             if facts[side]:
@@ -216,11 +220,11 @@ class Bench:
         sys.stdout.flush()
         if self.options.json is not None:
             with self.options.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**facts, "environment": self.environment, "scale": self.options.scale}) + "\n")
+                file.write(json.dumps(facts) + "\n")
 
 
 def short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return (f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}") if isinstance(value, float) else str(value)
 
 
 def environment() -> str:

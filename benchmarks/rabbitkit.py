@@ -82,7 +82,7 @@ def node() -> Iterator[Node]:
     reason = missing()
     if reason:
         sys.exit(f"This benchmark needs a real node as its peer: {reason}.")
-    with new_node({"queue_index_embed_msgs_below": 4096}, boot_timeout=600) as made:
+    with new_node({"queue_index_embed_msgs_below": 4096}) as made:
         made.start()
         declare(made, [Declared("/", QUEUE)])
         made.stop()

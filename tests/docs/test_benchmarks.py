@@ -90,14 +90,16 @@ def test_the_tables_say_what_cannot_be_told(
     bench.emit(benchkit.Row("row", targets, {"seconds": [4.0, 3.0, 3.5, 4.1, 5.5]}, {"seconds": 4.4}, ratios, "warm"))
     bench.emit(benchkit.Row("left out", (), {"seconds": 1.0}))
     shown = capsys.readouterr().out
-    assert "target >= 1 x the peer and <= 5 s  cannot be told 4 (3 to 5.5, 93.75 %)" in shown
+    assert "target >= 1 x the peer and <= 5 s  cannot be told; s: 4 (3 to 5.5, 93.75 %)" in shown
     assert "ratio 1.2 (0.9 to 1.4, 93.75 %)" in shown
     assert "medians of 5; warm" in shown
     assert "left out" not in shown
     (row,) = everything.facts_in(rows)
     assert json.loads(json.dumps(row)) == row
     *_, line = everything.table([row])
-    assert line.endswith("| seconds 4 | seconds 4.4 | 1.2 (0.9 to 1.4, 93.75 %) | cannot be told 4 (3 to 5.5, 93.75 %) |")
+    assert line.endswith("| seconds 4 | seconds 4.4 | 1.2 (0.9 to 1.4, 93.75 %) | cannot be told; s: 4 (3 to 5.5, 93.75 %) |")
+    *_, line = everything.table([{**row, "scale": 0.25}])
+    assert "| (cannot be told); s: 4" in line
 
 
 def test_a_comparison_says_higher_or_lower_only_where_all_rounds_agree(everything: ModuleType) -> None:

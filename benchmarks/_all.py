@@ -91,17 +91,18 @@ def main() -> int:
     return complain(failed)
 
 
-def run(tree: Path, script: str, bench: Bench, rows: Path, options: Sequence[str]) -> bool:
+def run(tree: Path, script: str, bench: Bench, rows: Path, options: Sequence[str], *, quiet: bool = False) -> bool:
     """Run a script of a tree with the package of that tree; return whether it succeeded."""
     command = [sys.executable, str(tree / "benchmarks" / f"{script}.py"), "--work", str(bench.work), "--json", str(rows), *options]
     for kind in ("s1", "s2", "s10"):
         if getattr(bench.options, kind) is not None:
             command += [f"--{kind}", str(getattr(bench.options, kind))]
-    return not subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tree / "src")}, check=False).returncode
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    return not subprocess.run(command, env=environment, stdout=subprocess.DEVNULL if quiet else None, check=False).returncode
 
 
 def complain(failed: Iterable[str]) -> int:
-    """Return the exit code."""
+    """Name the scripts that failed; return the exit code."""
     for script in (names := sorted(set(failed))):
         print(f"{script}.py failed; its rows are missing", file=sys.stderr)
     return 1 if names else 0
@@ -127,14 +128,12 @@ def compare(bench: Bench) -> int:
     with older(bench.options.compare, bench.work) as tree:
         trees = {"now": ROOT, "then": tree}
         for number in range(bench.rounds):
+            print(f"# round {number + 1} of {bench.rounds}", flush=True)
             for side in sorted(trees, reverse=bool(number % 2)):
                 rows = bench.work / f"compared-{side}.jsonl"
                 rows.unlink(missing_ok=True)
-                for script in names:
-                    if not (tree / "benchmarks" / f"{script}.py").exists():
-                        raise SystemExit(f"{bench.options.compare} has no benchmark {script}")
-                    if not run(trees[side], script, bench, rows, ["--rounds", "1", "--scale", str(bench.options.scale)]):
-                        failed.append(f"{side}: {script}")
+                options = ["--rounds", "1", "--scale", str(bench.options.scale)]
+                failed += [f"{side}: {script}" for script in names if not run(trees[side], script, bench, rows, options, quiet=True)]
                 found[side].append({row["what"]: row for row in facts_in(rows)})
     print("\n".join(["", *compared(found["now"], found["then"], bench.options.compare)]))
     return complain(failed)
@@ -169,7 +168,8 @@ def older(revision: str, work: Path) -> Iterator[Path]:
     try:
         remove(tree)
         subprocess.run([*git, "prune"], check=True)
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
+        if subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=False).returncode:
+            raise SystemExit(f"{revision} cannot be checked out; see the message of git above.")
         subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, stdout=subprocess.DEVNULL, check=True)
         for built in ROOT.glob("tests/interop/*/target"):
             if (place := tree / built.relative_to(ROOT)).parent.exists():

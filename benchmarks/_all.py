@@ -15,10 +15,11 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchkit import ROOT, Bench, Spread, divided, listed, median, ratio_of, remove, short, spread, verdict
+from benchkit import CONFIDENCE, ROOT, Bench, Spread, divided, listed, median, ratio_of, remove, short, spread, verdict
 
 SCRIPTS = (
     "startup",
@@ -124,16 +125,18 @@ def compare(bench: Bench) -> int:
     """Run scripts of this tree and of an older revision in turn and print what the rows of both have in common."""
     names = bench.options.names or list(QUICK)
     found: dict[str, list[dict[str, dict[str, Any]]]] = {"now": [], "then": []}
-    failed = []
+    failed: list[str] = []
     with older(bench.options.compare, bench.work) as tree:
         trees = {"now": ROOT, "then": tree}
+        options = ["--rounds", "1", "--scale", str(bench.options.scale)]
+        files = {side: bench.work / f"compared-{side}.jsonl" for side in trees}
         for number in range(bench.rounds):
             print(f"# round {number + 1} of {bench.rounds}", flush=True)
-            for side in sorted(trees, reverse=bool(number % 2)):
-                rows = bench.work / f"compared-{side}.jsonl"
+            for rows in files.values():
                 rows.unlink(missing_ok=True)
-                options = ["--rounds", "1", "--scale", str(bench.options.scale)]
-                failed += [f"{side}: {script}" for script in names if not run(trees[side], script, bench, rows, options, quiet=True)]
+            turns = product(names, sorted(trees, reverse=bool(number % 2)))
+            failed += [script for script, side in turns if not run(trees[side], script, bench, files[side], options, quiet=True)]
+            for side, rows in files.items():
                 found[side].append({row["what"]: row for row in facts_in(rows)})
     print("\n".join(["", *compared(found["now"], found["then"], bench.options.compare)]))
     return complain(failed)
@@ -156,7 +159,9 @@ def compared(now: Sequence[dict[str, Any]], then: Sequence[dict[str, Any]], revi
 
 def changed(ratios: Spread) -> str:
     """Return whether the figure is higher or lower now."""
-    return "higher" if ratios.low > 1 and ratios.confidence else "lower" if ratios.high < 1 and ratios.confidence else "cannot be told"
+    if ratios.confidence < CONFIDENCE or ratios.low <= 1 <= ratios.high:
+        return "cannot be told"
+    return "higher" if ratios.low > 1 else "lower"
 
 
 @contextmanager
@@ -170,7 +175,11 @@ def older(revision: str, work: Path) -> Iterator[Path]:
         subprocess.run([*git, "prune"], check=True)
         if subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=False).returncode:
             raise SystemExit(f"{revision} cannot be checked out; see the message of git above.")
-        subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=tree, stdout=subprocess.DEVNULL, check=True)
+        print(f"# building the kernels of {revision}", flush=True)
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        done = subprocess.run(build, cwd=tree, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"the kernels of {revision} cannot be built:\n{done.stderr[-4000:]}")
         for built in ROOT.glob("tests/interop/*/target"):
             if (place := tree / built.relative_to(ROOT)).parent.exists():
                 place.symlink_to(built)

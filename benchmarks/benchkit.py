@@ -37,7 +37,7 @@ TOPICS = 4
 MESSAGES = {"s1": 900_000, "s2": 3_700_000, "s10": 8_400_000}
 
 
-CONFIDENCE = 0.9  # of an interval, where there are rounds enough: at least five
+CONFIDENCE = 0.9  # of an interval from which a verdict is drawn: at least five rounds have it
 
 
 class Spread(NamedTuple):
@@ -87,7 +87,7 @@ class Target:
         if self.sign == "<=":
             low, high = -high, -low
         number = self.number if self.sign == ">=" else -self.number
-        return None if not confidence or low < number <= high else low >= number
+        return None if confidence < CONFIDENCE or low < number <= high else low >= number
 
 
 Figures = Mapping[str, Any]  # numbers by name, or the numbers of the rounds
@@ -161,7 +161,7 @@ class Bench:
             "--scale", type=float, default=1.0, help="fraction of the messages of a full store; results below 1 are not representative"
         )
         parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="measure only rows with this in their names")
-        parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5); below 5 the intervals are weak")
+        parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5); from fewer no verdict is drawn")
         parser.add_argument("--json", type=Path, help="file to append rows to, one JSON object per line")
         self.options = parser.parse_args()
         self.work: Path = self.options.work.resolve()

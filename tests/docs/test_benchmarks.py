@@ -60,6 +60,7 @@ def test_the_interval_is_between_the_same_order_statistics_from_either_end(
         ("<=", [1.9, 1.1, 1.5, 1.0, 2.0], True),
         ("<=", [2.0, 2.1, 2.5, 3.0, 2.2], None),
         ("<=", [2.1, 2.1, 2.5, 3.0, 2.2], False),
+        (">=", [9.0, 9.1, 9.2, 9.3], None),
         (">=", [9.0], None),
         ("<=", [9.0], None),
     ],
@@ -115,6 +116,7 @@ def test_a_comparison_says_higher_or_lower_only_where_all_rounds_agree(everythin
     assert [line.split(" | ")[0].strip("| ") for line in lines] == ["slower", "faster", "unclear"]
     assert [line.split(" | ")[-1].strip("| ") for line in lines] == ["higher", "lower", "cannot be told"]
     assert "| 2 | 1 | 2 (1.053 to 2, 93.75 %) |" in lines[0]
+    assert all(line.endswith("| cannot be told |") for line in list(everything.compared(now[:4], then[:4], "then"))[2:])
 
 
 def test_the_quick_run_is_of_scripts_that_there_are(everything: ModuleType) -> None:

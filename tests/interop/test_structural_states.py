@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from interop.diagnosing import Place
 from interop.realbroker import why_not
 from proofs.rocketmq_diagnosis import State, check_seeds, check_states, version_of
 from support.golden import case_named, opened, unpack
+from support.rocketmq_states import twice
 
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.consume_queue import ENTRY
 
@@ -51,6 +54,29 @@ def test_files_whose_names_have_not_twenty_digits(version: str, name: str, tmp_p
             place = Place(f"{seed}{number}", store, opened(case), case.properties)
             states.append(State(10 * seed + number, version, case, (f"{digits} digits",), (store / "abort").exists(), place))
     judged = list(check_states(version, states, tmp_path))
+    assert not [(state.seed, state.name, state.error) for state in judged if state.error]
+
+
+def test_a_message_to_which_two_places_lead_counts_once(tmp_path: Path) -> None:
+    """The places are passed again after the offset is past the end, after older offsets, or one of them after the group's place."""
+    if reason := why_not("4.9.3"):
+        pytest.skip(reason)
+    case = case_named("4.9.3/f-broker-offsets")
+    states = []
+    for seed, (queue, source, target, back) in enumerate(
+        [("s62_bills/0", 9, 10, None), ("s62_orders/0", 5, 6, 3), ("s62_orders/0", 5, 29, 3)]
+    ):
+        store = unpack(case, tmp_path / str(seed))
+        twice(store, queue, source, target)
+        offsets = store / CONSUMER_OFFSETS
+        if back is not None:
+            shutil.copyfile(offsets, store / f"{CONSUMER_OFFSETS}.bak")
+            text = re.sub(r'("s62_orders@s62_tags":\{0:)29', rf"\g<1>{back}", offsets.read_text())
+            assert text != offsets.read_text()
+            offsets.write_text(text)
+        place = Place(str(seed), store, opened(case), case.properties)
+        states.append(State(seed, "4.9.3", case, ("twice",), (store / "abort").exists(), place))
+    judged = list(check_states("4.9.3", states, tmp_path))
     assert not [(state.seed, state.name, state.error) for state in judged if state.error]
 
 

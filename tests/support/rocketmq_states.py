@@ -157,6 +157,14 @@ def _changed_entry(store: Path, physical: int) -> None:
     path.write_bytes(raw)
 
 
+def twice(store: Path, queue: str, source: int, target: int) -> None:
+    """Let the entry of one place of a queue, `topic/id`, be at another place of its first file, too."""
+    path = min((store / "consumequeue" / queue).iterdir())
+    raw = bytearray(path.read_bytes())
+    raw[20 * target : 20 * target + 20] = raw[20 * source : 20 * source + 20]
+    path.write_bytes(raw)
+
+
 def entry_past_the_end(store: Path) -> None:
     _changed_entry(store, 1 << 40)
 

@@ -178,7 +178,7 @@ class Redelivery:
 
 Shifted = Mapping[tuple[str, int], Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]]
 Reached = Mapping[tuple[str, int], int]  # offsets of a group, by queue
-HadElsewhere = Callable[[tuple[str, int], int, Reached], int]
+HadElsewhere = Callable[[tuple[str, int], int, int, Reached], int]
 HadBefore = Callable[[tuple[str, int], int, int, Reached], int]
 
 
@@ -194,8 +194,8 @@ def redelivery(
     """Return what is delivered again after a start that ends in `view`. last_timestamp: store time of the newest message.
 
     shifted: by queue, queue offsets and physical offsets of the records that are listed elsewhere than at their queue offsets. had_before:
-    returns at how many places between two queue offsets a group gets a message that it had; had_elsewhere: how many of other places
-    it gets from a queue offset on.
+    returns how many messages that it had a group gets from the places between two queue offsets; had_elsewhere: how many further ones of
+    other places it gets from the second of two on.
     """
     evidence: list[Evidence] = []
     unknown: list[str] = []
@@ -361,7 +361,9 @@ def _of_shifted(view: RecoveredView, shifted: Shifted, reached: Mapping[str, Rea
         if queue is None or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
             continue
         of_group = reached[item.group]
-        again = had_elsewhere(key, max(item.offset, of_group[key]), of_group)  # what is before that counts as progress that is lost
+        again = had_elsewhere(
+            key, item.offset, max(item.offset, of_group[key]), of_group
+        )  # what is before that counts as progress that is lost
         passed = 0
         if parts:
             offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))

@@ -142,12 +142,20 @@ def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Places of a queue that lead to records of other places. at, offset: queue offsets of place and record; queue: index in `queues`."""
+    """Places of a queue that lead to records of other places.
+
+    at, offset: queue offsets of place and record; queue: index in `queues`; physical: offset of the record in the log.
+    """
 
     queues: list[tuple[str, int]]
     at: Longs
     queue: Longs
     offset: Longs
+    physical: Longs
+
+    def within(self, low: int, high: int) -> NDArray[np.bool_]:
+        """Return which of the places are from low to before high."""
+        return (self.at >= low) & (self.at < high)
 
     def had(self, reached: Reached) -> NDArray[np.bool_]:
         """Return which of these messages a group had, by its offsets in their own queues."""
@@ -268,25 +276,44 @@ class SurvivalCheck(Verification):
     def _missing_units(self, proof: BatchQueueProof) -> int:
         """Count the units of a batch queue whose record is gone: none without a unit has their queue offset, and they lead to none."""
         claimed = {record.queue_offset for record in map(self.log.record, proof.missing) if record is not None}
-        places = {int(unit["physical_offset"]): int(unit["base_offset"]) for unit in proof.units[~proof.proved]}
-        records = {at: self.log.record(at) for at, base in places.items() if at >= self.log.start and base not in claimed}
-        unlike = {at for at, record in records.items() if record is None or record.queue_offset != places[at]}
-        return len(unlike - {*proof.missing})
+        unproved = proof.units[~proof.proved]
+        places = zip(unproved["physical_offset"].tolist(), unproved["base_offset"].tolist(), strict=True)
+        records = [(self.log.record(at), at, base) for at, base in places if at >= self.log.start and base not in claimed]
+        return sum(at not in proof.missing and (record is None or record.queue_offset != base) for record, at, base in records)
 
     def had_before(self, key: tuple[str, int], low: int, high: int, reached: Reached) -> int:
-        """Count the places from low to before high of a queue after the start from which a group gets a message that it had.
+        """Count the messages that a group had and gets from the places from low to before high of a queue after the start.
 
-        reached: how far the group had come. A place that leads to a record of another place counts if the group was past that.
+        reached: how far the group had come. A message of another place counts if the group was past that.
         """
         bare, others = self._unlike_places(key)
-        without = int(np.diff(np.searchsorted(bare, (low, max(low, high))))[0])
-        return max(0, high - low) - without - int(((others.at >= low) & (others.at < high) & ~others.had(reached)).sum())
+        high = max(low, high)
+        inside = others.within(low, high)
+        own = high - low - int(np.diff(np.searchsorted(bare, (low, high)))[0]) - int(inside.sum())
+        return own + len(self._without_own(key, low, high, others.physical[inside & others.had(reached)]))
 
-    def had_elsewhere(self, key: tuple[str, int], low: int, reached: Reached) -> int:
-        """Count the messages of other places, also of other queues, that a queue lists from low on after the start and that a group had."""
+    def had_elsewhere(self, key: tuple[str, int], since: int, low: int, reached: Reached) -> int:
+        """Count the messages of other places, also of other queues, that a queue lists from low on after the start and that a group had.
+
+        since: what the group gets from there to before low does not count.
+        """
         others = self._unlike_places(key)[1]
-        again = (others.at >= low) & others.had(reached)
-        return int(np.unique(np.stack((others.queue[again], others.offset[again])), axis=1).shape[1])
+        had = others.had(reached)
+        again = np.setdiff1d(others.physical[had & (others.at >= low)], others.physical[had & others.within(since, low)])
+        return len(self._without_own(key, since, low, again))
+
+    def _without_own(self, key: tuple[str, int], low: int, high: int, messages: Longs) -> Longs:
+        """Return which messages, by physical offset, no place of their own from low to before high leads to, each once."""
+        if not len(messages):
+            return messages
+        bare, others = self._unlike_places(key)
+        assert self.recovery is not None
+        image = self.recovery.queues[*key, False]
+        assert isinstance(image, QueueImage)
+        for start, rows in _pieces(image, low, high):
+            own = ~np.isin(np.arange(start, start + len(rows)), np.concatenate((bare, others.at)))
+            messages = np.setdiff1d(messages, rows["physical_offset"][own].astype(np.int64))
+        return distinct(messages)
 
     def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""
@@ -297,7 +324,7 @@ class SurvivalCheck(Verification):
     def _find_unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         assert self.recovery is not None
         image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
-        bare, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((3, 0), np.int64)]  # met: as the columns of `_Others`
+        bare, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((4, 0), np.int64)]  # met: as the columns of `_Others`
         if not isinstance(image, QueueImage):
             return bare[0], _Others([key], *met[0])
         skipped = self._skipped_in(image)
@@ -310,17 +337,17 @@ class SurvivalCheck(Verification):
                 # what a queue without files lists was made from the log, after blanks
                 bare.append(start + np.flatnonzero(_in_sorted(skipped, listed) | ((proof is None) & (rows["size"] == BLANK_SIZE))))
                 at = np.flatnonzero(_in_sorted(physical, listed))
-                met.append(np.stack((start + at, np.zeros(len(at), np.int64), offsets[np.searchsorted(physical, listed[at])])))
+                met.append(np.stack((start + at, np.zeros(len(at), np.int64), offsets[np.searchsorted(physical, listed[at])], listed[at])))
         # 4.x lists records by their own physical offset, also where they are not at it
         misplaced = proof is None and any(item.kind is Kind.BAD_OFFSET for item in self.damage)
         for low, high in [(image.min_offset, image.max_offset)] if misplaced else () if proof is None else proof.unproved():
             for start, rows in _pieces(image, low, high):
-                columns = np.empty((3, len(rows)), np.int64)
+                columns = np.empty((4, len(rows)), np.int64)
                 for k, (place, size) in enumerate(zip(rows["physical_offset"].tolist(), rows["size"].tolist(), strict=True)):
                     record = None if size in (0, BLANK_SIZE) else self.log.record(place)
-                    columns[:, k] = start + k, -1 if record is None else 0, start + k
+                    columns[:, k] = start + k, -1 if record is None else 0, start + k, place
                     if record is not None and not key[0].startswith(LMQ_PREFIX):
-                        columns[1:, k] = queues.setdefault((record.topic, record.queue_id), len(queues)), record.queue_offset
+                        columns[1:3, k] = queues.setdefault((record.topic, record.queue_id), len(queues)), record.queue_offset
                 bare.append(columns[0, columns[1] < 0])
                 met.append(columns)
         without, every = distinct(np.concatenate(bare)), np.concatenate(met, axis=1)

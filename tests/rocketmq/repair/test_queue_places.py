@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.golden import Row, case_named, run_cli, unpack
+from support.rocketmq_states import record_starts
 
 from mqstore.jobs.rebuild import rebuild
 from mqstore.places import open_rocketmq
@@ -180,3 +181,26 @@ def test_entries_of_a_file_in_the_place_of_another_one_are_not_those_of_lost_mes
         assert [item["detail"] for item in answer["evidence"] if item["finding"] == "gone" and gone.match(item["detail"])]
         run_cli(*words)
     assert (answer["starts"], answer["loses"], answer["next"]) == (True, 140, START)
+
+
+def test_a_unit_whose_record_is_lost_leads_to_the_record_of_the_one_before_it_and_counts_as_lost(tmp_path: Path) -> None:
+    """What clients drop without this: `tests/interop/test_batch_units_of_fillers.py`."""
+    case = case_named("5.3.3/o-batch-queue")
+    batched = unpack(case, tmp_path / "store")
+    log = min((batched / "commitlog").iterdir())
+    raw = log.read_bytes()
+    begin, end = (record_starts(raw)[number] for number in (60, 75))
+    log.write_bytes(raw[:begin] + bytes(end - begin) + raw[end:])
+    before = [queue.entries(0, queue.max_offset) for queue in open_rocketmq(batched, config=case.config).batch_queues()]
+    assert run_cli("repair", batched, "--config", case.config, "--apply").status == 0
+    changed = 0
+    for old, queue in zip(before, open_rocketmq(batched, config=case.config).batch_queues(), strict=True):
+        new = queue.entries(0, queue.max_offset)
+        assert (old[["base_offset", "count", "store_timestamp"]] == new[["base_offset", "count", "store_timestamp"]]).all()
+        gone = (begin <= old["physical_offset"]) & (old["physical_offset"] < end)
+        assert (old[~gone] == new[~gone]).all()
+        (places,) = gone.nonzero()
+        assert (new["physical_offset"][gone] == old["physical_offset"][places[0] - 1]).all()
+        changed += len(places)
+    answer = run_cli("diagnose", batched, "--config", case.config, "-o", "json").document
+    assert (changed, answer["loses"], answer["next"]) == (3, 15, START)

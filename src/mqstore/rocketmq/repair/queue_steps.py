@@ -10,7 +10,10 @@ without a record makes clients drop the rest of what they pulled. For the first 
 blanks, which a broker passes over, where messages have expired.
 Entries after the last message that a queue ever had are of no message, and become unwritten ones.
 
-Format: docs/formats/rocketmq.md, sections 4.1 and 4.2.
+A unit of a batch queue whose record is lost leads to the record of the unit before it, or after it, and keeps its place: a broker hands
+out the bytes that are there, and clients drop the rest of what they pulled with them.
+
+Format: docs/formats/rocketmq.md, sections 4.1, 4.2 and 4.10.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from mqstore.files import Bytes
 from mqstore.repair.change import Change, Step
 from mqstore.repair.repair import ask_for_configuration
 from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
+from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, valid_units
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, MAX_GAP, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -187,6 +191,28 @@ class RepairScan(Verification):
                 rows.append(before)
         return np.array(offsets, np.int64), np.array([row.item() for row in rows], ENTRY)
 
+    def unit_stand_ins(self, key: tuple[str, int], log_end: int) -> Iterator[Change]:
+        """Yield the write of each unit of a batch queue whose record is lost, if it has the place between its neighbours."""
+        proof = self.batch_queues[key]
+        if proof.proved.all() or not proof.proved.any():
+            return
+        written = [(file, number) for file, units in proof.queue.written for number in range(len(units))]
+        units = np.concatenate([units for _, units in proof.queue.written], dtype=UNIT)
+        physical, base = units["physical_offset"].astype(np.int64), units["base_offset"].astype(np.int64)
+        proved = np.isin(physical, proof.units["physical_offset"][proof.proved])
+        follows = np.append(True, base[1:] == (base + units["count"])[:-1])
+        lost = ~proved & valid_units(units) & (self.log.start <= physical) & (physical < log_end) & follows & np.append(follows[1:], True)
+        donors = np.flatnonzero(proved)
+        for number in np.flatnonzero(lost)[:MOST_STAND_INS].tolist():
+            record = self.log.record(int(physical[number]))
+            if int(base[number]) in self._restored.get(key, ()) or (record is not None and (record.topic, record.queue_id) == key):
+                continue
+            unit, beside = units[number].copy(), units[donors[max(0, int(np.searchsorted(donors, number)) - 1)]]
+            for name in ("physical_offset", "size", "tags_code"):
+                unit[name] = beside[name]
+            file, place = written[number]
+            yield Change("write", file.relative, place * UNIT_SIZE, unit.tobytes())
+
     def _known(self, key: tuple[str, int]) -> dict[int, np.void]:
         """Return the entries of a queue that another step writes, by queue offset."""
         parts = self.missing.get(key, ())
@@ -264,6 +290,7 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             otherwise = "it continues the queue after them, and clients drop what they pull with them"
             changes = tuple(_writes(scan, key, unused, np.zeros(len(unused), ENTRY)))
             yield Step("queue-end", place, int(unused[0]) * ROW, len(unused) * ROW, why, otherwise, "", changes)
+    yield from _batch_steps(scan, log_end)
     common, assumed = queue_file_size(store)
     decided = f"; {ask_for_configuration(assumed)}" if assumed else "".join(f"; {line}" for line in lines_that_decide(store, index=False))
     for (topic, queue_id), messages in sorted(scan.left_out.items()):
@@ -296,6 +323,18 @@ def queue_steps(store: RocketMQStore, scan: RepairScan, log_end: int) -> Iterato
             changes,
             assumes=assumed,
         )
+
+
+def _batch_steps(scan: RepairScan, log_end: int) -> Iterator[Step]:
+    """Yield one step for each batch queue with units of lost records, among units that follow each other."""
+    for topic, queue_id in sorted(scan.batch_queues):
+        changes = tuple(scan.unit_stand_ins((topic, queue_id), log_end))
+        if changes:
+            why = f"{count(len(changes), 'unit')} without a record: each leads to that of the one beside it, and keeps its place"
+            otherwise = "clients drop what they pulled with it"
+            loss = "nothing that is there; consumers receive the batch beside each a second time"
+            place = f"batchconsumequeue/{topic}/{queue_id}"
+            yield Step("stand-in", place, changes[0].offset, len(changes) * UNIT_SIZE, why, otherwise, loss, changes)
 
 
 def _blanks(queue: ConsumeQueueReader) -> dict[int, np.void]:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from support.golden import GoldenCase, case_named, opened, unpack
+from support.repairs import image_of
 
 from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
-from mqstore.repair.journal import apply
+from mqstore.repair.journal import apply, undo
+from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
 from mqstore.rocketmq.repair.plan import LOCKING, plan
+from mqstore.table.formatting import command
 
 CASE = case_named("4.9.3/m-damaged/0-clean")
 
@@ -83,6 +86,28 @@ def test_the_index_of_the_damaged_golden_store_becomes_that_of_the_intact_one(tm
     store = unpack(case_named("4.9.3/m-damaged/09-index"), tmp_path / "store")
     apply(store, tmp_path / "undo", _planned(store), LOCKING)
     assert _index(store) == _index(opened(CASE))
+
+
+@pytest.mark.parametrize("gone", [(0,), (1,), (-1,), (0, 1), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("name", ["4.9.3/m-damaged/0-clean", "5.3.3/p-upgraded", "4.9.3/c-index-collisions"])
+def test_index_files_that_are_gone_are_made_again_byte_for_byte(name: str, gone: tuple[int, ...], tmp_path: Path) -> None:
+    """Their names are between those of their neighbours: a broker takes them from its clock."""
+    case = case_named(name)
+    store = unpack(case, tmp_path / "store")
+    before, image = _index(store), image_of(store)
+    for file in [sorted((store / "index").iterdir())[number] for number in gone]:
+        file.unlink()
+    if not any((store / "index").iterdir()):
+        (store / "index").rmdir()
+    removed = image_of(store)
+    assert command("mqstore", "repair", store) == diagnose(open_rocketmq(store, config=case.config)).next
+    steps = [step for step in plan(open_rocketmq(store, config=case.config)) if step.possible]
+    journal = apply(store, tmp_path / "undo", steps, LOCKING)
+    assert list(_index(store).values()) == list(before.values())
+    after = open_rocketmq(store, config=case.config)
+    assert (plan(after), diagnose(after).next) == ([], START)
+    undo(store, journal, LOCKING)
+    assert image_of(store) == removed != image
 
 
 def test_without_the_geometry_or_the_beginning_of_the_log_an_index_file_is_not_repaired(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ _OTHERWISE = "key queries miss messages, or follow links that lead elsewhere"
 Keys = NDArray[np.void]
 
 
-class _Begin(NamedTuple):
+class Begin(NamedTuple):
     """Where a file ends, which the next one continues: last offset, how many of its keys are in the file, and its time."""
 
     offset: int
@@ -59,11 +59,11 @@ def index_steps(store: RocketMQStore, scan: Verification, damage: list[Damage]) 
     if not damaged:
         return
     moved = out_of_order(store.index_files())
-    before: _Begin | None = _Begin(-1, 0, 0) if store.log.start == 0 else None
+    before: Begin | None = Begin(-1, 0, 0) if store.log.start == 0 else None
     for number, (name, file) in enumerate(files):
         following = files[number + 1] if number + 1 < len(files) else None
         if name not in damaged:
-            before = None if file is None else _end_of(file)
+            before = None if file is None else end_of(file)
         elif following is None and store.unclean and name not in moved:
             return
         elif file is None:
@@ -92,11 +92,11 @@ def _files(store: RocketMQStore) -> list[tuple[str, IndexFile | None]]:
     return sorted(files, key=lambda each: each[0])
 
 
-def _end_of(file: IndexFile) -> _Begin | None:
+def end_of(file: IndexFile) -> Begin | None:
     header = file.header
     if header.index_count <= 1:
         return None
-    return _Begin(header.end_physical_offset, len(file.numbers_of(header.end_physical_offset)), header.end_timestamp)
+    return Begin(header.end_physical_offset, len(file.numbers_of(header.end_physical_offset)), header.end_timestamp)
 
 
 def _impossible(name: str, damage: list[Damage], why: str) -> Step:
@@ -107,12 +107,12 @@ def _file_step(
     scan: Verification,
     file: IndexFile,
     damage: list[Damage],
-    before: _Begin | None,
+    before: Begin | None,
     following: IndexFile | None,
     *,
     own: bool,
     is_last: bool,
-) -> tuple[Step | None, _Begin | None]:
+) -> tuple[Step | None, Begin | None]:
     """Return the step for one file, and where it ends then. own: whether its first entry is what it must begin with."""
     remedy = "`mqstore rebuild` makes the index from the log"
     stop = following.header.begin_physical_offset if following is not None else scan.log_end
@@ -120,7 +120,7 @@ def _file_step(
     low = before.offset if before is not None else first.physical_offset
     if (low < scan.log.start and (before is None or before.offset >= 0)) or (before is None and not own):
         return _impossible(file.relative, damage, f"the log no longer has its first messages: {remedy}"), None
-    keys = _keys(scan, low, stop)
+    keys = keys_between(scan, low, stop)
     offsets = keys["physical_offset"].astype(np.int64)
     start = before.held if before is not None and before.offset >= 0 else 0
     begins = np.flatnonzero((offsets == first.physical_offset) & (keys["hash"] == first.key_hash))
@@ -137,7 +137,7 @@ def _file_step(
         return _impossible(file.relative, damage, f"it has {count(end - start, 'key')}: {remedy}"), None
     keys = keys[start:end]
     last = int(keys["physical_offset"][-1])
-    ended = _Begin(last, int((keys["physical_offset"] == last).sum()), int(keys["store_timestamp"][-1]))
+    ended = Begin(last, int((keys["physical_offset"] == last).sum()), int(keys["store_timestamp"][-1]))
     changes = list(_changes(file, keys, before))
     if not own:
         after = np.asarray(file.entry_bytes(len(keys) + 1, file.positions))
@@ -150,7 +150,7 @@ def _file_step(
     return Step("index-file", file.relative, changes[0].offset, size, why, _OTHERWISE, "", tuple(changes)), ended
 
 
-def _keys(scan: Verification, low: int, stop: int) -> Keys:
+def keys_between(scan: Verification, low: int, stop: int) -> Keys:
     """Return the keys of the records from one physical offset to another, both included, in log order."""
     parts = [np.empty(0, KEY_ROW)]
     for split in plan(scan.log):
@@ -164,24 +164,28 @@ def _keys(scan: Verification, low: int, stop: int) -> Keys:
     return np.concatenate(parts).astype(KEY_ROW)
 
 
-def _changes(file: IndexFile, keys: Keys, before: _Begin | None) -> Iterator[Change]:
-    """Yield the writes after which a file has these keys."""
-    slots = np.zeros(file.slot_count, np.int32)
-    begin = int(keys["store_timestamp"][0])
+def chained(keys: Keys, inherited: int, slot_count: int) -> tuple[NDArray[np.int32], NDArray[np.uint8], int]:
+    """Return slots, entries and the number of slots in use of a file that has these keys. inherited: the end time of the file before."""
+    slots = np.zeros(slot_count, np.int32)
     made = np.empty(len(keys) * ENTRY_SIZE, np.uint8)
     rows = np.ascontiguousarray(keys).view(np.uint8)
-    inherited = before.timestamp if before is not None else 0
     taken = index_chains.build(rows[:ENTRY_SIZE], inherited, 1, slots, made[:ENTRY_SIZE])
     if len(keys) > 1:
-        taken += index_chains.build(rows[ENTRY_SIZE:], begin, 2, slots, made[ENTRY_SIZE:])
+        taken += index_chains.build(rows[ENTRY_SIZE:], int(keys["store_timestamp"][0]), 2, slots, made[ENTRY_SIZE:])
+    return slots.astype(">i4"), made, taken
+
+
+def _changes(file: IndexFile, keys: Keys, before: Begin | None) -> Iterator[Change]:
+    """Yield the writes after which a file has these keys."""
+    slots, made, taken = chained(keys, before.timestamp if before is not None else 0, file.slot_count)
+    begin = int(keys["store_timestamp"][0])
     stored = np.zeros(len(made), np.uint8)
     there = file.entry_bytes(1, len(keys) + 1)
     stored[: len(there)] = there
     if before is None and (stored[:12] == made[:12]).all():
         made[12:16] = stored[12:16]  # counted from the end of a file that is not there
     yield from _writes(file.relative, file.entry_position(1), stored, made, ENTRY_SIZE)
-    table = slots.astype(">i4").view(np.uint8)
-    yield from _writes(file.relative, HEADER_SIZE, np.ascontiguousarray(file.slot_table()).view(np.uint8), table, SLOT_SIZE)
+    yield from _writes(file.relative, HEADER_SIZE, np.ascontiguousarray(file.slot_table()).view(np.uint8), slots.view(np.uint8), SLOT_SIZE)
     counted = file.header.hash_slot_count if file.header.hash_slot_count in (taken, len(keys)) else taken
     last = int(keys["physical_offset"][-1])
     header = HEADER.pack(begin, int(keys["store_timestamp"][-1]), int(keys["physical_offset"][0]), last, counted, len(keys) + 1)

@@ -35,6 +35,7 @@ from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.file_steps import file_steps
 from mqstore.rocketmq.repair.index_steps import index_steps
 from mqstore.rocketmq.repair.log_steps import log_steps, rename_steps, swapped_steps
+from mqstore.rocketmq.repair.missing_index_steps import missing_index_steps
 from mqstore.rocketmq.repair.queue_steps import RepairScan, queue_steps
 from mqstore.rocketmq.store.log_site import renamed_log_files, require_whole_log, swapped_log_files
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -92,6 +93,8 @@ def _steps(store: RocketMQStore, threads: int, progress: Callable[[int, int], No
         *in_log,
         *queue_steps(store, scan, log_end),
         *index_steps(store, scan, list(report.damage)),
+        # of the keys of records that a step restores, too: by what that leaves
+        *(() if any(step.possible for step in in_log) else missing_index_steps(store, scan, report.damage)),
         *config_steps(store, store.version_hint, scan.last_timestamp, scan.ends(log_end)),
     ]
     if steps and isinstance(store.directory, MountedDirectory):

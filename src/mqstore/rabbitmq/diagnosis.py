@@ -36,6 +36,7 @@ from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import (
     IGNORED,
+    NAME_FILE,
     NODE_NAME,
     cluster_nodes,
     has_other_queues,
@@ -671,8 +672,8 @@ class _Work:
     def _check_steps(self) -> None:
         """Add what keeps the node from starting, or makes a queue fail, and is not in the messages that it loses."""
         for step in self._steps:
-            if step.otherwise == IGNORED:
-                continue
+            if step.otherwise == IGNORED or step.file.endswith(f"/{NAME_FILE}"):
+                continue  # the messages of the queue are counted as `waiting`
             if step.kind == "take-out":
                 sentence = f"{step.why.partition(':')[0]}: {step.otherwise}"
                 if step.otherwise.startswith("the queue"):

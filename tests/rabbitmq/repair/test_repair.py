@@ -229,3 +229,29 @@ def test_without_room_for_the_journal_nothing_is_changed_and_nothing_stays(after
         applied(store, tmp_path / "undo", planned(store), recorder=_FullDisk(after), within="store")
     assert image(store) == before
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("case", ["a-small-clean", "g1-v2-small-clean"])
+def test_a_directory_in_the_place_of_the_name_of_a_queue_is_taken_out(case: str, tmp_path: Path) -> None:
+    """Nodes of 3.10 and 4.0 do not start such a queue: `tests/interop/rabbitmq/test_place_of_a_name.py`."""
+    store = unpack(case_named(f"{VERSION}/{case}"), tmp_path / "store")
+    sound = diagnose(RabbitMQStore(store), VERSION)
+    name = next(store.glob("msg_stores/vhosts/*/queues/*/.queue_name"))
+    raw = name.read_bytes()
+    name.unlink()
+    name.mkdir()
+    (name / name.name).write_bytes(raw)
+    before = image(store)
+    found = diagnose(RabbitMQStore(store), VERSION)
+    (waiting,) = (item for item in found.evidence if item.finding == "waiting")
+    assert (found.starts, found.loses) == (True, waiting.messages + sound.loses)
+    assert waiting.messages > 0
+    assert found.next.startswith("mqstore repair ")
+    steps = [step for step in planned(store) if step.possible]
+    assert [(step.kind, step.file.rpartition("/")[2]) for step in steps] == [("take-out", ".queue_name")]
+    applied(store, tmp_path / "undo", steps)
+    assert (planned(store), diagnose(RabbitMQStore(store), VERSION).loses) == ([], sound.loses)
+    journal = read_journal(tmp_path / "undo")
+    assert journal is not None
+    undo(store, journal, LOCKING)
+    assert image(store) == before

@@ -36,6 +36,7 @@ from mqstore.rabbitmq.format.names import parse_queue_name_file, priority_name, 
 from mqstore.table.formatting import count
 
 NODE_NAME = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9_.-]+")
+NAME_FILE = ".queue_name"
 LONGEST_NAME = 255  # bytes of the name of a vhost, in AMQP
 STREAM_FILE = re.compile(r"([0-9]{20})\.(segment|index)")
 MNESIA = ("schema.DAT", "LATEST.LOG")
@@ -259,7 +260,7 @@ def names_by_directory(known: Iterable[tuple[str, str]], vhost: VhostDirectory) 
 
 def _read_queue(directory: ReadOnlyDirectory, vhost: VhostDirectory, own: str, known: Mapping[str, tuple[str, bytes]]) -> QueueDirectory:
     place = vhost.below(f"queues/{own}")
-    file = f"{place}/.queue_name"
+    file = f"{place}/{NAME_FILE}"
     raw = small_file(directory, file, 8192)
     parsed = None if raw is None else parse_queue_name_file(raw, own)
     if parsed is not None:

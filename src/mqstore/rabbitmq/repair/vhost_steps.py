@@ -12,6 +12,7 @@ Steps for names on which a node stumbles: it takes every name with the ending of
 
     core.idx, 9.idx as a directory      the node does not start
     core.qi, core.qi.bak                the queue does not start
+    .queue_name as a directory          the queue does not start; of version 1 after an unclean stop, the node
     core.rdq, core.rdt, 5.rdq as a directory    the vhost does not start
 
 All were put beside the files of a 3.10.8 node. Other names are ignored, and stay. Files `._…`, which a Mac adds, are such names beside
@@ -48,7 +49,7 @@ from numpy.typing import NDArray
 from mqstore.files import DirectoryEntry, ReadOnlyDirectory
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import message_file
-from mqstore.rabbitmq.format.layout import STUMBLES, VhostDirectory, files_of_mac, own_entries, small_file
+from mqstore.rabbitmq.format.layout import NAME_FILE, STUMBLES, VhostDirectory, files_of_mac, own_entries, small_file
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.format.vhost_config import ENTRIES_WITHOUT_CONFIG, config_file
 from mqstore.rabbitmq.repair.queue_step import QueueContent, QueueStep, clean_dot, recovery_file
@@ -104,6 +105,8 @@ def _stray_steps(directory: ReadOnlyDirectory, vhost: VhostDirectory) -> Iterato
     for queue in own_entries(directory, vhost.below("queues")):
         place = vhost.below(f"queues/{queue.name}")
         for entry in own_entries(directory, place) if queue.is_directory else ():
+            if entry.name == NAME_FILE and entry.is_directory:
+                yield _take_out(directory, vhost, f"{place}/{entry.name}", entry, "qi")
             named_file = _IN_QUEUE.match(entry.name)
             if named_file is not None and (not named_file[1] or entry.is_directory):
                 yield _take_out(directory, vhost, f"{place}/{entry.name}", entry, named_file[2])

@@ -23,7 +23,7 @@ from mqstore.rabbitmq.erlang.etf import EtfError
 from mqstore.rabbitmq.format import index_v2, message_file
 from mqstore.rabbitmq.format.index_v1 import HIDDEN, IN_QUEUE_STORE, IN_STORE, PERSISTENT, REPEATED, SPDA, IndexSegment, QueueIndexV1
 from mqstore.rabbitmq.format.index_v2 import QueueIndexV2
-from mqstore.rabbitmq.format.layout import QueueDirectory, mapped_bytes
+from mqstore.rabbitmq.format.layout import NAME_FILE, QueueDirectory, mapped_bytes
 from mqstore.rabbitmq.message.message_term import MessageTerm, read_message
 from mqstore.rabbitmq.store import fate
 from mqstore.rabbitmq.store.fate import Fates, QueueStart
@@ -456,12 +456,17 @@ class Queue(Shown):
     @property
     def crashes(self) -> tuple[str, ...]:
         """Why the broker would crash on this queue's files."""
-        astray = self._summary.astray
+        astray, crashes = self._summary.astray, self._summary.crashes
+        if self._root.is_directory(name := f"{self.place.place}/{NAME_FILE}"):
+            crashes = [
+                *crashes,
+                f"a directory has the place of {name}, which the broker writes before it starts the queue: it crashes on it",
+            ]
         if not astray:
-            return tuple(self._summary.crashes)
+            return tuple(crashes)
         where = f"sequence id {astray[0]}" + (f" and {len(astray) - 1} more" if len(astray) > 1 else "")
         lead = f"the message of {where} is not where msg_store_index.ets has it; the queue ends there at every attempt"
-        return (*self._summary.crashes, lead)
+        return (*crashes, lead)
 
     @property
     def findings(self) -> tuple[Damage, ...]:

@@ -514,7 +514,7 @@ class _Work:
             (
                 "skipped",
                 queues,
-                "not delivered: pulls of 32 pass over all that lead to the log file of an entry without bytes, or follow a gap of batches",
+                "not delivered: pulls of 32 pass over all in the log file of an entry without bytes, end at a gap, or fail in a database",
                 {key: loss.skipped for key, loss in check.by_queue.items()},
             ),
             ("moved", queues, "at another queue offset than before", {key: loss.moved for key, loss in check.by_queue.items()}),

@@ -8,7 +8,7 @@ up in the queues that the simulated recovery ends with:
               gives its first record
     skipped   as kept, but a pull passes over it: after an entry that leads to no bytes of the log, such as one past its end, it
               goes on with the first entry that leads to the next log file or later; also what follows a gap between the units of a batch
-              queue, or what a search among units that are out of order does not find
+              queue, or what a search among units that are out of order does not find, or what a pull fails at in a database
     lost      none of these; the bytes of an entry that is shorter than its record are not a message
     missing   its queue has or had an entry for it, and no record of the log has that queue offset; where a queue has no file, the
               records before and after it are there
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
+from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, BatchQueueReader
 from mqstore.rocketmq.format.commit_log import CommitLog
@@ -80,10 +81,12 @@ def skipped_by_pulls(image: QueueImage | BatchQueueImage, recovery: Recovery, lo
     if not files:
         return np.empty(0, np.int64)
     starts, ends = np.array([file.start for file in files], np.int64), np.array([file.end for file in files], np.int64)
+    rules = PullRules(version=recovery.version, in_memory_bytes=1 << 62)
     if isinstance(image, BatchQueueImage):
         return _not_handed(image, recovery, log, starts, ends)
+    if isinstance(image, RocksQueueImage):
+        return _after_hole(image, rules)
     skipped: list[Longs] = []
-    rules = PullRules(version=recovery.version, in_memory_bytes=1 << 62)
     slices: LogFiles | None = None
     at = image.min_offset
     for start in range(image.min_offset, image.max_offset, SLOTS):
@@ -105,6 +108,26 @@ def skipped_by_pulls(image: QueueImage | BatchQueueImage, recovery: Recovery, lo
                 skipped.append(physical[passed])
                 at = result.next_begin_offset
     return np.sort(np.concatenate(skipped)) if skipped else np.empty(0, np.int64)
+
+
+def _after_hole(image: RocksQueueImage, rules: PullRules) -> Longs:
+    """Return what pulls from the minimum of a queue in a database on do not hand out: one that meets a place without an entry fails.
+
+    A pull also looks at the entry after those that it takes. Seen with a real 5.5.0, whose clients then ask for the same place for ever.
+    """
+    holes = (start + np.flatnonzero(rows["size"] == 0) for start, rows in _pieces(image, image.min_offset, image.max_offset))
+    hole = next((int(found[0]) for found in holes if len(found)), None)
+    if hole is None:
+        return np.empty(0, np.int64)
+    at = image.min_offset
+    at += max(0, (hole - at - SHORTLY) // PULL * PULL)
+    while True:
+        sizes = image.entries(at, at + PULL)["size"].astype(np.int64)
+        taken = max(1, int(np.searchsorted(np.cumsum(sizes), rules.max_bytes_in_memory, side="right")))
+        if hole <= at + taken:
+            rows = image.entries(at, image.max_offset)
+            return np.sort(rows["physical_offset"][rows["size"] > 0].astype(np.int64))
+        at += taken
 
 
 def _slices(recovery: Recovery, log: CommitLog) -> LogFiles:

@@ -142,7 +142,12 @@ def _lost(messages: Mapping[int, tuple[str, int, int]], store: Path, config: Pat
         longest[key] = max(longest.get(key, 0), size)
     handed = longest.keys()
     if pulled.exists():
-        handed = {(queue["topic"], queue["queue_id"], at) for queue in _lines(pulled) for at in queue["physical_offsets"]}
+        handed = {
+            (queue["topic"], queue["queue_id"], at)
+            for queue in _lines(pulled)
+            for number, at in enumerate(queue["physical_offsets"])
+            if at or not number  # the first message of a log is the first of its queue; bytes of no record read as 0, too
+        }
     return sum(
         (topic, queue_id, offset) not in handed
         or longest.get((topic, queue_id, offset), size) < size

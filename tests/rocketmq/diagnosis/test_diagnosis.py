@@ -260,6 +260,19 @@ def test_what_only_the_unit_of_a_batch_queue_is_left_of_counts_as_lost(tmp_path:
     assert [item.messages for item in after] == [sum(physical >= int(later[0].name) for physical in whole)]
 
 
+def test_units_in_a_file_that_has_the_place_of_another_count_as_lost_without_their_records(tmp_path: Path) -> None:
+    """Seed 90437 of `scripts/prove --kind diagnosis-rocketmq`: a real 5.3.3 has lost 131 messages, and 123 were said."""
+    case = case_named("5.3.3/o-batch-queue")
+    store = unpack(case, tmp_path)
+    first, second = sorted((store / "batchconsumequeue" / "batched" / "1").iterdir())
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    (store / "commitlog" / f"{3 * 65536:020d}").unlink()
+    found = of(case, store)
+    assert (found.loses, found.unknown) == (131, ())
+
+
 def test_messages_that_a_group_had_and_that_are_listed_after_its_place_are_delivered_again(tmp_path: Path) -> None:
     store = unpack(FOUR, tmp_path / "store")
     (file,) = (store / "consumequeue" / "s62_audit-log" / "11").iterdir()

@@ -33,6 +33,7 @@ from mqstore.rocketmq.dispatch.dispatcher import QueueRun, dispatch_positions
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, valid_units
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, MAX_GAP, ConsumeQueueReader, usable_topic
 from mqstore.rocketmq.rebuild_steps import lines_that_decide, queue_file_size
+from mqstore.rocketmq.repair.log_steps import FILLER_TOPIC
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.queue_proof import MisplacedFiles
 from mqstore.rocketmq.verify.verification import Verification
@@ -192,7 +193,7 @@ class RepairScan(Verification):
         return np.array(offsets, np.int64), np.array([row.item() for row in rows], ENTRY)
 
     def unit_stand_ins(self, key: tuple[str, int], log_end: int) -> Iterator[Change]:
-        """Yield the write of each unit of a batch queue whose record is lost, if it has the place between its neighbours."""
+        """Yield the write of each unit of a batch queue whose record is lost; none where units are out of order, as in another's file."""
         proof = self.batch_queues[key]
         if proof.proved.all() or not proof.proved.any():
             return
@@ -200,12 +201,13 @@ class RepairScan(Verification):
         units = np.concatenate([units for _, units in proof.queue.written], dtype=UNIT)
         physical, base = units["physical_offset"].astype(np.int64), units["base_offset"].astype(np.int64)
         proved = np.isin(physical, proof.units["physical_offset"][proof.proved])
-        follows = np.append(True, base[1:] == (base + units["count"])[:-1])
-        lost = ~proved & valid_units(units) & (self.log.start <= physical) & (physical < log_end) & follows & np.append(follows[1:], True)
+        lost = ~proved & valid_units(units) & (self.log.start <= physical) & (physical < log_end)
+        if (base[1:] != (base + units["count"])[:-1]).any():
+            return
         donors = np.flatnonzero(proved)
         for number in np.flatnonzero(lost)[:MOST_STAND_INS].tolist():
             record = self.log.record(int(physical[number]))
-            if int(base[number]) in self._restored.get(key, ()) or (record is not None and (record.topic, record.queue_id) == key):
+            if int(base[number]) in self._restored.get(key, ()) or (record is not None and record.topic != FILLER_TOPIC):
                 continue
             unit, beside = units[number].copy(), units[donors[max(0, int(np.searchsorted(donors, number)) - 1)]]
             for name in ("physical_offset", "size", "tags_code"):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mqstore.findings import STAND_IN, Damage, Kind
 from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
-from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader
+from mqstore.rocketmq.format.batch_consume_queue import UNIT, UNIT_SIZE, BatchQueueReader, valid_units
 from mqstore.rocketmq.format.commit_log import CommitLog
 from mqstore.rocketmq.format.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueueReader
 from mqstore.rocketmq.format.java_text import java_hash
@@ -295,7 +295,10 @@ class MisplacedFiles:
 
 @dataclass(slots=True)
 class BatchQueueProof:
-    """A batch queue that is being proved: its units, and which of them the log has yielded."""
+    """A batch queue that is being proved: its units by physical offset, and which of them the log has yielded.
+
+    Its units are those between the lowest and the highest that begin or end a file, also where files have each other's names.
+    """
 
     queue: BatchQueueReader
     units: NDArray[np.void] = field(init=False)
@@ -304,7 +307,10 @@ class BatchQueueProof:
     fresh: list[NDArray[np.int64]] = field(default_factory=list)  # the same, of the last range compared
 
     def __post_init__(self) -> None:
-        self.units = self.queue.entries(self.queue.min_offset, self.queue.max_offset)
+        parts = [part["base_offset"][valid_units(part)] for _, part in self.queue.written]
+        bases = [base for part in parts if len(part) for base in (int(part[0]), int(part[-1]))]
+        units = self.queue.entries(min(bases, default=0), max(bases, default=-1) + 1)
+        self.units = units[np.argsort(units["physical_offset"], kind="stable")]
         self.proved = np.zeros(len(self.units), np.bool_)
 
     def compare(self, run: QueueRun) -> None:

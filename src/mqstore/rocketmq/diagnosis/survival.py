@@ -326,7 +326,7 @@ class SurvivalCheck(Verification):
         return len(self._without_own(key, since, low, again))
 
     def _without_own(self, key: tuple[str, int], low: int, high: int, messages: Longs) -> Longs:
-        """Return which messages, by physical offset, no place of their own from low to before high leads to, each once."""
+        """Return which messages, by physical offset, are not at their place in the queue, from low to before high, each once."""
         if not len(messages):
             return messages
         bare, others = self._unlike_places(key)

@@ -361,9 +361,8 @@ def _of_shifted(view: RecoveredView, shifted: Shifted, reached: Mapping[str, Rea
         if queue is None or item.state not in ("ok", "below-min") or item.group == CHECK_GROUP:
             continue
         of_group = reached[item.group]
-        again = had_elsewhere(
-            key, item.offset, max(item.offset, of_group[key]), of_group
-        )  # what is before that counts as progress that is lost
+        furthest = max(item.offset, of_group[key])  # what is before that counts as progress that is lost
+        again = had_elsewhere(key, item.offset, furthest, of_group)
         passed = 0
         if parts:
             offsets, physical = (np.concatenate([part[k] for part in parts]) for k in (0, 1))

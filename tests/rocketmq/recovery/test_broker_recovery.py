@@ -40,6 +40,7 @@ from mqstore.rocketmq.format.consume_queue import ENTRY
 from mqstore.rocketmq.format.profile import profile
 from mqstore.rocketmq.format.record import Record, blank, encode, encode_properties
 from mqstore.rocketmq.query.index_search import query_offsets
+from mqstore.rocketmq.recovery import broker_parser, broker_recovery
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
 from mqstore.rocketmq.store.recovered_view import RecoveredView, recover
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -320,6 +321,29 @@ def test_without_a_commit_log_all_queues_go(written: Written) -> None:
         assert view.notes == ("there is no commit log, so all consume queues are deleted",)
 
 
+def test_without_any_file_nothing_is_there_and_nothing_is_lost(written: Written) -> None:
+    for version in ("4.9.3", "5.3.3"):
+        view = written.recovered(version)
+        assert (view.log_range(), view.queues(), view.notes) == ((0, 0), [], ())
+
+
+def test_the_same_is_recovered_if_a_thread_parses_ahead_and_pages_are_released(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(40):
+        written.put()
+    monkeypatch.setattr(broker_recovery, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(broker_recovery, "_DROP", 0)
+    monkeypatch.setattr(broker_parser, "FIRST", 1)
+    for version, unclean in (("4.9.3", False), ("4.9.3", True), ("5.3.3", True)):
+        assert entries_of(written.recovered(version, unclean=unclean)) == written.physical
+
+
+def test_without_an_index_the_queues_are_recovered_all_the_same(written: Written) -> None:
+    for _ in range(4):
+        written.put()
+    view = written.recovered(unclean=True, message_index_enable=False)
+    assert (entries_of(view), view.index_files()) == (written.physical, [])
+
+
 def test_an_empty_file_made_ahead_goes(written: Written) -> None:
     for _ in range(10):
         written.put()
@@ -438,6 +462,15 @@ def test_a_queue_file_of_another_length_is_refused(written: Written) -> None:
         written.recovered()
 
 
+def test_without_a_configuration_the_size_of_most_queues_is_that_of_all(written: Written) -> None:
+    written.put()
+    for topic, size in (("T", 200), ("U", 200), ("V", 400)):
+        written.queue_file(topic, [(0, 100, 0)], size=size)
+    with pytest.raises(RefusedError) as refused:
+        written.recovered(consume_queue_file_size=None)
+    assert [reason.split(" ")[0] for reason in refused.value.reasons] == [f"consumequeue/V/0/{0:020d}"]
+
+
 def test_4_9_waits_for_ever_for_a_log_file_that_is_missing(written: Written) -> None:
     for _ in range(40):
         written.put()
@@ -445,6 +478,12 @@ def test_4_9_waits_for_ever_for_a_log_file_that_is_missing(written: Written) -> 
     with pytest.raises(RefusedError, match="no log file holds 1024"):
         written.recovered("4.9.3")
     assert written.recovered("5.3.3").log_range() == (0, written.position)
+    for number in range(2, written.position // FILE_SIZE + 1):
+        written.file(number).write_bytes(bytes(FILE_SIZE))  # made ahead, as that before them was
+    with pytest.raises(RefusedError, match="no log file holds 1024"):
+        written.recovered("4.9.3")
+    rechecked = written.recovered("5.3.3", recheck_reput_offset_from_cq=True)
+    assert entries_of(rechecked) == [offset for offset in written.physical if offset < FILE_SIZE]
 
 
 def test_4_9_asks_for_as_much_memory_as_a_size_field_says(written: Written) -> None:
@@ -458,6 +497,7 @@ def test_4_9_asks_for_as_much_memory_as_a_size_field_says(written: Written) -> N
 
 def test_4_9_with_multi_dispatch_stumbles_over_a_record_without_properties(written: Written) -> None:
     written.put()
+    assert entries_of(written.recovered("4.9.3", unclean=True, enable_multi_dispatch=True)) == written.physical
     written.put(properties=b"")
     with pytest.raises(RefusedError, match="has no properties"):
         written.recovered("4.9.3", unclean=True, enable_multi_dispatch=True)
@@ -521,8 +561,34 @@ def test_5_5_begins_an_unclean_recovery_where_the_checkpoint_says_that_the_queue
     recovery = Recovery(
         store.directory, store.log, store.index_files(), point, store.config, store.rules(version), of.rules, unclean=True, of=of
     )
+    recovery.touched_queues = set()
     recovery.load()
-    assert recovery.recovered_from == store.log.files[first].start
+    begin = recovery.recovered_from
+    assert begin == store.log.files[first].start
+    rows = [row for batch in store.view().batches(["physical_offset", "topic", "queue_id"]) for row in batch.to_pylist()]
+    assert recovery.touched_queues == {(row["topic"], row["queue_id"]) for row in rows if row["physical_offset"] >= begin}
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_5_4_does_not_begin_at_a_file_whose_first_record_it_cannot_accept(written: Written, version: str) -> None:
+    for _ in range(40):
+        written.put()
+    (written.root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(physic=2**50, logics=2**50, index=2**50)))
+    last = max(offset for offset in written.physical if offset % FILE_SIZE == 0)
+    written.change(last + 88, b"x")
+    view = written.recovered(version, unclean=True)
+    begin = last - FILE_SIZE if version == "5.5.0" else last
+    listed = [entry for queue in view.queues() for entry in entries_of(view, queue.topic, queue.queue_id)]
+    assert listed == [offset for offset in written.physical if begin <= offset < last]
+
+
+@pytest.mark.parametrize("name", ["c-rocksdb-queues-clean", "i-rocksdb-kill9", "j-rocksdb-rolled"])
+def test_queues_of_a_database_are_what_the_broker_holds(name: str) -> None:
+    case = case_named(f"5.5.0/{name}")
+    view = recovered(case)
+    for row in queues(case):
+        queue = view.queue(row["topic"], row["queue_id"])
+        assert [list(entry) for entry in queue.entries(queue.min_offset, queue.max_offset).tolist()] == row["entries"]
 
 
 def test_5_0_to_5_4_do_not_start_on_a_queue_whose_last_file_has_no_entry_and_others_do(written: Written) -> None:

@@ -408,25 +408,19 @@ class Recovery:
         at = max([0, self.log_min, *(queue.max_physical_offset for queue in self.queues.values())])
         while at < self.log_max:
             at = max(at, self.log_min)
-            start = self._readable(at)
-            if start is None:
+            file = self._readable(at)
+            if file is None:
                 if self.follows.waits_for_dispatch:
                     raise RefusedError(
                         f"a 4.9.3 broker does not start on this store: it waits until everything up to {self.log_max} "
                         f"is dispatched, but no log file holds {at}; inspect the store with --view disk"
                     )
                 return
-            file, at = start
             at = self._catch_up_file(parser, file, at)
 
-    def _readable(self, physical: int) -> tuple[LogFile, int] | None:
-        """Return the file and the offset to continue at; a broker that finds no file for offset 0 reads the first one."""
-        for file in self.log_files:
-            if file.start <= physical < file.start + file.file.size:
-                return (file, physical) if physical < file.end else None
-        if physical == 0 and self.log_files and self.log_files[0].written:
-            return self.log_files[0], self.log_files[0].start
-        return None
+    def _readable(self, physical: int) -> LogFile | None:
+        """Return the file that holds a physical offset; None if there is none, or if nothing is written there."""
+        return next((file for file in self.log_files if file.start <= physical < file.end), None)
 
     def _catch_up_file(self, parser: RecordParser, log_file: LogFile, start: int) -> int:
         """Dispatch the records of one file from a physical offset on. Returns the offset at which the broker goes on.
@@ -439,7 +433,7 @@ class Recovery:
         position = start - file.start
         left = log_file.written - position
         counted = start
-        while left > 0:
+        while True:
             stop = ParseStop(position)
             for run in self._runs(parser, file, position, log_file.written):
                 if isinstance(run, ParseStop):
@@ -449,7 +443,7 @@ class Recovery:
             counted += stop.position - position
             left -= stop.position - position
             if left <= 0:
-                break
+                return counted
             if stop.blank:
                 return counted - counted % file.size + file.size
             if not stop.size:
@@ -458,7 +452,6 @@ class Recovery:
                 return counted + left
             counted += stop.size
             position = stop.read_to
-        return counted
 
 
 def _prefetch(runs: Iterator[Longs | ParseStop]) -> Iterator[Longs | ParseStop]:

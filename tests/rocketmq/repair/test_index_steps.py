@@ -11,8 +11,9 @@ from support.repairs import image_of
 
 from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
-from mqstore.repair.journal import apply, undo
 from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rocketmq.repair import index_steps
+from mqstore.repair.journal import apply, undo
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.table.formatting import command
 
@@ -124,3 +125,98 @@ def test_without_the_geometry_or_the_beginning_of_the_log_an_index_file_is_not_r
     (step,) = _planned(store, rolled)
     assert not step.possible
     assert "the log no longer has its first messages" in step.why
+
+
+SLOTS = _patched(0, 80, b"\x55" * 200)
+
+
+def test_the_last_index_file_after_a_kill_is_left_to_the_broker_which_makes_it_again(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    _patched(-1, 80, b"\x55" * 200)(store)
+    assert len(_planned(store)) == 1
+    (store / "abort").touch()
+    assert _planned(store) == []
+
+
+def test_an_empty_file_after_the_last_one_is_not_changed(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    before = _index(store)
+    last = max((store / "index").iterdir())
+    ahead = last.with_name(str(int(last.name) + 1000))
+    ahead.write_bytes(bytes(last.stat().st_size))
+    SLOTS(store)
+    apply(store, tmp_path / "undo", _planned(store), LOCKING)
+    ahead.unlink()
+    assert _index(store) == before
+
+
+def test_an_index_file_without_the_one_before_it_becomes_what_the_broker_wrote(tmp_path: Path) -> None:
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path / "store")
+    min((store / "index").iterdir()).unlink()
+    before = _index(store)
+    SLOTS(store)
+    apply(store, tmp_path / "undo", _planned(store, case), LOCKING)
+    assert _index(store) == before
+
+
+def test_an_index_file_gets_the_only_key_that_the_log_still_has_for_it(tmp_path: Path) -> None:
+    case = case_named("4.9.3/c-index-collisions")
+    store = unpack(case, tmp_path / "store")
+    begin, second = (open_rocketmq(store, config=case.config).index_files()[-1].entry(number).physical_offset for number in (1, 2))
+    _cut_log(store, second)
+    (step,) = _planned(store, case)
+    assert "the 1 key of the log" in step.why
+    apply(store, tmp_path / "undo", [step], LOCKING)
+    last = open_rocketmq(store, config=case.config).index_files()[-1]
+    assert (last.header.index_count, last.header.begin_physical_offset, last.header.end_physical_offset) == (2, begin, begin)
+
+
+def test_an_index_file_of_which_the_log_has_no_key_is_not_repaired(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    _cut_log(store, open_rocketmq(store, config=CASE.config).index_files()[-1].header.begin_physical_offset)
+    (step,) = _planned(store)
+    assert not step.possible
+    assert "the log has 0 keys for it: `mqstore rebuild` makes the index from the log" in step.why
+
+
+def _cut_log(store: Path, end: int) -> None:
+    """Overwrite the log with zeros from a physical offset on."""
+    for path in (store / "commitlog").iterdir():
+        keep = max(0, end - int(path.name))
+        raw = path.read_bytes()
+        path.write_bytes(raw[:keep].ljust(len(raw), b"\0"))
+
+
+def test_a_log_file_without_keys_adds_nothing_to_an_index_file(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    _, blank, *_ = sorted((store / "commitlog").iterdir())
+    blank.write_bytes(blank.stat().st_size.to_bytes(4, "big") + bytes.fromhex("cbd43194") + blank.read_bytes()[8:])
+    SLOTS(store)
+    before = open_rocketmq(store, config=CASE.config).index_files()
+    (step,) = (step for step in _planned(store) if step.file == before[0].relative)
+    apply(store, tmp_path / "undo", [step], LOCKING)
+    after = open_rocketmq(store, config=CASE.config).index_files()[0]
+    offsets = {after.entry(number).physical_offset for number in range(1, after.stop)}
+    assert offsets
+    assert not any(int(blank.name) <= offset < int(blank.name) + blank.stat().st_size for offset in offsets)
+
+
+def test_an_index_file_with_more_keys_than_are_written_in_place_is_not_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    SLOTS(store)
+    monkeypatch.setattr(index_steps, "MOST_KEYS", 398)
+    (step,) = _planned(store)
+    assert not step.possible
+    assert "it has 399 keys: `mqstore rebuild`" in step.why
+
+
+def test_without_a_configuration_a_cut_file_has_no_geometry_to_be_repaired_with(tmp_path: Path) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    first, *others = sorted((store / "index").iterdir())
+    for path in others:
+        path.unlink()
+    first.write_bytes(first.read_bytes()[:1000])
+    (step,) = _planned(store, configured=False)
+    assert not step.possible
+    assert "the geometry is not known: give the broker's settings with --config" in step.why

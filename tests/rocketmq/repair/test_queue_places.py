@@ -15,6 +15,8 @@ from mqstore.jobs.rebuild import rebuild
 from mqstore.places import open_rocketmq
 from mqstore.rocketmq.diagnosis.diagnosis import START
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+from mqstore.rocketmq.repair import queue_steps
+from mqstore.rocketmq.repair.plan import plan
 
 CASE = case_named("4.9.3/f-broker-offsets")
 QUEUE_OFFSET_AT = 20
@@ -204,3 +206,55 @@ def test_a_unit_whose_record_is_lost_leads_to_the_record_of_the_one_before_it_an
         changed += len(places)
     answer = run_cli("diagnose", batched, "--config", case.config, "-o", "json").document
     assert (changed, answer["loses"], answer["next"]) == (3, 15, START)
+
+
+def test_a_queue_that_is_missing_after_a_kill_is_not_written_and_a_rebuild_is_advised(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue" / "s62_bills" / "1")
+    assert [step.kind for step in plan(open_rocketmq(store)) if step.file == "consumequeue/s62_bills/1"] == ["entries"]
+    (store / "abort").touch()
+    assert not [step for step in plan(open_rocketmq(store)) if step.file == "consumequeue/s62_bills/1"]
+    assert run_cli("diagnose", store, "-o", "json").document["next"].startswith("mqstore rebuild ")
+
+
+def test_a_queue_without_files_gets_those_of_its_messages(store: Path) -> None:
+    before = _entries(store, "s62_bills")
+    for path in (store / "consumequeue" / "s62_bills" / "1").iterdir():
+        path.unlink()
+    assert run_cli("repair", store, "--apply", "--assume-defaults").status == 0
+    assert _entries(store, "s62_bills") == before
+
+
+def test_the_places_of_expired_messages_in_a_file_that_is_made_are_passed_over(tmp_path: Path) -> None:
+    case = case_named("4.9.3/d-rolled")
+    rolled = unpack(case, tmp_path / "store")
+    config = ("--config", case.config)
+    words = ("queue", rolled, "orders", "0", "--view", "recovered", "-o", "jsonl", *config)
+    before = [row for row in run_cli(*words).rows if row["size"] > 0]
+    shutil.rmtree(rolled / "consumequeue" / "orders" / "0")
+    assert run_cli("repair", rolled, "--apply", *config).status == 0
+    answer = run_cli("diagnose", rolled, *config, "-o", "json").document
+    assert (answer["starts"], answer["loses"]) == (True, 0)
+    last = {row["queue_offset"]: row["physical_offset"] for row in run_cli(*words).rows}
+    assert {row["queue_offset"]: row["physical_offset"] for row in before}.items() <= last.items()
+
+
+def test_a_queue_with_too_many_places_of_lost_messages_gets_no_copies(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in _messages(store, "s62_bills")[2:5]:
+        _overwrite(store, row, 4, bytes(row["size"] - 4))
+    place = "consumequeue/s62_bills/1"
+    assert [step.kind for step in plan(open_rocketmq(store)) if step.file == place] == ["stand-in"]
+    monkeypatch.setattr(queue_steps, "MOST_STAND_INS", 2)
+    assert [step.kind for step in plan(open_rocketmq(store)) if step.file == place] == []
+
+
+def test_a_queue_ends_before_all_that_leads_past_the_log_however_much_is_looked_at_at_once(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = _messages(store, "s62_bills")[4]["physical_offset"]
+    for path in (store / "commitlog").iterdir():
+        keep = max(0, cut - int(path.name))
+        path.write_bytes(path.read_bytes()[:keep].ljust(path.stat().st_size, b"\0"))
+    before = plan(open_rocketmq(store))
+    assert before
+    monkeypatch.setattr(queue_steps, "TAIL", 2)
+    assert plan(open_rocketmq(store)) == before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -20,7 +22,10 @@ from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step, chosen
 from mqstore.repair.journal import APPLIED, apply, read_journal, undo
 from mqstore.rocketmq.diagnosis.diagnosis import diagnose
+from mqstore.rocketmq.format.record import decode, encode
 from mqstore.rocketmq.live.store_lock import StoreInUseError, StoreLock
+from mqstore.rocketmq.repair import plan as plan_module
+from mqstore.rocketmq.repair.log_steps import SMALLEST
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 
 FOUR, FIVE, SMALL = case_named("4.9.3/f-broker-offsets"), case_named("5.3.3/j-broker-offsets"), case_named("4.9.3/m-damaged/0-clean")
@@ -329,3 +334,165 @@ def test_what_groups_get_twice_by_the_copies_of_a_repair_is_counted(tmp_path: Pa
     (store / "commitlog" / "00000000000000032768").unlink()
     found, _ = repaired_and_undone(store, case)
     assert (found.loses, found.redelivers) == (56, 1)
+
+
+def test_a_topic_table_without_a_bak_is_written_again_from_the_queues(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    (store / "config" / "topics.json").write_bytes(b"{")
+    (store / "config" / "topics.json.bak").unlink(missing_ok=True)
+    found, steps = repaired_and_undone(store, FOUR)
+    assert (found.starts, found.loses) == (True, 0)
+    (step,) = (step for step in steps if step.file == "config/topics.json")
+    assert step.why.endswith("written again from the queues that there are")
+    assert step.loss == "permissions, attributes and topics without queues"
+    (change,) = step.changes
+    table = json.loads(change.content)["topicConfigTable"]
+    queues = {(path.parent.name, int(path.name)) for path in store.glob("consumequeue/*/*")}
+    assert {topic: row["readQueueNums"] for topic, row in table.items()} == {
+        topic: max(number for name, number in queues if name == topic) + 1 for topic, _ in queues
+    }
+
+
+def test_a_table_of_which_nothing_can_be_read_is_taken_out_so_that_the_broker_starts(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    for name in ("subscriptionGroup.json", "subscriptionGroup.json.bak"):
+        (store / "config" / name).write_bytes(b"{")
+    assert not diagnosed(store, FOUR).starts
+    found, steps = repaired_and_undone(store, FOUR)
+    assert found.starts
+    (step,) = (step for step in steps if step.file == "config/subscriptionGroup.json")
+    assert {(change.op, change.file) for change in step.changes} == {
+        ("remove", f"config/subscriptionGroup.json{ending}") for ending in ("", ".bak")
+    }
+
+
+def test_an_empty_table_has_nothing_to_be_restored_from(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    (store / "config" / "consumerFilter.json").write_bytes(b"")
+    (store / "config" / "consumerFilter.json.bak").unlink(missing_ok=True)
+    assert not [step for step in planned(store, FOUR) if "consumerFilter" in step.file]
+
+
+def test_a_directory_in_the_place_of_the_checkpoint_is_taken_out_and_that_of_the_lock_is_left(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    (store / "checkpoint").unlink()
+    (store / "checkpoint").mkdir()
+    found, _ = repaired_and_undone(store, FOUR)
+    assert found.starts
+    (store / "lock").unlink(missing_ok=True)
+    (store / "lock").mkdir()
+    assert [step.possible for step in planned(store, FOUR) if step.file == "lock"] == [False]
+
+
+def test_what_is_not_a_regular_file_is_left_alone(tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path / "store")
+    os.mkfifo(store / "commitlog" / "pipe")
+    (store / "commitlog" / "old").mkdir()
+    os.mkfifo(store / "commitlog" / "old" / "pipe")
+    steps = {step.file: step for step in planned(store, FOUR) if step.kind == "take-out"}
+    assert {name: step.possible for name, step in steps.items()} == {"commitlog/pipe": False, "commitlog/old": False}
+    assert steps["commitlog/old"].why.endswith("and holds pipe, which is not a regular file")
+
+
+def test_two_log_files_with_the_names_of_each_other_get_them_back_before_anything_is_changed(tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    one, other, *_ = sorted((store / "commitlog").iterdir())
+    raw = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(raw)
+    steps = planned(store, SMALL)
+    assert {(step.kind, step.file, step.possible) for step in steps} == {
+        ("rename", f"commitlog/{path.name}", False) for path in (one, other)
+    }
+    assert f"its records are those of commitlog/{other.name}" in steps[0].why
+
+
+@pytest.mark.parametrize("cut", [8, 95])
+def test_bytes_that_are_too_few_for_a_record_stay(cut: int, tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    path, start, size = _a_record(store)
+    _shortened(path, start, size, cut)
+    (step,) = (step for step in planned(store, SMALL) if step.file.startswith("commitlog"))
+    assert (step.kind, step.offset, step.length) == ("filler", start + size - cut, cut)
+    assert step.possible == (cut >= SMALLEST)
+    assert step.possible or f"{cut} bytes are too few for a record that a broker can parse" in step.why
+
+
+def test_no_end_of_file_fits_into_less_than_eight_bytes(tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    path = min((store / "commitlog").iterdir())
+    raw = path.read_bytes()
+    last = record_starts(raw)[-1]
+    _rewritten(path, last, len(raw) - 4 - last)
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\xff" * 4)
+    (step,) = (step for step in planned(store, SMALL) if step.file.startswith("commitlog"))
+    assert (step.kind, step.offset, step.possible) == ("end-of-file", len(raw) - 4, False)
+    assert "there is no room for a record of end of file" in step.why
+
+
+def test_a_record_whose_size_and_body_are_damaged_is_not_restored(tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    path, start, size = _a_record(store)
+    raw = bytearray(path.read_bytes())
+    raw[start : start + 4] = bytes(4)
+    raw[start + 88] ^= 1
+    path.write_bytes(raw)
+    (step,) = (step for step in planned(store, SMALL) if step.file.startswith("commitlog"))
+    assert (step.kind, step.offset, step.length) == ("filler", start, size)
+
+
+def test_records_with_wrong_offsets_of_which_one_is_not_valid_are_not_restored(tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    path, start, size = _a_record(store)
+    raw = bytearray(path.read_bytes())
+    for at in (start, start + size):
+        raw[at + 29] ^= 1  # in the physical offset
+    raw[start + size + 4] ^= 1  # in the magic
+    path.write_bytes(raw)
+    steps = [step for step in planned(store, SMALL) if step.file.startswith("commitlog")]
+    assert [(step.kind, step.offset) for step in steps] == [("filler", start)]
+
+
+def test_a_last_file_that_was_cut_after_its_last_record_gets_only_its_length(tmp_path: Path) -> None:
+    store = unpack(SMALL, tmp_path / "store")
+    path = max(path for path in (store / "commitlog").iterdir() if any(path.read_bytes()))
+    raw = path.read_bytes()
+    last = record_starts(raw)[-1]
+    path.write_bytes(raw[: last + int.from_bytes(raw[last : last + 4], "big") + 100])
+    assert {step.kind for step in planned(store, SMALL) if step.file.startswith("commitlog")} == {"length"}
+
+
+def test_a_plan_that_its_first_round_completes_is_the_same_without_further_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made("short_queue_file", FOUR, tmp_path / "store")
+    whole = planned(store, FOUR)
+    assert [step.after for step in whole] == [0, 0, 0]
+    monkeypatch.setattr(plan_module, "ROUNDS", 1)
+    assert planned(store, FOUR) == whole
+
+
+def _a_record(store: Path) -> tuple[Path, int, int]:
+    """Return a file of the log, and position and size of a record in the middle of it that has a body of more than 100 bytes."""
+    path = min((store / "commitlog").iterdir())
+    raw = path.read_bytes()
+    at = next(at for at in record_starts(raw)[5:] if int.from_bytes(raw[at + 84 : at + 88], "big") > 100)
+    return path, at, int.from_bytes(raw[at : at + 4], "big")
+
+
+def _shortened(path: Path, start: int, size: int, cut: int) -> None:
+    """Rewrite a record so that it ends before its end, with bytes that are nothing after it."""
+    _rewritten(path, start, size - cut)
+    raw = bytearray(path.read_bytes())
+    raw[start + size - cut : start + size] = b"\xff" * cut
+    path.write_bytes(raw)
+
+
+def _rewritten(path: Path, start: int, size: int) -> None:
+    """Give a record another size: its body becomes longer or shorter."""
+    raw = bytearray(path.read_bytes())
+    old = decode(bytes(raw[start : start + int.from_bytes(raw[start : start + 4], "big")]))
+    other = size - len(encode(replace(old, body=b"")))
+    new = encode(replace(old, body=old.body[:other].ljust(other, b"x"), body_crc=None))
+    raw[start : start + len(new)] = new
+    path.write_bytes(raw)

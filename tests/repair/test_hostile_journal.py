@@ -23,6 +23,7 @@ from support.rocketmq_states import STATES
 
 from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.places import open_rocketmq
+from mqstore.repair import manifest
 from mqstore.repair.change import Change, Step
 from mqstore.repair.journal import PREPARED, StoreLocking, apply, read_journal, resume, undo
 from mqstore.rocketmq.live.store_lock import StoreLock
@@ -243,6 +244,9 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no-checksum": (_set(3, "new.sha256", ""), "is not one"),
     "no-size": (_set(3, "new", {"blob": "0003.new", "sha256": "0" * 64}), "does not have the fields"),
     "setuid": (_set(3, "mode", SETUID), "more than permission to read and write"),
+    "changes-are-a-table": (lambda document: document.update(changes={}), "the changes are not a list"),
+    "step-as-number": (_set(0, "step", 1), "is not a text"),
+    "name-of-no-file": (_set(3, "file", "\ud800"), "cannot be the name of a file"),
     "executable": (_set(3, "mode", 0o755), "more than permission to read and write"),
 }
 
@@ -413,3 +417,123 @@ def test_a_journal_is_private_and_a_file_comes_back_without_permission_to_be_run
     undo(store, found, LOCKING)
     assert image_of(store) == before
     assert (store / "config" / "table").stat().st_mode & 0o7777 == SETUID & 0o666
+
+
+def _directory_as_link(store: Path) -> None:
+    (store / "config").rename(store / "real")
+    (store / "config").symlink_to("real")
+
+
+def _link_to_a_removed_file(store: Path) -> None:
+    (store / "other").symlink_to("stray/note")
+
+
+def _circle(store: Path) -> None:
+    shutil.rmtree(store / "stray")
+    (store / "stray").symlink_to("stray")
+
+
+def _file_in_the_place_of_a_directory(store: Path) -> None:
+    (store / "empty").write_bytes(b"a file")
+
+
+def _directory_in_the_place_of_the_lock(store: Path) -> None:
+    (store / "lock").unlink()
+    (store / "lock").mkdir()
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "directory-as-link": (_directory_as_link, "which is in the same store; move it away first"),
+    "link-to-a-removed-file": (_link_to_a_removed_file, "which a repair would take away"),
+    "circle": (_circle, "cannot be reached"),
+    "file-as-directory": (_file_in_the_place_of_a_directory, "is in the place of a directory"),
+    "directory-as-lock": (_directory_in_the_place_of_the_lock, "no broker can lock the store by it"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_what_stands_in_the_way_of_a_change_stops_a_repair_before_the_first_one(name: str, tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    change, says = REFUSED[name]
+    change(store)
+    before = tree_checksum(store)
+    with pytest.raises(TargetError, match=says):
+        apply(store, tmp_path / "undo", [EVERY_OPERATION], LOCKING)
+    assert tree_checksum(store) == before
+    assert not (tmp_path / "undo").exists()
+
+
+def test_links_that_lead_elsewhere_or_nowhere_are_in_the_way_of_no_change(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    (store / "to-long").symlink_to("long")
+    (store / "nowhere").symlink_to("nowhere")
+    apply(store, tmp_path / "undo", [EVERY_OPERATION], LOCKING)
+    assert (store / "log").read_bytes() == b"01new bytesbcdef"
+
+
+@pytest.mark.parametrize("state", ["growing", "taken"])
+def test_a_store_that_changes_while_the_journal_is_written_is_left_as_it_is(state: str, tmp_path: Path) -> None:
+    store = _store(tmp_path)
+
+    def meanwhile() -> bytes:
+        if state == "growing":
+            os.truncate(store / "log", 4)
+        else:
+            (store / "file").write_bytes(b"taken")
+        return b"new bytes"
+
+    says = "became shorter while it was saved" if state == "growing" else "exists by now, and file.bak cannot take its name"
+    with pytest.raises(TargetError, match=says):
+        apply(store, tmp_path / "undo", [_step(Change("write", "log", 2, meanwhile), Change("rename", "file.bak", to="file"))], LOCKING)
+    assert (store / "file.bak").read_bytes() == b"renamed"
+    assert not (tmp_path / "undo").exists()
+
+
+def test_a_directory_that_got_another_file_is_not_taken_out(tmp_path: Path) -> None:
+    store, journal = _prepared(tmp_path)
+    (store / "stray" / "other").write_bytes(b"of somebody else")
+    found = read_journal(journal)
+    assert found is not None
+    with pytest.raises(TargetError, match="holds something that the repair did not put aside"):
+        resume(store, found, LOCKING)
+    assert (store / "stray" / "other").read_bytes() == b"of somebody else"
+
+
+def _other_bytes(store: Path) -> None:
+    (store / "log").write_bytes(b"01other..bcdef..")
+
+
+def _no_renamed_file(store: Path) -> None:
+    (store / "file").unlink()
+
+
+@pytest.mark.parametrize("change", [_other_bytes, _no_renamed_file])
+def test_a_store_with_other_bytes_than_a_repair_left_is_not_undone(change: Callable[[Path], None], tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    apply(store, tmp_path / "undo", [EVERY_OPERATION], LOCKING)
+    found = read_journal(tmp_path / "undo")
+    assert found is not None
+    change(store)
+    before = tree_checksum(store)
+    with pytest.raises(TargetError, match="was changed after the repair"):
+        undo(store, found, LOCKING)
+    assert tree_checksum(store) == before
+
+
+def test_undoing_removes_a_lock_that_was_not_there_and_makes_nothing_that_was_not_there(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    (store / "lock").unlink()
+    before = image_of(store)
+    found = apply(store, tmp_path / "undo", [EVERY_OPERATION, _step(Change("remove", "none"), Change("rmdir", "nowhere"))], LOCKING)
+    assert (store / "lock").exists()
+    undo(store, found, LOCKING)
+    assert image_of(store) == before
+
+
+def test_more_changes_than_a_manifest_may_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _store(tmp_path)
+    monkeypatch.setattr(manifest, "LARGEST_MANIFEST", 1000)
+    before = tree_checksum(store)
+    with pytest.raises(TargetError, match="9 changes are more than one journal holds; choose some of the steps with --only"):
+        apply(store, tmp_path / "undo", [EVERY_OPERATION], LOCKING)
+    assert tree_checksum(store) == before

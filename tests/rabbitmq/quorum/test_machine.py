@@ -241,6 +241,249 @@ def test_a_state_of_another_form_is_refused_with_a_sentence() -> None:
                 machine_state.load(state, version)
 
 
+# consumers that come again, ask for more, or cannot be reached
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_a_consumer_that_comes_again_keeps_what_it_has_and_gets_the_rest_of_its_new_number(version: int) -> None:
+    machine = filled(version, 5)
+    consume(machine, 6, b"one", number=1)
+    again = consume(machine, 7, b"one", number=3)
+    assert in_hand(machine) == [(1, b"one"), (2, b"one"), (3, b"one")]
+    assert len(machine.consumers) == 1
+    machine.settle(8, 0, (b"one", ONE) if version >= 4 else again, [0])
+    assert in_hand(machine)[:2] == [(2, b"one"), (3, b"one")]
+
+
+def test_a_consumer_that_is_not_specified_as_one_is_refused() -> None:
+    for spec in (5, (AUTO,), (AUTO, 1, 2, 3)):
+        with pytest.raises(ValueError, match="a tuple of two or three"):
+            filled(5).checkout(4, 0, (b"one", ONE), spec, {})
+
+
+@pytest.mark.parametrize("version", [0, 3, 5, 8])
+def test_one_who_gets_from_an_empty_queue_gets_nothing_and_does_not_stay(version: int) -> None:
+    machine = filled(version, 0)
+    machine.checkout(1, 0, (b"get", ONE), (Atom("dequeue"), Atom("unsettled")), {})
+    assert not machine.consumers
+
+
+def test_one_who_gets_a_message_whose_time_is_over_gets_nothing_and_does_not_stay() -> None:
+    machine = Machine(3)
+    machine.enqueue(1, 0, None, None, MessageFacts(0, 1, 10, None, None))
+    machine.checkout(2, 11, (b"get", ONE), (Atom("dequeue"), Atom("unsettled")), {})
+    assert not machine.consumers
+    assert not ready(machine)
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_credit_of_old_versions_counts_what_the_consumer_has_seen(version: int) -> None:
+    machine = filled(version, 5)
+    machine.checkout(6, 0, (b"one", ONE), (AUTO, 1, Atom("credited")), {})
+    machine.credit(7, 0, (b"one", ONE), 2, 0, False)
+    machine.credit(8, 0, (b"stranger", ONE), 2, 0, False)
+    assert [index for index, _ in in_hand(machine)] == [1, 2]
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_credit_for_a_consumer_that_waits_brings_it_to_the_front(version: int) -> None:
+    machine = filled(version, 3, single_active=True)
+    for index, (tag, pid) in enumerate(((b"one", ONE), (b"two", TWO), (b"three", TWO)), 4):
+        machine.checkout(index, 0, (tag, pid), (AUTO, 0, Atom("credited")) if version < 4 else (AUTO, (Atom("credited"), 0)), {})
+    key = 6 if version >= 4 else (b"three", TWO)
+    machine.credit(7, 0, key, 2, 0, False)
+    assert [(consumer.tag, consumer.credit) for consumer in machine.waiting] == [(b"three", 2), (b"two", 0)]
+    machine.credit(8, 0, key, 2, 0, True)
+    (three,) = (consumer for consumer in machine.waiting if consumer.tag == b"three")
+    assert three.credit == (0 if version >= 4 else 2)
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_a_consumer_that_waits_and_is_cancelled_waits_no_longer(version: int) -> None:
+    machine = filled(version, 2, single_active=True)
+    consume(machine, 3, b"one", number=1)
+    consume(machine, 4, b"two", TWO, number=1)
+    machine.checkout(5, 0, (b"two", TWO), Atom("cancel"), {})
+    assert not machine.waiting
+    machine.checkout(6, 0, (b"stranger", TWO), Atom("cancel"), {})
+    assert in_hand(machine) == [(1, b"one")]
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_what_a_consumer_of_a_node_has_that_cannot_be_reached_comes_back_but_in_version_8(version: int) -> None:
+    machine = filled(version, 4)
+    consume(machine, 5, b"one", number=1)
+    consume(machine, 6, b"far", TWO, number=2)
+    apply_command(machine, 7, 0, "down", (TWO, Atom("noconnection")))
+    here = [(index, tag) for index, tag in in_hand(machine) if tag == b"one"]
+    assert here == [(1, b"one")]
+    assert ready(machine) == ([4] if version == 8 else [2, 3, 4])
+    machine.down(8, 0, TWO, Atom("noconnection"))
+    apply_command(machine, 9, 0, "nodeup", (Atom("rabbit@two"),))
+    assert sorted(index for index, tag in in_hand(machine) if tag == b"far") == [2, 3]
+    assert [consumer.status for consumer in machine.consumers.values()] == ["up", "up"]
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_of_single_active_consumers_the_next_takes_over_when_the_node_of_the_first_cannot_be_reached(version: int) -> None:
+    machine = filled(version, 2, single_active=True)
+    consume(machine, 3, b"one", number=1)
+    consume(machine, 4, b"two", TWO, number=1)
+    machine.down(5, 0, ONE, Atom("noconnection"))
+    assert in_hand(machine) == ([(1, b"one")] if version == 8 else [(1, b"two")])
+    machine.nodeup(6, 0, "rabbit@one")
+    assert {consumer.tag: consumer.status for consumer in (*machine.waiting, *machine.consumers.values())} == {b"one": "up", b"two": "up"}
+
+
+@pytest.mark.parametrize("version", range(9))
+def test_the_consumers_and_publishers_of_nodes_that_have_left_are_gone(version: int) -> None:
+    machine = filled(version, 2, single_active=True)
+    consume(machine, 3, b"one", number=1)
+    consume(machine, 4, b"two", TWO, number=1)
+    machine.enqueue(5, 0, ONE, 1, MessageFacts(0, 1, None, None, None))
+    machine.enqueue(6, 0, ONE, 3, MessageFacts(0, 1, None, None, None))
+    apply_command(machine, 7, 0, "purge_nodes", ([Atom("rabbit@one"), Atom("rabbit@none")],))
+    assert not machine.enqueuers
+    assert b"one" not in {consumer.tag for consumer in (*machine.consumers.values(), *machine.waiting)}
+    # what came early is there now, in the versions that keep it
+    assert sorted([*ready(machine), *(index for index, _ in in_hand(machine))]) == [1, 2, 5, *([6] if version < 2 else [])]
+
+
+def test_a_publisher_without_a_process_is_not_registered() -> None:
+    machine = Machine(5)
+    apply_command(machine, 1, 0, "register_enqueuer", (Atom("none"),))
+    assert not machine.enqueuers
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("settle", (1, [b"x"]), "a list of numbers"),
+        ("settle", ([1], [1]), "a consumer is a number"),
+        ("credit", (1, b"x", 0, Atom("false")), "credit is a number"),
+        ("down", (Atom("x"), Atom("noproc")), "is a process"),
+        ("purge_nodes", (Atom("x"),), "nodes are a list"),
+    ],
+)
+def test_fields_of_another_kind_are_refused(name: str, fields: tuple[Term, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        apply_command(filled(8), 4, 0, name, fields)
+
+
+# version 8: timeouts, and messages that wait for their next delivery
+
+
+@pytest.mark.parametrize("single_active", [False, True])
+def test_what_a_consumer_has_comes_back_when_its_node_was_away_for_too_long(single_active: bool) -> None:
+    machine = filled(8, 2, single_active=single_active)
+    key = consume(machine, 3, b"one", number=1)
+    over = (Atom("consumer_disconnected_timeout"), key)
+    machine.timeout(4, 0, over)
+    assert in_hand(machine) == [(1, b"one")]
+    machine.down(5, 0, ONE, Atom("noconnection"))
+    machine.timeout(6, 0, over)
+    assert not in_hand(machine)
+    assert sorted(ready(machine)) == [1, 2]
+    assert [consumer.tag for consumer in machine.waiting] == ([b"one"] if single_active else [])
+    machine.timeout(7, 0, Atom("another_timer"))
+    assert sorted(ready(machine)) == [1, 2]
+
+
+def test_a_cancelled_consumer_whose_node_was_away_for_too_long_does_not_wait() -> None:
+    machine = filled(8, 2, single_active=True)
+    key = consume(machine, 3, b"one", number=1)
+    machine.checkout(4, 0, (b"one", ONE), Atom("cancel"), {})
+    machine.down(5, 0, ONE, Atom("noconnection"))
+    machine.timeout(6, 0, (Atom("consumer_disconnected_timeout"), key))
+    assert (list(machine.consumers), machine.waiting) == ([], [])
+
+
+@pytest.mark.parametrize(("token", "index"), [(b"mine", 1), (b"other", 2)])
+def test_a_message_with_a_token_waits_until_its_time_or_until_it_is_asked_for(token: bytes, index: int) -> None:
+    machine = filled(8, 2)
+    key = consume(machine, 3, b"one", number=2)
+    for number, own in enumerate((b"mine", b"other")):
+        stated: Term = {b"x-opt-delivery-time": 1000, b"x-opt-deferral-token": own}
+        apply_command(machine, 4 + number, 0, "modify", (key, [number], Atom("false"), Atom("false"), stated))
+    assert not in_hand(machine)
+    assert machine.deferred == {b"mine": (1000, 1), b"other": (1000, 2)}
+    apply_command(machine, 6, 0, "delayed_cmd", ((Atom("assign_deferred"), key, [b"unknown"]),))
+    apply_command(machine, 7, 0, "delayed_cmd", ((Atom("assign_deferred"), 77, [token]),))
+    apply_command(machine, 8, 0, "delayed_cmd", (Atom("nothing"),))
+    apply_command(machine, 9, 0, "delayed_cmd", ((Atom("from_the_future"),),))
+    assert not in_hand(machine)
+    apply_command(machine, 10, 0, "delayed_cmd", ((Atom("assign_deferred"), key, [token]),))
+    assert in_hand(machine) == [(index, b"one")]
+    assert len(machine.delayed) == len(machine.deferred) == 1
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(Atom("all"), 3), (2, 2), (9, 3), (Atom("none"), 0)])
+def test_delayed_messages_come_back_at_once_if_wanted(wanted: Term, count: int) -> None:
+    machine = filled(8, 3, delayed_retry=("all", 300, 1000))
+    key = consume(machine, 4, b"one", number=3)
+    machine.give_back(5, 0, key, [0, 1, 2])
+    machine.checkout(6, 0, (b"one", ONE), Atom("cancel"), {})
+    machine.delayed_command(7, 0, (Atom("retry"), wanted))
+    assert len(ready(machine)) == count
+    assert len(machine.delayed) == 3 - count
+
+
+def test_a_requeued_message_counts_as_acquired_since_version_4() -> None:
+    machine = filled(4, 1)
+    key = consume(machine, 2, b"one", number=1)
+    machine.checkout(3, 0, (b"one", ONE), Atom("cancel"), {})
+    machine.requeue(4, 0, key, 0, None)
+    (again,) = machine.ready
+    assert (again.index, again.acquired_count, again.delivery_count) == (4, 1, None)
+
+
+def test_an_active_consumer_without_messages_gives_way_to_a_higher_priority_at_once() -> None:
+    machine = filled(8, 0, single_active=True)
+    consume(machine, 1, b"low", number=1, priority=0)
+    high = consume(machine, 2, b"high", TWO, number=1, priority=5)
+    assert list(machine.consumers) == [high]
+    assert [consumer.tag for consumer in machine.waiting] == [b"low"]
+
+
+def test_a_dead_letter_command_of_another_kind_changes_nothing() -> None:
+    machine = filled(3, 1, dead_letters="at_least_once")
+    key = consume(machine, 2, b"one")
+    machine.discard(3, 0, key, [0])
+    machine.dead_letter_command(4, 0, (Atom("from_the_future"), 1))
+    assert [message.index for _, message in machine.held] == [1]
+
+
+def test_what_a_dead_letter_worker_had_waits_again_when_another_one_comes() -> None:
+    machine = filled(3, 3, dead_letters="at_least_once")
+    key = consume(machine, 4, b"one")
+    machine.discard(5, 0, key, [0, 1, 2])
+    for index in (6, 7):
+        machine.dead_letter_command(index, 0, (Atom("checkout"), None, 2))
+        assert machine.held.worker is not None
+        assert [message.index for _, message in machine.held.worker.in_hand.values()] == [1, 2]
+    assert sorted(message.index for _, message in machine.held) == [1, 2, 3]
+
+
+def test_a_purge_of_version_8_drops_dead_letters_that_a_worker_has() -> None:
+    machine = filled(8, 2, dead_letters="at_least_once")
+    key = consume(machine, 3, b"one")
+    machine.discard(4, 0, key, [0, 1])
+    machine.dead_letter_command(5, 0, (Atom("checkout"), None, 1))
+    machine.purge(6, 0)
+    assert not list(machine.held)
+
+
+def test_of_single_active_consumers_one_that_was_late_is_active_again_once_it_has_settled() -> None:
+    machine = filled(8, 2, single_active=True)
+    slow = consume(machine, 3, b"slow", number=1, timeout=100)
+    machine.timeout(4, 100, Atom("evaluate_consumer_timeout"))
+    assert [consumer.tag for consumer in machine.waiting] == [b"slow"]
+    machine.settle(5, 200, (b"stranger", ONE), [0])
+    assert not in_hand(machine)
+    machine.settle(6, 200, slow, [0])
+    assert [tag for _, tag in in_hand(machine)] == [b"slow"]
+
+
 # real nodes
 
 

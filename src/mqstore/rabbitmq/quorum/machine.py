@@ -437,8 +437,7 @@ class Machine:
 
     def _return_all(self, consumer: Consumer, failed: bool) -> None:
         for number in sorted(consumer.in_hand):
-            if number in consumer.in_hand:
-                self._return_one(consumer, number, failed)
+            self._return_one(consumer, number, failed)
 
     def down(self, index: int, ts: int, pid: Pid, reason: Term) -> None:
         """A publisher or consumer is gone, or its node cannot be reached (`noconnection`)."""

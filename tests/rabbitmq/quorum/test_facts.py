@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import quorum
 from support.golden import run_cli
@@ -19,6 +20,7 @@ from mqstore.rabbitmq.quorum.members import compare, members_by_queue
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.rabbitmq.quorum.wal import read_wal
 
 SNAPSHOTS, MIX, OLD = "4.3.6/c-quorum-snapshots-kill9", "4.3.6/a-quorum-mix-kill9", "3.10.8/a-quorum-mix-kill9"
 
@@ -95,6 +97,29 @@ def test_an_empty_log_stops_the_node_and_a_torn_one_does_not(tmp_path: Path) -> 
     assert found["wal-empty"].place.endswith("0000000000000009.wal")
     assert "wal-torn" in found
     assert "wal-damaged" not in found
+
+
+def test_a_record_that_seems_longer_than_the_log_ends_it_for_the_node_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = wal_of(copied(MIX, tmp_path))
+    data = bytearray(path.read_bytes())
+    wal = read_wal(np.frombuffer(bytes(data), np.uint8), path.name)
+    record = wal.records[len(wal.records) // 2]
+    at = int(record["position"]) - 20  # of the length of the entry, before its index and term
+    assert int.from_bytes(data[at : at + 4], "big") == record["length"]
+    data[at : at + 4] = b"\x7f\xff\xff\xff"
+    path.write_bytes(bytes(data))
+    seen = [fact.seen for fact in all_facts(tmp_path) if fact.name == "wal-torn"]
+    assert seen[0] == f"a record at byte {int(record['start']):,} is damaged so that it seems longer than the file"
+    assert "it has entries after the end of a write-ahead log" in seen[1:]
+
+
+def test_a_log_that_does_not_begin_as_one_stops_the_node(tmp_path: Path) -> None:
+    path = wal_of(copied(MIX, tmp_path))
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(bytes(data))
+    fact = facts(tmp_path)["wal-damaged"]
+    assert (fact.seen, fact.does) == ("it does not begin as a write-ahead log", "does not start")
 
 
 def test_a_missing_log_is_seen_by_what_the_node_had_applied(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from support import quorum
 
 from mqstore.files import ReadOnlyDirectory
-from mqstore.rabbitmq.erlang.etf import decode
-from mqstore.rabbitmq.erlang.terms import Atom, ImproperList, Term
+from mqstore.rabbitmq.erlang.etf import EtfError, decode
+from mqstore.rabbitmq.erlang.terms import Atom, ImproperList, Pairs, Term, encode
 from mqstore.rabbitmq.quorum import machine_state
-from mqstore.rabbitmq.quorum.commands import MessageFacts, Pid, message_facts, order_of
+from mqstore.rabbitmq.quorum.commands import Membership, MessageFacts, Noop, Pid, UserCommand, message_facts, order_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
 from mqstore.rabbitmq.quorum.entities import Consumer, Message
 from mqstore.rabbitmq.quorum.machine import Machine
@@ -227,6 +227,60 @@ def test_a_consumer_that_takes_too_long_loses_its_messages_until_it_settles() ->
     assert machine.consumers[slow].status == "up"
 
 
+NODES = {Atom("a"): b"x"}
+
+
+@pytest.mark.parametrize(
+    ("term", "entry"),
+    [
+        (Atom("undefined"), None),
+        ((Atom("noop"), {Atom("ts"): 5}, 8), Noop(5, 8)),
+        ((Atom("noop"), {}, Atom("x")), None),
+        ((Atom("$ra_cluster_change"), {}, NODES), Membership(NODES, False)),
+        ((Atom("$ra_join"), {}, NODES), Membership(None, False)),
+        ((Atom("$ra_leave"), {}, NODES), Membership(None, False)),
+        ((Atom("$ra_cluster"), {}, Atom("delete")), Membership(None, True)),
+        ((Atom("$from_the_future"),), None),
+        ((Atom("$usr"), {Atom("ts"): 5}, Atom("purge"), Atom("noreply")), UserCommand(5, "purge", ())),
+    ],
+)
+def test_an_entry_is_a_command_a_change_of_the_members_or_nothing(term: Term, entry: Any) -> None:
+    assert read_entry(encode(term)) == entry
+
+
+@pytest.mark.parametrize("term", [5, (1, 2), (Atom("$usr"), {}, 5, Atom("noreply")), (Atom("$usr"), {}, (5,), Atom("noreply"))])
+def test_an_entry_without_a_name_is_refused(term: Term) -> None:
+    with pytest.raises(EtfError, match="a tuple that begins with its"):
+        read_entry(encode(term))
+
+
+CONTENT: Term = (Atom("content"), 60, Atom("none"), b"\x10\0", Atom("x"), [b"body"])
+
+
+@pytest.mark.parametrize(
+    ("message", "facts"),
+    [
+        (5, (0, 0, None)),
+        ((Atom("other"), 1), (0, 0, None)),
+        ((Atom("basic_message"), Atom("x"), [], (Atom("content"),), b"", True), (0, 0, None)),
+        ((Atom("mc"), Atom("mc_amqpl"), CONTENT, {Atom("ttl"): 7}), (2, 4, 7)),
+        ((Atom("mc"), Atom("mc_amqpl"), CONTENT, Pairs(((Atom("ttl"), 7), ([], 1)))), (2, 4, 7)),
+        ((Atom("mc"), Atom("mc_mqtt"), (1, 2), {}), (0, 0, None)),
+        ((Atom("mc"), Atom("mc_amqp"), (Atom("msg"), [], [], [], [], [5]), {}), (0, 0, None)),
+    ],
+)
+def test_the_sizes_of_a_message_that_is_of_no_known_form_are_0(message: Term, facts: tuple[int, int, int | None]) -> None:
+    found = message_facts(message)
+    assert (found.meta, found.body, found.ttl) == facts
+
+
+def test_sizes_that_an_entry_does_not_state_as_numbers_are_0() -> None:
+    term: Term = (Atom("$usr"), {}, (Atom("e"), 1, (Atom("other"), 1), Atom("x")), Atom("noreply"))
+    command = read_entry(encode(term))
+    assert isinstance(command, UserCommand)
+    assert command.fields[1] == MessageFacts(0, 0, None, None, None)
+
+
 def test_an_unknown_command_changes_nothing_and_is_named() -> None:
     machine = filled(8, 1)
     apply_command(machine, 2, 0, "from_the_future", (1,))
@@ -363,6 +417,7 @@ def test_a_publisher_without_a_process_is_not_registered() -> None:
         ("credit", (1, b"x", 0, Atom("false")), "credit is a number"),
         ("down", (Atom("x"), Atom("noproc")), "is a process"),
         ("purge_nodes", (Atom("x"),), "nodes are a list"),
+        ("settle", (1, Atom("x")), "a list of numbers"),
     ],
 )
 def test_fields_of_another_kind_are_refused(name: str, fields: tuple[Term, ...], says: str) -> None:
@@ -482,6 +537,95 @@ def test_of_single_active_consumers_one_that_was_late_is_active_again_once_it_ha
     assert not in_hand(machine)
     machine.settle(6, 200, slow, [0])
     assert [tag for _, tag in in_hand(machine)] == [b"slow"]
+
+
+def test_two_consumers_of_version_8_of_which_one_cannot_be_reached_and_comes_back_late() -> None:
+    machine = filled(8, 2)
+    near, far = consume(machine, 3, b"near", number=1), consume(machine, 4, b"far", TWO, number=1, timeout=100)
+    machine.timeout(5, 100, Atom("evaluate_consumer_timeout"))
+    assert machine.consumers[far].status == ("timeout", "up")
+    machine.down(6, 100, TWO, Atom("noconnection"))
+    assert machine.consumers[far].status == ("suspected_down", "up")
+    machine.nodeup(7, 100, "rabbit@one")
+    assert machine.consumers[near].status == "up"
+    machine.nodeup(8, 100, "rabbit@two")
+    assert machine.consumers[far].status == ("timeout", "up")  # it is late with a message
+    machine.settle(9, 100, far, [77])
+    assert machine.consumers[far].status == ("timeout", "up")
+
+
+def test_of_single_active_consumers_one_that_waits_is_late_until_it_has_settled_all() -> None:
+    machine = filled(8, 3, single_active=True)
+    slow = consume(machine, 4, b"slow", number=2, timeout=100)
+    consume(machine, 5, b"next", TWO, number=1)
+    machine.timeout(6, 100, Atom("evaluate_consumer_timeout"))
+    assert [tag for _, tag in in_hand(machine)] == [b"next"]
+    for number, status in ((0, ("timeout", "up")), (1, "up")):
+        machine.settle(7 + number, 100, slow, [number])
+        assert [(consumer.tag, consumer.status) for consumer in machine.waiting] == [(b"slow", status)]
+    machine.settle(9, 100, (b"slow", ONE), [0])
+    assert len(machine.waiting) == 1
+
+
+def test_a_late_message_does_not_make_those_of_the_others_late() -> None:
+    machine = filled(8, 2, single_active=True)
+    consume(machine, 3, b"one", number=2, timeout=100)
+    machine.consumers[3].deadlines[1] = 500
+    machine.timeout(4, 100, Atom("evaluate_consumer_timeout"))
+    assert in_hand(machine) == [(2, b"one")]
+    assert list(machine.consumers) == [3]
+
+
+@pytest.mark.parametrize("version", [2, 8])
+def test_a_change_of_the_configuration_that_is_not_of_dead_letters_keeps_them(version: int) -> None:
+    machine = filled(version, 1, dead_letters="at_least_once")
+    key = consume(machine, 2, b"one")
+    machine.discard(3, 0, key, [0])
+    machine.update_config(4, 0, {Atom("max_length"): 5})
+    assert (len(list(machine.held)), machine.config.max_length) == (1, 5)
+
+
+def test_a_dead_letter_command_without_a_handler_changes_nothing() -> None:
+    machine = filled(3, 1)
+    machine.dead_letter_command(2, 0, (Atom("checkout"), None, 1))
+    assert machine.held.worker is None
+
+
+def test_what_has_expired_at_the_head_leaves_all_priorities_of_version_8() -> None:
+    machine = Machine(8)
+    for index, priority in enumerate((4, 9), 1):
+        machine.enqueue(index, 0, None, None, MessageFacts(0, 1, 10, priority, None))
+    machine.enqueue(3, 11, None, None, MessageFacts(0, 1, None, None, None))
+    consume(machine, 4, b"one")
+    machine.timeout(5, 11, Atom("expire_msgs"))
+    assert [index for index, _ in in_hand(machine)][-1] == 3
+
+
+def test_a_message_with_a_token_that_was_delivered_by_its_time_is_not_assigned_again() -> None:
+    machine = filled(8, 1)
+    key = consume(machine, 2, b"one", number=1)
+    machine.give_back(3, 0, key, [0], annotations={b"x-opt-delivery-time": 100, b"x-opt-deferral-token": b"mine"})
+    machine.delayed.clear()
+    machine.delayed_command(4, 0, (Atom("assign_deferred"), key, [b"mine"]))
+    assert not in_hand(machine)
+
+
+@pytest.mark.parametrize(
+    ("spec", "mode"),
+    [((AUTO, 3, Atom("credited")), "credited"), ((AUTO, Atom("odd")), "credited"), ((AUTO, (Atom("credited"), 3)), "credited")],
+)
+def test_the_mode_of_a_consumer_is_stated_in_several_forms(spec: Term, mode: str) -> None:
+    machine = filled(3, 0)
+    machine.checkout(1, 0, (b"one", ONE), spec, {})
+    assert [consumer.mode for consumer in machine.consumers.values()] == [mode]
+
+
+def test_before_version_4_the_priority_of_a_consumer_is_an_argument() -> None:
+    machine = filled(3, 1)
+    arguments = [(b"x-other", Atom("long"), 7), (b"x-priority", Atom("long"), 5)]
+    for index, (tag, args) in enumerate(((b"low", []), (b"high", arguments)), 2):
+        machine.checkout(index, 0, (tag, ONE), prefetch(1, 3), {Atom("args"): args})
+    assert {consumer.tag: consumer.priority for consumer in machine.consumers.values()} == {b"low": 0, b"high": 5}
 
 
 # real nodes

@@ -150,6 +150,20 @@ def test_of_a_damaged_log_every_message_is_listed_that_can_be_read(tmp_path: Pat
     assert {(row["recovered"], row["verdict"]) for row in unknown} == {(None, "unindexed")}
 
 
+def test_rows_are_chosen_by_what_is_in_the_messages(tmp_path: Path) -> None:
+    whole, place = "3.10.8/c-quorum-cursors-kill9", "quorum/rabbit@localhost/2F_SNAH3LF8KTEUSPJ"
+    shutil.copytree(quorum.node(whole) / place, tmp_path / place)
+    with open(tmp_path / place / "00000003.segment", "r+b") as file:
+        file.truncate(15677)
+    found = _listed(tmp_path, place, QueueSelection(everything=True))
+    damaged = {digest: row for digest, row in found.items() if row["verdict"] == "damaged"}
+    assert 0 < len(damaged) < len(found)
+    assert _listed(tmp_path, place, QueueSelection(everything=True, verdicts=frozenset({"damaged"}))) == damaged
+    queue = QuorumQueue(RaftDirectory(ReadOnlyDirectory(tmp_path), "quorum/rabbit@localhost").member(place.rpartition("/")[2], wal=False))
+    (rows, *_) = selected_rows(queue, QueueSelection(everything=True), None)
+    assert {verdict for verdict, term, _ in rows.stored() if term is None} <= {"damaged"}
+
+
 def test_a_directory_of_a_member_may_have_any_bytes_as_its_name(tmp_path: Path) -> None:
     system = tmp_path / "quorum" / "rabbit@localhost"
     name = b"\xe9t\xe9".decode("utf-8", "surrogateescape")

@@ -65,3 +65,14 @@ def test_an_inner_batch_whose_numbers_java_does_not_parse_is_rejected(base: byte
     raw = encode(Record("orders", b"body", properties=b"INNER_BASE\x01%b\x02INNER_NUM\x01%b\x02" % (base, count)))
     assert accepted(raw, "5.3.3", strict=False) == fits
     assert accepted(raw, "4.9.3", strict=False) == 1
+
+
+@pytest.mark.parametrize("version", ["4.9.3", "5.3.3"])
+def test_a_record_of_version_2_whose_lengths_do_not_add_up_is_read_by_who_knows_it_and_no_other_one_is(version: str) -> None:
+    raw = bytearray(encode(Record("orders", b"body", version=2)))
+    raw[-1] = 1  # the length of the properties
+    [stop] = RecordParser(version).runs(np.frombuffer(bytes(raw) + bytes(200), np.uint8), 0)
+    assert stop == (ParseStop(0, size=len(raw), read_to=len(raw) + 1) if version == "5.3.3" else ParseStop(0))
+    raw[7] ^= 0x40  # the magic
+    [stop] = RecordParser(version).runs(np.frombuffer(bytes(raw) + bytes(200), np.uint8), 0)
+    assert stop == ParseStop(0)

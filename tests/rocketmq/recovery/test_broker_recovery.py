@@ -569,6 +569,17 @@ def test_5_5_begins_an_unclean_recovery_where_the_checkpoint_says_that_the_queue
     assert recovery.touched_queues == {(row["topic"], row["queue_id"]) for row in rows if row["physical_offset"] >= begin}
 
 
+def test_5_5_begins_after_a_clean_exit_at_the_file_whose_first_record_is_where_the_queues_end() -> None:
+    case = case_named("5.5.0/a-clean")
+    store = mqstore.open(opened(case), config=case.config)
+    of = profile("5.5.0")
+    for listed, first in ((65_536, 1), (65_535, 0)):
+        arguments = (store.directory, store.log, store.index_files(), store.checkpoint, store.config, store.rules("5.5.0"), of.rules)
+        recovery = broker_recovery.RocksRecovery((), listed, *arguments, unclean=False, of=of)
+        recovery.load()
+        assert recovery.recovered_from == store.log.files[first].start
+
+
 @pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
 def test_5_4_does_not_begin_at_a_file_whose_first_record_it_cannot_accept(written: Written, version: str) -> None:
     for _ in range(40):

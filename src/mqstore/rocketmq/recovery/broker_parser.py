@@ -126,8 +126,6 @@ class RecordParser:
 
     def _count_accepted(self, data: Bytes, positions: Longs) -> int:
         """Return how many leading records, whose frames are valid, the broker accepts."""
-        if not len(positions):
-            return 0
         fields = np.empty((frames.FIELD_COUNT, len(positions)), np.int64)
         frames.fields(data, positions, fields)
         good = np.ones(len(positions), np.bool_)

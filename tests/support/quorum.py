@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import lzma
+import struct
 import tarfile
 import tempfile
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from support.golden import GOLDEN
+
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 
 ROOT = GOLDEN / "rabbitmq-quorum"
 CASES = tuple(sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("*/*/data.tar.xz")))
@@ -69,3 +73,27 @@ def counts(case: str) -> dict[str, Any]:
     assert text is not None
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+# logs that a test writes
+
+
+def command(term: Term, mode: Term = Atom("noreply")) -> bytes:  # noqa: B008
+    """Return an entry of the log with a command."""
+    return encode((Atom("$usr"), {Atom("ts"): 5}, term, mode))
+
+
+def wal(*entries: bytes, after: int = 0, term: int = 1, uid: bytes = b"U") -> bytes:
+    """Return a write-ahead log with the entries of a member, from the one after `after` on, of the same term."""
+    return b"RAWA\x01" + b"".join(_record(index, term, entry, uid) for index, entry in enumerate(entries, after + 1))
+
+
+def _record(index: int, term: int, entry: bytes, uid: bytes) -> bytes:
+    body = struct.pack(">QQ", index, term) + entry
+    return b"\0\0\0" + len(uid).to_bytes(2, "big") + uid + struct.pack(">II", zlib.adler32(body), len(entry)) + body
+
+
+def snapshot(index: int, state: Term, *, version: int = 8) -> bytes:
+    meta = encode({Atom("index"): index, Atom("term"): 1, Atom("machine_version"): version, Atom("cluster"): {}})
+    rest = len(meta).to_bytes(4, "big") + meta + encode(state)
+    return b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest

@@ -14,13 +14,15 @@ from support.golden import run_cli
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.examination import examine
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, Fact
 from mqstore.rabbitmq.quorum.members import compare, members_by_queue
 from mqstore.rabbitmq.quorum.queue import QueueState, QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
-from mqstore.rabbitmq.quorum.rows import build_batch
+from mqstore.rabbitmq.quorum.rows import build_batch, rows_of
 from mqstore.rabbitmq.quorum.wal import read_wal
+from mqstore.table.columns import QueueSelection
 
 SNAPSHOTS, MIX, OLD = "4.3.6/c-quorum-snapshots-kill9", "4.3.6/a-quorum-mix-kill9", "3.10.8/a-quorum-mix-kill9"
 
@@ -85,6 +87,7 @@ def test_a_wrong_bit_in_the_middle_of_the_log_stops_the_node_and_the_rest_is_rea
     assert indexes(state) == whole(MIX, "plain")  # the entry is still known to be a message
     (row,) = [row for row in build_batch(queue, state.messages).to_pylist() if row["verdict"] == "damaged"]
     assert row["raft_index"] == entry.index
+    assert [term for rows in rows_of(queue, QueueSelection(), None) for _, term, _ in rows.stored()].count(None) == 1
 
 
 def test_an_empty_log_stops_the_node_and_a_torn_one_does_not(tmp_path: Path) -> None:
@@ -311,6 +314,21 @@ def test_of_members_that_lag_the_furthest_is_named_and_what_only_one_has(tmp_pat
                 assert message.only_on == found.best
                 assert message.index > last["b"]
     assert lag >= 5
+
+
+def test_members_with_entries_of_different_terms_conflict_and_the_higher_term_is_the_one_to_recover_from(tmp_path: Path) -> None:
+    members: Term = {(Atom("q"), Atom(name)): {} for name in ("rabbit@a", "rabbit@b", "rabbit@c")}
+    change = encode((Atom("$ra_cluster_change"), {}, members))
+    for name, term, count in (("a", 2, 4), ("b", 1, 2)):
+        place = tmp_path / name / "quorum" / f"rabbit@{name}"
+        (place / "U").mkdir(parents=True)
+        purge = quorum.command((Atom("purge"),))
+        (place / "00000001.wal").write_bytes(quorum.wal(change, *[purge] * count, term=term))
+    groups = members_by_queue([(name, ReadOnlyDirectory(tmp_path / name)) for name in "ab"])
+    (found,) = (compare(members) for members in groups.values())
+    assert found.conflicts == (1, 2, 3)
+    assert found.standings[found.best].name == "a"
+    assert found.sentences[-1] == "members have different entries from 1 on: those of a have the higher term at their end"
 
 
 # any bytes

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.privilege import needs_permissions, without_privilege
+from support.quorum import command, snapshot, wal
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
@@ -26,30 +25,14 @@ PUBLISH: Term = (Atom("e"), 1, MESSAGE, (2, 4))
 AUTO = Atom("auto")
 
 
-def command(term: Term, mode: Term = Atom("noreply")) -> bytes:  # noqa: B008
-    return encode((Atom("$usr"), {Atom("ts"): 5}, term, mode))
-
-
 def noop(version: int) -> bytes:
     return encode((Atom("noop"), {Atom("ts"): 5}, version))
-
-
-def record(index: int, entry: bytes, uid: bytes = b"U") -> bytes:
-    body = struct.pack(">QQ", index, 1) + entry
-    return b"\0\0\0" + len(uid).to_bytes(2, "big") + uid + struct.pack(">II", zlib.adler32(body), len(entry)) + body
-
-
-def snapshot(index: int, state: Term, version: int) -> bytes:
-    meta = encode({Atom("index"): index, Atom("term"): 1, Atom("machine_version"): version, Atom("cluster"): {}})
-    rest = len(meta).to_bytes(4, "big") + meta + encode(state)
-    return b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest
 
 
 def queue_of(root: Path, *entries: bytes, after: int = 0) -> QuorumQueue:
     """Return the queue with these entries, from the one after `after` on."""
     (root / "U").mkdir(exist_ok=True)
-    log = b"".join(record(index, entry) for index, entry in enumerate(entries, after + 1))
-    (root / "00000001.wal").write_bytes(b"RAWA\x01" + log)
+    (root / "00000001.wal").write_bytes(wal(*entries, after=after))
     return QuorumQueue(RaftDirectory(ReadOnlyDirectory(root), "").member("U"))
 
 
@@ -74,7 +57,7 @@ def test_a_message_over_its_delivery_limit_leaves_when_the_node_restarts(tmp_pat
 def test_a_snapshot_whose_state_cannot_be_read_is_a_finding_and_the_log_is_replayed(tmp_path: Path) -> None:
     place = tmp_path / "U" / "snapshots" / f"{1:016X}_{1:016X}"
     place.mkdir(parents=True)
-    (place / "snapshot.dat").write_bytes(snapshot(1, (Atom("rabbit_fifo"), 1), 5))
+    (place / "snapshot.dat").write_bytes(snapshot(1, (Atom("rabbit_fifo"), 1), version=5))
     (place.parent / "other").mkdir()
     (place.parent / f"{1:016X}_{9:016X}").mkdir()
     state = queue_of(tmp_path, command(PUBLISH), after=1).replay()
@@ -112,7 +95,7 @@ def test_messages_that_the_snapshot_only_counts_are_a_finding_if_no_entry_has_th
     items[5], items[7], items[10], items[11], items[12], items[13], items[15] = ([], []), {}, {}, ([], []), ([], [5, 5]), 10, []
     place = tmp_path / "U" / "snapshots" / f"{1:016X}_{1:016X}"
     place.mkdir(parents=True)
-    (place / "snapshot.dat").write_bytes(snapshot(1, tuple(items), 0))
+    (place / "snapshot.dat").write_bytes(snapshot(1, tuple(items), version=0))
     state = queue_of(tmp_path, command(PUBLISH), after=1).replay()
     assert "2 messages are known by their size only: the log is not complete." in state.uncertain
     assert [item.detail for item in state.damage if item.kind is Kind.MISSING_ENTRIES] == [

@@ -46,12 +46,6 @@ def segment(*entries: tuple[int, int, bytes], places: int = 16, computed: bool =
     return b"RASG" + struct.pack(">HH", 2, places) + head.ljust(32 * places, b"\0") + data
 
 
-def snapshot(index: int, state: Term, term: int = 1, version: int = 8) -> bytes:
-    meta = encode({Atom("index"): index, Atom("term"): term, Atom("machine_version"): version, Atom("cluster"): {}})
-    rest = len(meta).to_bytes(4, "big") + meta + encode(state)
-    return b"RASN\x01" + zlib.crc32(rest).to_bytes(4, "big") + rest
-
-
 def system(path: Path) -> RaftDirectory:
     """Return the system whose directory a test has filled."""
     return RaftDirectory(ReadOnlyDirectory(path), "")
@@ -301,7 +295,7 @@ def test_the_valid_snapshot_with_the_highest_index_counts_whatever_its_kind(tmp_
     for kind, index in (("snapshots", 10), ("checkpoints", 30), ("recovery_checkpoint", 20), ("checkpoints", 40)):
         place = tmp_path / "U" / kind / f"{1:016X}_{index:016X}"
         place.mkdir(parents=True)
-        data = snapshot(index, Atom("state"))
+        data = quorum.snapshot(index, Atom("state"))
         (place / "snapshot.dat").write_bytes(data if index != 40 else data[:-3])
     log = system(tmp_path).member("U")
     assert log.base is not None
@@ -475,7 +469,7 @@ def test_a_snapshot_without_its_index_is_a_finding(meta: Term) -> None:
 
 @pytest.mark.parametrize("length", range(13))
 def test_a_snapshot_that_ends_within_its_header_is_a_finding(length: int) -> None:
-    damage = read_snapshot(snapshot(7, 1)[:length], "s")
+    damage = read_snapshot(quorum.snapshot(7, 1)[:length], "s")
     assert not isinstance(damage, Snapshot)
     assert (damage.offset, damage.length) == (0, length)
 

@@ -173,12 +173,28 @@ def test_an_old_message_in_a_consumers_hand_takes_no_room_of_newer_ones() -> Non
     (consumer,) = machine.consumers.values()
     consumer.next_id = newest = 1 << 40
     entries = [each for step in range(64) for each in (publish, entry(9, (Atom("settle"), 2, [newest + step])))] + [publish]
+    assert applied(machine, entries) == len(entries)
+    assert list(consumer.in_hand) == [0, newest + 64]
+    assert applied(machine, [entry(9, (Atom("settle"), 2, [0])), publish]) == 0  # one by one: the ids between would need room
+
+
+def applied(machine: Machine, entries: list[bytes]) -> int:
+    """Apply entries from index 10 on at once; return how many were."""
     data, length = np.frombuffer(b"".join(entries), np.uint8), np.array([len(each) for each in entries])
     columns = np.zeros((len(entries), raft.COLUMNS), np.int64)
     raft.commands(data, np.cumsum(length) - length, length, columns)
-    index, keys = np.arange(10, 10 + len(entries)), [b""] * len(entries)
-    assert apply_batch(machine, index, columns, keys, data, term, lambda *settled: None) == len(entries)
-    assert list(consumer.in_hand) == [0, newest + 64]
+    return apply_batch(machine, np.arange(10, 10 + len(entries)), columns, [b""] * len(entries), data, term, lambda *settled: None)
+
+
+def test_consumers_of_different_priorities_are_served_one_by_one() -> None:
+    for priorities, count in (((1, 1), 2), ((1, 5), 0)):
+        machine = Machine(8, lambda message, why, at: None)
+        for number, priority in enumerate(priorities):
+            settings: dict[Term, Term] = {Atom("priority"): priority}
+            machine.checkout(2 + number, 6, (b"c%d" % number, None), (Atom("auto"), (Atom("simple_prefetch"), 0)), settings)
+        content = (Atom("content"), 60, Atom("none"), b"", Atom("x"), [b"body"])
+        publish = entry(9, (Atom("e"), 5, (Atom("mc"), Atom("mc_amqpl"), content, {}), (0, 4)))
+        assert applied(machine, [publish, publish]) == count
 
 
 def term(octets: bytes) -> Any:

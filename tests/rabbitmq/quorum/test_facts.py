@@ -254,6 +254,19 @@ def test_queues_below_the_names_of_two_nodes_are_named_and_those_of_the_other_na
     assert any(sentence.startswith("which of quorum/rabbit@localhost and") for sentence in found["unknown"])
 
 
+def test_other_queues_below_the_name_of_another_node_are_not_named(tmp_path: Path) -> None:
+    copied(MIX, tmp_path)
+    other = tmp_path / "quorum" / "rabbit@other"
+    (other / "U").mkdir(parents=True)
+    (other / "00000001.wal").write_bytes(quorum.wal(quorum.command((Atom("purge"),))))
+    assert [node.place for node in examine(ReadOnlyDirectory(tmp_path))] == ["quorum/rabbit@localhost", "quorum/rabbit@other"]
+    assert "queue-twice" not in facts_of_nodes(tmp_path)
+
+
+def facts_of_nodes(root: Path) -> set[str]:
+    return {fact.name for node in examine(ReadOnlyDirectory(root)) for fact in node.facts}
+
+
 def test_after_verify_a_node_is_not_started_on_queues_of_two_names(tmp_path: Path) -> None:
     node = renamed(tmp_path, queues=frozenset())
     assert run_cli("verify", node, "-o", "json").document["next"].startswith("mqstore diagnose")

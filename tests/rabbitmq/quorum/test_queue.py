@@ -71,9 +71,12 @@ def test_a_snapshot_whose_state_cannot_be_read_is_a_finding_and_the_log_is_repla
 def test_changes_of_the_members_and_the_deletion_are_known(tmp_path: Path) -> None:
     members = encode((Atom("$ra_cluster_change"), {}, {(Atom("q"), Atom("one")): {}, (Atom("q"), Atom("two")): {}}))
     deleted = encode((Atom("$ra_cluster"), {}, Atom("delete")))
+    metas: Any = [(b"U", 1, Atom("undefined"), 3)]
+    (tmp_path / "meta.dets").write_bytes(dets.write_objects(metas))
     queue = queue_of(tmp_path, noop(5), members, command(PUBLISH), deleted)
     state = queue.replay()
     assert len(queue.cluster) == 2
+    assert "1 entries above 3 are not known to be committed: the queue has 2 members, and this is one of them." in state.uncertain
     assert "The queue was being deleted." in state.uncertain
 
 

@@ -16,6 +16,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.kernels.rabbitmq import wal_records
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
+from mqstore.rabbitmq.quorum import wal as wal_module
 from mqstore.rabbitmq.quorum.raft_log import MemberLog, RaftDirectory, combine, raft_systems
 from mqstore.rabbitmq.quorum.segment import read_segment
 from mqstore.rabbitmq.quorum.snapshot import Snapshot, members_of, read_snapshot
@@ -125,6 +126,14 @@ def test_a_last_record_that_is_cut_is_dropped_and_reported(cut: int) -> None:
     assert [item.kind for item in found.damage] == [Kind.TORN_RECORD]
     assert found.stops_at == -1
     assert found.torn == found.damage[0].offset == len(HEAD + record(1, uid=b"U"))
+
+
+def test_a_log_that_ends_within_the_length_of_a_name_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
+    torn = wal(record(1, uid=b"U"), b"\0\0\x01\x01")
+    assert torn.records["index"].tolist() == [1]
+    assert [item.kind for item in torn.damage] == [Kind.TORN_RECORD]
+    monkeypatch.setattr(wal_module, "MAX_FINDINGS", 0)
+    assert wal(record(1, uid=b"U"), b"\0\0\x01\x01").damage == ()
 
 
 def test_a_node_does_not_take_a_damaged_record_for_the_last_one_if_more_than_zeros_follow() -> None:

@@ -83,14 +83,27 @@ def command(term: Term, mode: Term = Atom("noreply")) -> bytes:  # noqa: B008
     return encode((Atom("$usr"), {Atom("ts"): 5}, term, mode))
 
 
-def wal(*entries: bytes, after: int = 0, term: int = 1, uid: bytes = b"U") -> bytes:
+def wal(*entries: bytes, after: int = 0, term: int = 1, uid: bytes = b"U", number: int = 0) -> bytes:
     """Return a write-ahead log with the entries of a member, from the one after `after` on, of the same term."""
-    return b"RAWA\x01" + b"".join(_record(index, term, entry, uid) for index, entry in enumerate(entries, after + 1))
+    records = (record(index, entry, term=term, uid=uid, number=number) for index, entry in enumerate(entries, after + 1))
+    return b"RAWA\x01" + b"".join(records)
 
 
-def _record(index: int, term: int, entry: bytes, uid: bytes) -> bytes:
+def record(index: int, entry: bytes, *, term: int = 1, uid: bytes = b"U", number: int = 0, known: bool = False) -> bytes:
+    """Return a record: with the UID of its member, or of a number that is known."""
     body = struct.pack(">QQ", index, term) + entry
-    return b"\0\0\0" + len(uid).to_bytes(2, "big") + uid + struct.pack(">II", zlib.adler32(body), len(entry)) + body
+    head = (known << 22 | number).to_bytes(3, "big") + (b"" if known else len(uid).to_bytes(2, "big") + uid)
+    return head + struct.pack(">II", zlib.adler32(body), len(entry)) + body
+
+
+def segment(*entries: tuple[int, int, bytes], places: int = 16, computed: bool = True) -> bytes:
+    """Return a segment of version 2. entries: index, term and bytes."""
+    at = 8 + 32 * places
+    head, data = b"", b""
+    for index, term, entry in entries:
+        head += struct.pack(">QQQII", index, term, at + len(data), len(entry), zlib.crc32(entry) if computed else 0)
+        data += entry
+    return b"RASG" + struct.pack(">HH", 2, places) + head.ljust(32 * places, b"\0") + data
 
 
 def snapshot(index: int, state: Term, *, version: int = 8) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import quorum
+from support.quorum import segment
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
@@ -35,16 +36,6 @@ def record(index: int, term: int = 1, entry: bytes = b"\x83j", *, uid: bytes = b
 
 def wal(*records: bytes) -> WalRecords:
     return read_wal(np.frombuffer(HEAD + b"".join(records), np.uint8), "1.wal")
-
-
-def segment(*entries: tuple[int, int, bytes], places: int = 16, computed: bool = True) -> bytes:
-    """Return a segment of version 2."""
-    at = 8 + 32 * places
-    head, data = b"", b""
-    for index, term, entry in entries:
-        head += struct.pack(">QQQII", index, term, at + len(data), len(entry), zlib.crc32(entry) if computed else 0)
-        data += entry
-    return b"RASG" + struct.pack(">HH", 2, places) + head.ljust(32 * places, b"\0") + data
 
 
 def system(path: Path) -> RaftDirectory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,13 @@ from support.golden import run_cli, unchanged
 
 import mqstore
 from mqstore.files import ReadOnlyDirectory
+from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.queue import QuorumQueue
 from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.quorum.wal import read_wal
+from mqstore.rabbitmq.repair.quorum_steps import quorum_plan
+from mqstore.repair.changed_directory import ChangedDirectory
 
 MIX, OLD, LONG = "4.3.6/a-quorum-mix-kill9", "3.10.8/a-quorum-mix-kill9", "4.3.6/c-quorum-snapshots-kill9"
 
@@ -125,3 +130,103 @@ def test_damage_without_a_remedy_has_no_step_and_repair_is_not_advised(tmp_path:
     assert document["loses"] > 0
     assert not document["next"].startswith("mqstore repair")
     assert not any(way["command"].startswith("mqstore repair") for way in document["ways"])
+
+
+# logs that a test writes
+
+
+PURGE = quorum.command((Atom("purge"),))
+UNDEFINED = encode(Atom("undefined"))
+
+
+def written(root: Path, *logs: bytes, segment: bytes = b"", members: str = "UV") -> Path:
+    """Return the data directory with these write-ahead logs, and the first member's segment."""
+    place = root / "quorum" / "rabbit@localhost"
+    for uid in members:
+        (place / uid).mkdir(parents=True)
+    for number, log in enumerate(logs, 1):
+        (place / f"{number:08d}.wal").write_bytes(log)
+    if segment:
+        (place / "U" / "00000001.segment").write_bytes(segment)
+    names: list[tuple[Term, Term]] = [(Atom(f"q{uid}"), uid.encode()) for uid in members]
+    (place / "names.dets").write_bytes(dets.write_objects(names))
+    return root
+
+
+def repaired(root: Path) -> tuple[list[str], list[str]]:
+    """Return the kinds of the steps, of which nothing is left when they are made, and the losses."""
+    directory = ReadOnlyDirectory(root)
+    steps = quorum_plan(directory).steps
+    after = ChangedDirectory(directory, [change for step in steps for change in step.changes])
+    assert quorum_plan(after).steps == []
+    return [step.kind for step in steps], [step.loss for step in steps]
+
+
+def damaged(log: bytes, at: int) -> bytes:
+    return log[:at] + bytes([log[at] ^ 4]) + log[at + 1 :]
+
+
+def test_a_member_that_ends_in_one_log_ends_in_the_next_ones_too(tmp_path: Path) -> None:
+    first = quorum.wal(UNDEFINED, PURGE, PURGE, PURGE, after=-1)
+    start = len(quorum.wal(UNDEFINED, PURGE, after=-1))
+    known = quorum.record(5, PURGE, known=True)
+    second = quorum.wal(PURGE, after=3) + known
+    third = quorum.wal(UNDEFINED, PURGE, after=-1, uid=b"V")
+    root = written(tmp_path, damaged(first, start + 40), second, third)
+    kinds, (loss, later) = repaired(root)
+    assert kinds == ["wal-record", "wal-record"]
+    assert "ends before entry 2 of 5" in loss
+    assert later == ""
+    member = raft_systems(ReadOnlyDirectory(root), "quorum")[0].member("V")
+    assert member.index.tolist() == [0, 1]
+
+
+def test_a_record_that_was_the_only_one_of_its_member_costs_nothing_that_is_known(tmp_path: Path) -> None:
+    alone, others = quorum.wal(UNDEFINED, after=-1), quorum.wal(UNDEFINED, PURGE, after=-1, uid=b"V", number=1)[5:]
+    kinds, _ = repaired(written(tmp_path, damaged(alone, len(alone) - 3) + others))
+    assert kinds == ["wal-record"]
+
+
+def test_a_member_whose_entry_was_being_written_again_ends_before_the_next_one(tmp_path: Path) -> None:
+    log = quorum.wal(PURGE, PURGE, PURGE, after=2)
+    segment = quorum.segment(*[(index, 1, PURGE) for index in range(1, 6)])
+    root = written(tmp_path, damaged(log, 5 + 3 + 2 + 1 + 4 + 7), segment=segment)  # in its index
+    kinds, losses = repaired(root)
+    assert kinds == ["wal-record"]
+    assert "no message is lost" in losses[0]
+
+
+def test_a_log_that_does_not_begin_as_one_gets_its_beginning(tmp_path: Path) -> None:
+    kinds, losses = repaired(written(tmp_path, damaged(quorum.wal(UNDEFINED, PURGE, after=-1), 0)))
+    assert (kinds, losses) == (["wal-header"], [""])
+
+
+def test_bytes_that_are_too_few_for_a_record_have_no_remedy(tmp_path: Path) -> None:
+    log = quorum.wal(UNDEFINED, PURGE, after=-1) + b"\xff" * 10 + quorum.record(2, PURGE, known=True)
+    (step,) = quorum_plan(ReadOnlyDirectory(written(tmp_path, log))).steps
+    assert (step.kind, step.possible) == ("wal-record", False)
+    assert "cannot be made a record" in step.why
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_last_record_with_a_wrong_checksum_is_cut_off_for_a_node_that_does_not_drop_it(drops: bool, tmp_path: Path) -> None:
+    log = quorum.wal(UNDEFINED, PURGE, PURGE, after=-1)
+    directory = ReadOnlyDirectory(written(tmp_path, damaged(log, len(log) - 3)))
+    steps = quorum_plan(directory, drops_wrong_last=drops).steps
+    assert [step.kind for step in steps] == ([] if drops else ["wal-torn"])
+    assert drops or [change.length for change in steps[0].changes] == [len(quorum.wal(UNDEFINED, PURGE, after=-1))]
+
+
+def test_directories_that_names_dets_lacks_have_no_remedy_if_their_queue_is_not_known_or_has_another_one(tmp_path: Path) -> None:
+    node = quorum.unpack(MIX, tmp_path)
+    uid, name = next(iter(system_of(node).names.items()))
+    shutil.copytree(shared(node) / uid, shared(node) / "COPY")
+    shutil.copytree(shared(node) / uid, shared(node) / "UNKNOWN")
+    (shared(node) / "UNKNOWN" / "config").unlink()
+    steps = {step.file.rpartition("/")[2]: step for step in quorum_plan(ReadOnlyDirectory(node)).steps}
+    assert {name: (step.kind, step.possible) for name, step in steps.items()} == {
+        "COPY": ("queue-twice", False),
+        "UNKNOWN": ("names", False),
+    }
+    assert f"1 further directory of queue {name}: COPY; {uid} is in names.dets" in steps["COPY"].why
+    assert "its config does not say of which queue it is" in steps["UNKNOWN"].why

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import rabbitmq_wrecks as wrecks
 from support.golden import OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, opened, unchanged, unpack
-from support.rabbitmq_states import STATES, made
+from support.rabbitmq_index import message_id, term
+from support.rabbitmq_states import STATES, made, writable
 
 from mqstore.errors import CannotOpenError, TargetError, UsageError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.recorder import RecordedWrites
 from mqstore.rabbitmq.diagnosis import diagnose
 from mqstore.rabbitmq.erlang import dets
+from mqstore.rabbitmq.format import index_v2, segment
 from mqstore.rabbitmq.format.recovery_terms import read_terms
 from mqstore.rabbitmq.listing import queue_rows
+from mqstore.rabbitmq.repair import vhost_steps
 from mqstore.rabbitmq.repair.plan import LOCKING, NodeLock, holder, plan
 from mqstore.rabbitmq.repair.queue_step import QueueStep, completed
 from mqstore.rabbitmq.store.store import RabbitMQStore
@@ -255,3 +260,121 @@ def test_a_directory_in_the_place_of_the_name_of_a_queue_is_taken_out(case: str,
     assert journal is not None
     undo(store, journal, LOCKING)
     assert image(store) == before
+
+
+# what no golden store has
+
+
+def queue_of_2(root: Path, index: bytes, store: bytes, name: str = "0") -> Path:
+    """Return a store with one queue of version 2. index: empty for none."""
+    files = {f"{wrecks.Q}/{name}.qs": store} | ({f"{wrecks.Q}/{name}.qi": index} if index else {})
+    return wrecks.vhost(root, files, v2=True)
+
+
+def test_a_torn_entry_whose_message_is_not_there_is_cut_off(tmp_path: Path) -> None:
+    index, store = wrecks.queue_store([0, 1])
+    size = len(wrecks.stored(1))
+    root = queue_of_2(tmp_path, index[:-8], store[:-size] + bytes(size))
+    (step,) = planned(root)
+    assert (step.kind, step.why) == ("torn-entry", "the last entry is incomplete: it is cut off")
+    assert [(change.op, change.length) for change in step.changes] == [("resize", 64 + 32)]
+
+
+def test_a_queue_store_without_a_persistent_message_gets_no_index(tmp_path: Path) -> None:
+    entries = (b"no term", term(message_id(1), b"body", persistent=False))
+    store = index_v2.header(0, 4096, store=True) + b"".join(map(index_v2.queue_store_entry, entries))
+    assert not [step for step in planned(queue_of_2(tmp_path, b"", store)) if step.kind == "lost-index"]
+
+
+def test_a_message_of_amqp_1_0_with_a_wrong_checksum_is_cleared(tmp_path: Path) -> None:
+    """With a new checksum the queue process would crash on it at every attempt."""
+    case, path, at = next(
+        (case, path, at)
+        for case in OTHER_RABBITMQ
+        for path in sorted(opened(case).rglob("*.qs"))
+        for at in [path.read_bytes().find(b"\x07mc_amqp")]
+        if at >= 0
+    )
+    store = writable(unpack(case, tmp_path / "store"))
+    damaged = store / path.relative_to(opened(case))
+    raw = bytearray(damaged.read_bytes())
+    index = damaged.with_suffix(".qi").read_bytes()
+    places = [
+        int.from_bytes(index[row + 4 : row + 12], "big") for row in range(64, len(index), 32) if index[row] == 1 and index[row + 3] == 2
+    ]
+    place = max(place for place in places if place < at)
+    raw[place + 5 : place + 7] = bytes(255 - each for each in raw[place + 5 : place + 7])
+    damaged.write_bytes(raw)
+    (step,) = (step for step in planned(store) if step.file.endswith(damaged.with_suffix(".qi").name) and damaged.parent.name in step.file)
+    assert (step.kind, step.loss) == ("unreadable", "these messages, as before")
+    assert "1 message of AMQP 1.0" in step.why
+    assert [change.content for change in step.changes] == [bytes(32)]
+
+
+def test_a_process_that_only_reads_does_not_have_the_store(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    path = next(store.glob("msg_stores/vhosts/*/recovery.dets"))
+    program = f"f = open({str(path)!r}, 'rb'); print('open', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert holder(store) is None
+        process.communicate(b"\n")
+
+
+def _segments(root: Path, *numbers: int, first: int = 0, config: bytes) -> Path:
+    """Return a store whose queue has a segment with messages of these numbers, and after the first segment another one."""
+    content = b"".join(
+        segment.publish(number, message_id(number), wrecks.stored(number), size=len(wrecks.body(number))) for number in numbers
+    )
+    files = {f"{wrecks.Q}/{first}.idx": content}
+    if not first:
+        files[f"{wrecks.Q}/1.idx"] = segment.publish(3, message_id(3), wrecks.stored(3), size=len(wrecks.body(3)))
+    root = wrecks.vhost(root, files)
+    (root / wrecks.PLACE / ".config").write_bytes(config)
+    return root
+
+
+def test_a_damaged_config_that_the_segments_do_not_show_is_left_alone(tmp_path: Path) -> None:
+    (step,) = (step for step in planned(_segments(tmp_path, 5, 1700, first=3, config=b"{a")) if step.kind == "config")
+    assert not step.possible
+    assert step.why.endswith("and the segments do not show it: `mqstore salvage` saves the messages")
+
+
+def test_a_damaged_config_of_the_number_that_a_node_takes_without_one_costs_nothing(tmp_path: Path) -> None:
+    (step,) = (step for step in planned(_segments(tmp_path, 5, 16383, config=b"{a")) if step.kind == "config")
+    assert (step.possible, step.otherwise) == (True, "it takes the same number")
+
+
+def test_links_and_pipes_in_the_place_of_an_index_are_left_alone(tmp_path: Path) -> None:
+    store = small(tmp_path / "store")
+    queue = next(store.glob("msg_stores/vhosts/*/queues/*"))
+    (queue / "core.idx").symlink_to("journal.jif")
+    (queue / "1.idx").mkdir()
+    os.mkfifo(queue / "1.idx" / "pipe")
+    steps = {step.file.rpartition("/")[2]: step for step in planned(store) if step.kind == "take-out"}
+    assert {name: step.possible for name, step in steps.items()} == {"core.idx": False, "1.idx": False}
+    assert "it is not a regular file" in steps["core.idx"].why
+    assert "holds what is not a regular file" in steps["1.idx"].why
+
+
+def test_records_that_are_copied_fill_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made("size_of_record", tmp_path / "store")
+    (whole,) = planned(store)
+    monkeypatch.setattr(vhost_steps, "FILE_SIZE", 1)
+    (split,) = planned(store)
+    assert len(split.changes) > len(whole.changes) == 1
+    assert b"".join(change.made for change in split.changes) == whole.changes[0].made
+    applied(store, tmp_path / "undo", [split])
+    assert planned(store) == []
+
+
+def test_tables_of_a_clean_stop_with_other_sizes_are_taken_out(tmp_path: Path) -> None:
+    store = writable(unpack(case_named(f"{VERSION}/d-large-fanout"), tmp_path / "store"))
+    path = next(store.glob("msg_stores/vhosts/*/msg_store_persistent/0.rdq"))
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(100))
+    (step,) = planned(store)
+    assert step.kind == "clean-markers"
+    assert f"0.rdq has {size + 100} bytes, and file_summary.ets says {size}" in step.why

@@ -191,7 +191,7 @@ class NodeLock:
         except LockHeldError:
             self.close()
             raise TargetError(f"{directory.root} is in use by another process that writes to it; end it, and try again") from None
-        except BaseException:
+        except BaseException:  # pragma: no cover - Ctrl-C in these lines, or a directory that cannot be opened any more
             self.close()
             raise
 

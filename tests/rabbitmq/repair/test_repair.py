@@ -355,7 +355,7 @@ def test_links_and_pipes_in_the_place_of_an_index_are_left_alone(tmp_path: Path)
     steps = {step.file.rpartition("/")[2]: step for step in planned(store) if step.kind == "take-out"}
     assert {name: step.possible for name, step in steps.items()} == {"core.idx": False, "1.idx": False}
     assert "it is not a regular file" in steps["core.idx"].why
-    assert "holds what is not a regular file" in steps["1.idx"].why
+    assert "it holds something that is not a regular file" in steps["1.idx"].why
 
 
 def test_records_that_are_copied_fill_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,12 +125,8 @@ def _take_out(directory: ReadOnlyDirectory, vhost: VhostDirectory, path: str, en
         if not changes:
             why = "it is not a regular file, and is left alone: remove it by hand"
         return QueueStep("take-out", path, 0, 0, why, otherwise, "", changes, vhost.place)
-    inside = list(directory.walk(path))
-    if not all(each.is_file for _, each in inside):
-        why = "a directory does not belong here, and holds what is not a regular file: move it away by hand"
-        return QueueStep("take-out", path, 0, 0, why, otherwise, "", (), vhost.place)
     below = sorted((path, *directory.directories(path)), key=lambda each: -each.count("/"))
-    changes = (*(Change("remove", each) for each, _ in inside), *(Change("rmdir", each) for each in below))
+    changes = (*(Change("remove", each) for each, _ in directory.walk(path)), *(Change("rmdir", each) for each in below))
     why = "a directory does not belong here: it is kept in the journal"
     return QueueStep("take-out", path, 0, 0, why, otherwise, "", changes, vhost.place)
 

@@ -305,3 +305,18 @@ def test_a_segment_number_of_a_hostile_sequence_id_costs_nothing(tmp_path):
 def test_files_with_other_names_are_not_segments(tmp_path):
     found = index(tmp_path, {"01.idx": embedded(0), "x.idx": embedded(0), "²³.idx": embedded(0), "2.idx": embedded(0)})
     assert found.segment_numbers == [2]
+
+
+def test_a_journal_is_read_on_after_each_block_of_records(monkeypatch):
+    data = array(b"".join(journal.deliver(number) for number in range(5)))
+    whole = journal.read_journal(data)
+    monkeypatch.setattr(journal, "_BLOCK", 2)
+    assert journal.read_journal(data).seq.tolist() == whole.seq.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_of_many_crashes_of_a_segment_the_first_are_named_and_the_others_counted(tmp_path):
+    repeated = b"".join(journal.deliver(number) * 2 for number in range(22))
+    found = QueueIndexV1(ReadOnlyDirectory(write(tmp_path, {"journal.jif": repeated})), "", 2048)
+    crashes = found.segment(0, dirty=True).crashes
+    assert len(crashes) == 21
+    assert crashes[-1] == "the broker crashes on 2 more sequence ids of the segment from 0"

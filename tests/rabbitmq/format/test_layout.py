@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.privilege import needs_permissions, without_privilege
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Kind
-from mqstore.rabbitmq.format.layout import has_other_queues, unread_entries
+from mqstore.rabbitmq.format.layout import bytes_of, files_of_mac, has_other_queues, node_beside, own_entries, unread_entries
 
 VHOST = "msg_stores/vhosts/V"
 
@@ -38,3 +39,36 @@ def test_quorum_queues_and_streams_are_known_by_the_names_of_their_directories_a
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_bytes(b"")
     assert has_other_queues(ReadOnlyDirectory(tmp_path)) == is_node
+
+
+def test_message_stores_are_in_the_same_directory_as_their_node(tmp_path: Path) -> None:
+    (tmp_path / "msg_stores").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "rabbit@one").mkdir()
+    assert node_beside(ReadOnlyDirectory(tmp_path)) is None
+    (tmp_path / "rabbit@two-mnesia").mkdir()
+    (tmp_path / "rabbit@two-mnesia" / "cluster_nodes.config").write_bytes(b"")
+    assert node_beside(ReadOnlyDirectory(tmp_path)) == "rabbit@two-mnesia"
+
+
+def test_a_link_that_leads_in_a_circle_leads_out_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "file").write_bytes(b"")
+    assert [entry.name for entry in own_entries(ReadOnlyDirectory(tmp_path), "")] == ["file"]
+
+
+@needs_permissions
+def test_what_may_not_be_read_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "._file").write_bytes(b"\0\x05\x16\x07")
+    for path in tmp_path.iterdir():
+        path.chmod(0)
+    directory = ReadOnlyDirectory(tmp_path)
+    directory.tolerate_unlisted()
+    with without_privilege():
+        assert [(item.file, item.kind) for item in unread_entries(directory)] == [("closed", Kind.UNREADABLE)]
+        data, (damage,) = bytes_of(directory, "._file")
+        assert (len(data), damage.kind) == (0, Kind.UNREADABLE)
+        assert files_of_mac(directory) is None
+    assert files_of_mac(ReadOnlyDirectory(tmp_path)) is not None
+    (tmp_path / "closed").chmod(0o755)

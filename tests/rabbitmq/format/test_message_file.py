@@ -145,3 +145,11 @@ def test_hostile_sizes_end_a_scan():
 def test_ids_outside_the_file_are_refused():
     with pytest.raises(ValueError, match="outside"):
         message_file.ids(array(stored(0)), np.array([len(stored(0)) - 3], np.int64))
+
+
+def test_the_careful_scan_goes_on_after_each_block_of_records(monkeypatch):
+    data = array(b"".join(stored(number) for number in range(5)))
+    whole = message_file.careful_scan(data)
+    monkeypatch.setattr(message_file, "_BLOCK", 2)
+    assert message_file.careful_scan(data).at.tolist() == whole.at.tolist()
+    assert len(whole.at) == 5

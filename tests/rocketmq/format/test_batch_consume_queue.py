@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.golden import case_named, opened, queues
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.format.batch_consume_queue import BatchQueueReader
@@ -79,3 +80,15 @@ def test_the_batch_queues_of_a_real_store() -> None:
         names = ["physical_offset", "size", "tags_code", "base_offset", "count"]
         assert [list(entry) for entry in found.entries(found.min_offset, found.max_offset)[names].tolist()] == row["entries"]
         assert found.findings == ()
+
+
+def test_the_messages_of_the_valid_units_are_counted() -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    store = mqstore.open(opened(case), config=case.config)
+    counted = {(queue.topic, queue.queue_id): queue.listed for queue in store.all_queues() if queue.batch}
+    assert counted
+    for row in queues(case):
+        if row["max_physic_offset"] >= 0 and (row["topic"], row["queue_id"]) in counted:
+            assert counted[row["topic"], row["queue_id"]] == row["max_offset"] - row["min_offset"]
+    written = {(queue.topic, queue.queue_id): sum(len(units) for _, units in queue.written) for queue in store.all_queues() if queue.batch}
+    assert all(written[name] > 0 for name, count in counted.items() if count)

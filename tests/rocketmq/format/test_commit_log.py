@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, case_id, expected, opened, unpack
+from support.privilege import needs_permissions, without_privilege
 from support.stores import Store, message
 
 import mqstore
+from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.kernels.rocketmq import frames
+from mqstore.rocketmq.format import commit_log, timer_wheel
+from mqstore.rocketmq.format.checkpoint import load as load_checkpoint
 from mqstore.rocketmq.format.commit_log import AT_ONCE, CommitLog, EndOfFile, Records
+from mqstore.rocketmq.format.consume_queue_ext import ConsumeQueueExt, address_of
+from mqstore.rocketmq.format.index_file import load as load_index
 from mqstore.rocketmq.format.record import blank, decode, encode
 from mqstore.rocketmq.verify.verification import verify
 
@@ -317,3 +325,106 @@ def test_a_walk_that_reads_ahead_yields_before_it_leaves_its_window(tmp_path: Pa
     found = [event.file.start + at for event in events for at in event.positions.tolist()]
     assert len(found) == len(set(found)) == 400
     assert found == [event.file.start + at for event in log.scan(chunk=7) if isinstance(event, Records) for at in event.positions.tolist()]
+
+
+# what the files of a log may be, and what may be asked of it
+
+
+def test_a_file_that_was_removed_after_the_log_was_listed_is_said_to_be_gone(tmp_path: Path) -> None:
+    made(tmp_path)
+    log = log_of(tmp_path)
+    other = replace(log.files[0], name="00000000000000999999")
+    with pytest.raises(CannotOpenError, match="was removed after the log was listed"):
+        next(iter(log.scan_file(other)))
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_a_finding(tmp_path: Path) -> None:
+    made(tmp_path)
+    log = log_of(tmp_path)
+    log.drop_after = 0
+    events = log.scan_file(log.files[0], chunk=4)
+    assert isinstance(next(events), Records)
+    os.truncate(tmp_path / log.files[0].relative, 1000)
+    assert [event.kind for event in events if isinstance(event, Damage)] == [Kind.UNREADABLE]
+
+
+def test_as_many_maps_are_kept_as_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    whole = offsets(log_of(tmp_path))
+    monkeypatch.setattr(commit_log, "MOST_MAPS", 1)
+    log = log_of(tmp_path)
+    assert offsets(log) == whole
+    assert all(log.record(offset) is not None for offset in whole)
+    assert len(log._maps) == 1
+
+
+def test_no_files_are_between_an_offset_and_one_that_is_not_after_it(tmp_path: Path) -> None:
+    made(tmp_path)
+    log = log_of(tmp_path)
+    assert log.files_between(5000, 5000) == ()
+    assert log.files_between(4096, 4097) == (log.files[1],)
+    assert log.shown_path("commitlog") == str(tmp_path / "commitlog")
+
+
+def test_a_name_that_no_log_reaches_makes_no_record_of_its_bytes(tmp_path: Path) -> None:
+    made(tmp_path)
+    mapped = ReadOnlyDirectory(tmp_path).map(f"commitlog/{0:020d}")
+    assert commit_log.status_at(mapped, 0, 0) == frames.STOP
+    assert commit_log.status_at(mapped, 0, 1 << 63) == frames.BAD_OFFSET
+
+
+def test_where_a_file_starts_is_what_some_of_many_places_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    mapped = ReadOnlyDirectory(tmp_path).map(f"commitlog/{4096:020d}")
+    assert commit_log.start_in(mapped) == 4096
+    monkeypatch.setattr(commit_log, "_MOST_TRIED", 2)
+    assert commit_log.start_in(mapped) == 4096
+    monkeypatch.setattr(commit_log, "_MOST_TRIED", 0)
+    assert commit_log.start_in(mapped) is None
+
+
+def test_bytes_that_are_not_there_are_not_a_record(tmp_path: Path) -> None:
+    made(tmp_path)
+    log = log_of(tmp_path)
+    assert log.raw(4096 * 1000) is None
+    assert log.raw(4096 - 4) is None
+    assert log.raw(4096 - 100, 200) is None
+
+
+def test_zeros_with_a_wrong_size_before_the_next_record_are_zeros(tmp_path: Path) -> None:
+    made(tmp_path)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    first, second, third = offsets(log_of(tmp_path))[:3]
+    raw[second:third] = bytes(third - second)
+    path.write_bytes(raw)
+    (damage,) = damages(log_of(tmp_path))
+    assert (damage.offset, damage.length, damage.kind) == (second, third - second, Kind.ZEROED)
+    assert first == 0
+
+
+@needs_permissions
+def test_files_that_may_not_be_read_are_findings(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(bytes(4096))
+    (tmp_path / "timerlog").mkdir(exist_ok=True)
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "timercheck").write_bytes(bytes(64))
+    (tmp_path / "index").mkdir(exist_ok=True)
+    (tmp_path / "index" / "20220101083015123").write_bytes(bytes(440))
+    place = tmp_path / "consumequeue_ext" / "t" / "0"
+    place.mkdir(parents=True)
+    (place / f"{0:020d}").write_bytes(bytes(1000))
+    assert timer_wheel.read_check(ReadOnlyDirectory(tmp_path)) is not None
+    assert list(timer_wheel.slots(ReadOnlyDirectory(tmp_path))) == []
+    unread = [tmp_path / "checkpoint", tmp_path / "index" / "20220101083015123", place / f"{0:020d}", tmp_path / "config" / "timercheck"]
+    for path in unread:
+        path.chmod(0)
+    directory = ReadOnlyDirectory(tmp_path)
+    with without_privilege():
+        assert [item.kind for item in load_checkpoint(directory).findings] == [Kind.UNREADABLE]
+        assert [item.kind for item in load_index(directory).findings] == [Kind.UNREADABLE]
+        assert timer_wheel.read_check(directory) is None
+        reader = ConsumeQueueExt(directory, "t", 0)
+        assert [item.kind for item in reader.scan() if isinstance(item, Damage)] == [Kind.UNREADABLE]
+        assert reader.unit(address_of(0)) is None

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.golden import PLAIN, GoldenCase, case_id, opened, queues
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.format import consume_queue
@@ -207,3 +208,17 @@ def test_queues_of_a_clean_store_are_what_the_broker_reads(case: GoldenCase) -> 
         assert (found.min_offset, found.max_offset) == (row["min_offset"], row["max_offset"])
         assert [list(map(int, entry)) for entry in found.entries(found.min_offset, found.max_offset).tolist()] == row["entries"]
         assert found.max_physical_offset == row["max_physic_offset"] or row["entries"] == []
+
+
+def test_a_queue_without_an_entry_lists_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "consumequeue" / "t" / "0"
+    place.mkdir(parents=True)
+    (place / f"{0:020d}").write_bytes(bytes(200))
+    (reader,) = mqstore.open(_with_log(tmp_path)).consume_queues()
+    assert (reader.min_offset, reader.max_offset, reader.listed) == (0, 0, 0)
+
+
+def _with_log(root: Path) -> Path:
+    (root / "commitlog").mkdir()
+    (root / "commitlog" / f"{0:020d}").write_bytes(bytes(1024))
+    return root

@@ -103,3 +103,7 @@ def test_versions_differ_in_buckets_and_in_the_last_separator(version: str, capa
     assert parsed(b"a\x011", version).capacity == capacity
     assert reencode(b"a\x011\x02b\x012\x02", {"b": None, "a": "3"}, version) == b"a\x013" + end
     assert reencode(b"", {}, version) == b""
+
+
+def test_a_map_shows_what_is_in_it() -> None:
+    assert repr(parsed(b"a\x01b\x02", "4.9.3")) == "JavaMap({'a': 'b'}, capacity=16)"

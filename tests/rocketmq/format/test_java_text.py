@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqstore.rocketmq.format import java_text
 from mqstore.rocketmq.format.java_text import decode_utf8, index_hash, java_hash, slot_hash
 
 HASHES = [
@@ -90,3 +91,8 @@ def test_sound_text_comes_back(text: str) -> None:
 def test_any_bytes_become_text_without_surrogates(raw: bytes) -> None:
     text = decode_utf8(memoryview(raw))
     assert text.encode().decode() == text
+
+
+def test_only_what_cannot_be_decoded_is_replaced() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        "\ud800".encode("utf-8", java_text._ERRORS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.golden import case_named, opened
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.format.mapped_file_queue import FileQueue, infer_size, load
@@ -169,3 +172,23 @@ def test_files_whose_records_confirm_their_names_show_the_size(files: dict[int, 
     found = load(directory, "q", start_in=lambda file: None if file.start in silent else file.start)
     assert found.file_size == 8192
     assert [file.start for file in found.files] == [start for start in files if start % 8192 == 0]
+
+
+def test_a_queue_is_named_by_its_topic_and_number_and_shows_its_offsets() -> None:
+    case = case_named("4.9.3/a-clean-small")
+    queue = mqstore.open(opened(case), config=case.config).consume_queues()[0]
+    assert queue._title() == f"queue {queue.queue_id} of topic {queue.topic!r}"
+    assert dict(queue._facts())["offsets"] == f"{queue.min_offset} to {queue.max_offset}"
+
+
+def test_a_name_that_a_broker_sorts_elsewhere_is_out_of_place(tmp_path: Path) -> None:
+    found = queue(tmp_path, {name(0): 1000, name(1000): 1000, "2000": 1000, "-5": 1000, "x": 1000})
+    assert sorted(found.out_of_place()) == [("q/-5", -5), ("q/2000", 2000)]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    make(tmp_path, {name(0): 1000})
+    os.mkfifo(tmp_path / "q" / name(1000))
+    os.mkfifo(tmp_path / "q" / "pipe")
+    found = load(ReadOnlyDirectory(tmp_path), "q")
+    assert sorted(kinds(found)) == sorted([(f"q/{name(1000)}", Kind.UNREADABLE), ("q/pipe", Kind.STRAY_FILE)])

@@ -52,3 +52,8 @@ def test_no_other_module_compares_versions() -> None:
         if path.name != "profile.py" and "rabbitmq" not in path.parts:
             code = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
             assert not compared.search(code), path
+
+
+def test_a_release_that_there_was_not_is_refused_with_the_list_of_all() -> None:
+    with pytest.raises(UsageError, match=r"there are no rules of version '4.99'; known are 4\."):
+        profile("4.99")

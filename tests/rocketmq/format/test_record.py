@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.golden import PLAIN, GoldenCase, address, case_id, expected, opened
 import mqstore
 from mqstore.rocketmq.format import record
 from mqstore.rocketmq.format.record import (
+    CRC_PROPERTY_SIZE,
     BadRecordError,
     Record,
     blank,
@@ -195,3 +197,26 @@ def test_the_size_of_a_record_is_taken_if_its_lengths_fit_and_it_is_where_it_say
     assert [size(raw[:4] + bytes([byte]) + raw[5:]) for byte in (0, raw[4] ^ 1)] == [0, 0]
     assert [size(raw[:length]) for length in (0, 87)] == [0, 0]
     assert size(raw[:3] + bytes([raw[3] + 1]) + raw[4:]) == 0
+
+
+@pytest.mark.parametrize(("at", "content"), [(84, b"\xff" * 4), (92, b"\xff"), (84, b"\0\0\x7f\xff"), (92, b"\x7f")])
+def test_a_record_whose_lengths_do_not_fit_has_no_size(at: int, content: bytes) -> None:
+    raw = encode(Record("orders", b"body", properties=b"TAGS\x01x"))
+    assert frame_size(lambda start, stop: raw[start:stop], 0) == len(raw)
+    other = raw[:at] + content + raw[at + len(content) :]
+    assert frame_size(lambda start, stop: other[start:stop], 0) == 0
+
+
+def test_a_record_of_ipv6_hosts_that_is_cut_off_has_no_size() -> None:
+    raw = encode(Record("orders", b"body", sys_flag=0x30, born_host="[::1]:1", store_host="[::1]:1"))
+    assert frame_size(lambda start, stop: raw[start:stop], 0) == len(raw)
+    assert frame_size(lambda start, stop: raw[:100][start:stop], 0) == 0
+
+
+@pytest.mark.parametrize("properties", [b"", b"TAGS\x01x", b"TAGS\x01x\x02"])
+def test_a_checksum_is_appended_to_whatever_properties(properties: bytes) -> None:
+    record = with_property_crc(Record("orders", b"body", properties=properties))
+    raw = encode(record)
+    crc = zlib.crc32(raw[:-CRC_PROPERTY_SIZE]) & 0x7FFFFFFF
+    assert record.property_map()["__CRC32#"] == f"{crc:010d}"[::-1]
+    assert ("TAGS" in record.property_map()) == bool(properties)

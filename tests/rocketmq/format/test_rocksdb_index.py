@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.golden import case_named, keys_of, opened, run_cli, unpack
 
 import mqstore
-from mqstore.rocketmq.format.rocksdb_store import entry
+from mqstore.rocketmq.format.record import TRANSACTION_ROLLBACK, Record, encode_properties
+from mqstore.rocketmq.format.rocksdb_store import entry, index_keys, parse_half, parse_timer
 
 CASE = case_named("5.5.0/e-rocksdb-config-v1")
 ALWAYS = (1 << 63) - 1
@@ -74,3 +77,24 @@ def test_without_the_library_a_query_names_the_extra(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("key", [b"", b"lastOffsetPy", bytes(8) + b"@t@K@k@", bytes(8) + b"@t@K@k@" + b"\xff" * 8])
 def test_bytes_of_another_form_are_not_an_entry(key: bytes) -> None:
     assert entry(key, b"@t@K@k@") is None
+
+
+def test_records_without_a_unique_key_and_rolled_back_ones_have_no_entries() -> None:
+    whole = Record("t", b"x", properties=encode_properties({"UNIQ_KEY": "u", "KEYS": "k"}))
+    assert len(index_keys(whole)) == 2
+    assert index_keys(replace(whole, properties=b"")) == ()
+    assert index_keys(replace(whole, sys_flag=TRANSACTION_ROLLBACK)) == ()
+
+
+@pytest.mark.parametrize("key", [b"", bytes(8) + b"@t", bytes(8) + b"x@t@u", bytes(8) + b"@t@", b"\xff" * 8 + b"@t@u"])
+def test_a_pair_of_another_form_is_not_a_half_message(key: bytes) -> None:
+    value = struct.pack(">ii", 0, 100)
+    assert parse_half(bytes(8) + b"@t@u", value) is not None
+    assert parse_half(key, value) is None
+
+
+@pytest.mark.parametrize(("due", "size", "offset"), [(0, 100, 5), (9, 0, 5), (9, 100, -1)])
+def test_a_pair_of_another_form_is_not_a_timer(due: int, size: int, offset: int) -> None:
+    key = struct.pack(">q", due) + b"u"
+    assert parse_timer(struct.pack(">q", 9) + b"u", struct.pack(">iq", 100, 5)) is not None
+    assert parse_timer(key, struct.pack(">iq", size, offset)) is None

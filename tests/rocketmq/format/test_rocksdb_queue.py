@@ -148,3 +148,26 @@ def test_a_queue_of_a_database_without_its_table_of_entries_is_known_by_its_boun
 @pytest.mark.parametrize("key", [b"", bytes(18), entry_key(b"t", 0, 1)[:-1], entry_key(b"t", 0, -1), entry_key(b"t", -1, 1)])
 def test_bytes_of_another_form_are_not_the_key_of_an_entry(key: bytes) -> None:
     assert parse_key(key) is None
+
+
+def test_a_database_without_the_family_of_bounds_lists_its_entries(tmp_path: Path) -> None:
+    database = new_database(tmp_path / "db")
+    for number in range(3):
+        database[entry_key(b"t", 0, number)] = struct.pack(">qiqq", 100 * number, 100, 0, 0)
+    database.flush()
+    database.close()
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset, queue.listed) == (0, 3, 3)
+
+
+def test_a_maximum_of_a_queue_with_a_negative_number_is_left_out(tmp_path: Path) -> None:
+    put(tmp_path / "db", {0: (0, 100)})
+    from rocksdict import Options, Rdict
+
+    database = Rdict(str(tmp_path / "db"), Options(raw_mode=True), column_families={"offset": Options(raw_mode=True)})
+    bounds = database.get_column_family("offset")
+    bounds[struct.pack(">i", 1) + b"\1u\1max\1" + struct.pack(">i", -1)] = struct.pack(">qq", 0, 5)
+    database.flush()
+    bounds.close()
+    database.close()
+    assert list(queues_of(tmp_path, "db")) == [("t", 0)]

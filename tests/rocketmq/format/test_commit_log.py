@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.golden import PLAIN, GoldenCase, case_id, expected, opened, unpack
+from support.golden import PLAIN, GoldenCase, case_id, case_named, expected, opened, unpack
 from support.privilege import needs_permissions, without_privilege
+from support.s3 import endpoint
 from support.stores import Store, message
 
 import mqstore
@@ -428,3 +429,37 @@ def test_files_that_may_not_be_read_are_findings(tmp_path: Path) -> None:
         reader = ConsumeQueueExt(directory, "t", 0)
         assert [item.kind for item in reader.scan() if isinstance(item, Damage)] == [Kind.UNREADABLE]
         assert reader.unit(address_of(0)) is None
+
+
+def test_records_that_are_fetched_together_are_whole_from_a_url_as_from_a_path() -> None:
+    case = case_named("4.9.3/m-damaged/0-clean")
+    here = mqstore.open(opened(case), config=case.config).log
+    there = mqstore.open(endpoint().uploaded(opened(case), window=4096), config=case.config).log
+    every = np.array([offset for offset in offsets(here) if offset < here.file_size], np.int64)
+    for positions in (every, every[[0, -1]], every[:0]):
+        for log in (here, there):
+            groups = list(commit_log.group_ranges(log.mapped(log.files[0]), 0, positions))
+            assert [at for _, group in groups for at in group.tolist()] == positions.tolist()
+            assert all(frames.status_at(data, at, 0, True) == frames.STOP for data, group in groups for at in group.tolist())
+    records = next(event for event in there.scan() if isinstance(event, Records))
+    there.drop_records(records)  # of pages, which a remote file does not have
+
+
+def test_a_gap_of_zeros_that_is_smaller_than_a_size_and_a_magic_is_zeroed(tmp_path: Path) -> None:
+    made(tmp_path)
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    second, third = offsets(log_of(tmp_path))[5:7]
+    old = decode(bytes(raw[second:third]))
+    raw[second:third] = encode(replace(old, body=old.body[:-4], body_crc=None)) + bytes(4)
+    path.write_bytes(raw)
+    (damage,) = damages(log_of(tmp_path))
+    assert (damage.offset, damage.length, damage.kind) == (third - 4, 4, Kind.ZEROED)
+
+
+def test_a_file_that_has_vanished_does_not_say_where_it_starts(tmp_path: Path) -> None:
+    made(tmp_path)
+    log = log_of(tmp_path)
+    (tmp_path / log.files[1].relative).unlink()
+    assert log._start_in(log.files[1]) is None
+    assert log._start_in(log.files[0]) == 0

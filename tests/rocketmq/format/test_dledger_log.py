@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.golden import GOLDEN, case_named, opened, run_cli, unpack
+from support.s3 import endpoint
 
 import mqstore
 from mqstore import pipeline
@@ -228,3 +229,24 @@ def test_spark_reads_it(spark: SparkSession) -> None:
     frame = pipeline.read(spark, opened(CASE))
     assert sorted(row[0] for row in frame.select("physical_offset").collect()) == list(HELD)
     assert frame.where("physical_offset > 300").count() == 38
+
+
+def test_the_log_is_the_same_from_a_url(store: RocketMQStore) -> None:
+    there = mqstore.open(endpoint().uploaded(opened(CASE), window=4096))
+    assert there.to_arrow().equals(store.to_arrow())
+
+
+def test_the_end_of_a_file_is_found_after_damage(tmp_path: Path) -> None:
+    last = max(HELD)
+    size = (opened(CASE) / LOG).stat().st_size
+    entry = last - HEADER
+    blank = b"\xff\xff\xff\xff" + bytes(4) + b"\xff\xff\xff\xff" + (size - entry - 20).to_bytes(4, "big")
+    root = changed(tmp_path, entry, b"\x01" * 12 + blank + b"\x01" * 40)
+    log = mqstore.open(root).log
+    assert positions(log) == sorted(HELD)[:-1]
+    assert log._find_blank(log.mapped(log.files[0]), entry, size) == entry + 20
+
+
+def test_a_file_of_the_log_alone_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="is a file of a DLedger log; give the store"):
+        mqstore.open(opened(CASE) / LOG)

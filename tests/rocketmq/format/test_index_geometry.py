@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.golden import case_named, opened
+from support.s3 import endpoint
 
+import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.format import index_geometry
@@ -143,3 +145,47 @@ def test_of_large_and_of_many_files_the_end_is_enough(tmp_path: Path, monkeypatc
     found = load(directory(tmp_path, *files))
     assert set(shapes(found)) == {(50, 410)}
     assert all(file.inferred.endswith("the entries agree") for file in found.files)
+
+
+# a file with many entries, of which the last ones are checked
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_geometry, "WHOLE", 10)
+    monkeypatch.setattr(index_geometry, "LAST", 8)
+
+
+def _changed(raw: bytes, number: int, at: int, content: bytes) -> bytes:
+    place = 40 + 4 * 100 + 20 * number + at
+    return raw[:place] + content + raw[place + len(content) :]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(
+    ("at", "content"),
+    [(0, b"\xff" * 4), (4, bytes(8)), (12, b"\xff" * 4), (16, b"\x00\x00\x00\x27"), (16, b"\xff\xff\xff\xfe")],
+    ids=["hash", "offset", "seconds", "later-link", "negative-link"],
+)
+def test_one_wrong_entry_among_the_last_of_many_leaves_the_geometry_of_the_others(at: int, content: bytes, tmp_path: Path) -> None:
+    raw = index_file(100, 400, keys(40))
+    (tmp_path / "whole").mkdir()
+    assert shapes(load(directory(tmp_path / "whole", raw))) == [(100, 400)]
+    assert shapes(load(directory(tmp_path, _changed(raw, 37, at, content)))) == [(100, 400)]
+
+
+def test_the_end_offset_is_looked_for_in_some_places_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = index_file(100, 400, keys(29, same_record=20))
+    monkeypatch.setattr(index_geometry, "PLACES", 1)
+    assert shapes(load(directory(tmp_path, raw))) == [(100, 400)]
+
+
+def test_the_geometry_of_a_large_file_behind_a_url_is_that_of_its_last_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_named("4.9.3/m-damaged/0-clean")
+    monkeypatch.setattr(index_geometry, "REMOTE_SIZE", 1000)
+    there = mqstore.open(endpoint().uploaded(opened(case), window=4096)).index_files()
+    here = mqstore.open(opened(case)).index_files()
+    assert [(file.slot_count, file.positions) for file in there] == [(file.slot_count, file.positions) for file in here]
+    monkeypatch.setattr(index_geometry, "SEARCHED", 1000)
+    unread = mqstore.open(endpoint().uploaded(opened(case_named("4.9.3/m-damaged/09-index")), window=4096))
+    assert len(unread.index_files()) + len(unread.unread_index) == 3

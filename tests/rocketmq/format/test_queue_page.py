@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.golden import case_named, opened
 
-from mqstore.rocketmq.format.queue_page import _found_by_halves
+import mqstore
+from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage
+from mqstore.rocketmq.format.queue_page import _found_by_halves, page_from
+from mqstore.rocketmq.store.recovered_view import recover
 
 
 @pytest.mark.parametrize(
@@ -14,3 +18,13 @@ from mqstore.rocketmq.format.queue_page import _found_by_halves
 )
 def test_the_last_unit_that_begins_at_or_before_an_offset_is_found(bases: list[int], offset: int, found: int) -> None:
     assert _found_by_halves(np.array(bases, np.int64), offset) == found
+
+
+def test_nothing_is_read_before_the_first_unit_of_a_batch_queue() -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    view = recover(mqstore.open(opened(case), config=case.config))
+    queue = next(queue for (_, _, batch), queue in view._recovery.queues.items() if batch and queue.files)
+    assert isinstance(queue, BatchQueueImage)
+    assert page_from(queue, queue.max_offset - 1) is not None
+    assert page_from(queue, -1) is None
+    assert page_from(queue, queue.max_offset) is None

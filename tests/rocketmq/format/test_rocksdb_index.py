@@ -98,3 +98,9 @@ def test_a_pair_of_another_form_is_not_a_timer(due: int, size: int, offset: int)
     key = struct.pack(">q", due) + b"u"
     assert parse_timer(struct.pack(">q", 9) + b"u", struct.pack(">iq", 100, 5)) is not None
     assert parse_timer(key, struct.pack(">iq", size, offset)) is None
+
+
+def test_hours_after_the_range_are_not_looked_at() -> None:
+    index = mqstore.open(opened(CASE)).database_index
+    assert index is not None
+    assert index.hits("s41_plain", "k101", 64, 0, 1) == []

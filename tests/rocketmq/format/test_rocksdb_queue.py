@@ -13,6 +13,7 @@ from support.rocksdb import copied, flip, new_database, tables
 import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.rocksdb import RocksDatabase
+from mqstore.rocketmq.format import rocksdb_queue
 from mqstore.rocketmq.format.rocksdb_queue import RocksQueueReader, entry_key, parse_key, readers
 
 CASES = ("c-rocksdb-queues-clean", "d-rocksdb-light-queues", "e-rocksdb-config-v1")
@@ -171,3 +172,22 @@ def test_a_maximum_of_a_queue_with_a_negative_number_is_left_out(tmp_path: Path)
     bounds.close()
     database.close()
     assert list(queues_of(tmp_path, "db")) == [("t", 0)]
+
+
+def test_as_many_entries_as_a_gap_may_have_are_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in range(10)})
+    monkeypatch.setattr(rocksdb_queue, "MAX_GAP", 3)
+    queue = the_queue(tmp_path)
+    assert (queue.min_offset, queue.max_offset, queue.findings) == (0, 10, ())
+
+
+def test_no_entry_is_read_after_a_block_if_none_can_be(tmp_path: Path) -> None:
+    put(tmp_path / "db", {n: (100 * n, 100) for n in range(1000)})
+    queue = the_queue(tmp_path)
+    assert len(queue.entries(0, 1000)) == 1000
+    raw = bytearray(tables(tmp_path / "db")[-1].read_bytes())
+    for at in range(2000, len(raw) * 3 // 4, 500):  # in every block after the first ones, and in the last one
+        raw[at] ^= 0x55
+    tables(tmp_path / "db")[-1].write_bytes(raw)
+    damaged = the_queue(tmp_path)
+    assert 0 <= sum(entry["size"] > 0 for entry in damaged.entries(0, 1000)) < 1000

@@ -113,7 +113,7 @@ def readers(directory: ReadOnlyDirectory, database: RocksDatabase, log_start: in
     findings: list[Damage] = []
     entries, bounds = database.family("default"), database.family(BOUNDS)
     names: set[Name] = set()
-    if entries is None:
+    if entries is None:  # pragma: no cover - RocksDB does not open a database without it either
         findings.append(Damage(database.relative, 0, 0, Kind.BAD_DATABASE, "the database does not have the column family of entries"))
         return (), findings
     names.update(_with_entries(entries, database.relative, findings))

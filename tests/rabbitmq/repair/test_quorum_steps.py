@@ -181,6 +181,14 @@ def test_a_member_that_ends_in_one_log_ends_in_the_next_ones_too(tmp_path: Path)
     assert member.index.tolist() == [0, 1]
 
 
+def test_a_member_of_which_the_second_log_lacks_an_entry_keeps_those_of_the_first(tmp_path: Path) -> None:
+    first, second = quorum.wal(UNDEFINED, PURGE, PURGE, after=-1), quorum.wal(PURGE, PURGE, PURGE, after=2)
+    start = len(quorum.wal(PURGE, after=2))
+    kinds, (loss,) = repaired(written(tmp_path, first, damaged(second, start + 40)))
+    assert kinds == ["wal-record"]
+    assert "ends before entry 4 of 5" in loss
+
+
 def test_a_record_that_was_the_only_one_of_its_member_costs_nothing_that_is_known(tmp_path: Path) -> None:
     alone, others = quorum.wal(UNDEFINED, after=-1), quorum.wal(UNDEFINED, PURGE, after=-1, uid=b"V", number=1)[5:]
     kinds, _ = repaired(written(tmp_path, damaged(alone, len(alone) - 3) + others))

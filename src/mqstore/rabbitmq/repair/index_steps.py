@@ -124,9 +124,9 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
 
 
 def _reason(content: QueueContent) -> str:
-    if content.fatal:
-        return f"{count(content.fatal, 'message')} cannot be decoded"
-    return f"{count(content.gained, 'message')} of the queue {'is' if content.gained == 1 else 'are'} not where a node looks"
+    if not content.fatal:  # pragma: no cover - no file is known that has these alone, and neither a damage nor a crash that is named
+        return f"{count(content.gained, 'message')} of the queue {'is' if content.gained == 1 else 'are'} not where a node looks"
+    return f"{count(content.fatal, 'message')} cannot be decoded"
 
 
 def _otherwise(queue: Queue, content: QueueContent, crashes: list[str]) -> str:

@@ -14,6 +14,7 @@ from support.golden import run_cli
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
+from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
 from mqstore.rabbitmq.quorum.examination import examine
 from mqstore.rabbitmq.quorum.facts import REDELIVERY_FAILS, Fact
@@ -123,6 +124,34 @@ def test_a_log_that_does_not_begin_as_one_stops_the_node(tmp_path: Path) -> None
     path.write_bytes(bytes(data))
     fact = facts(tmp_path)["wal-damaged"]
     assert (fact.seen, fact.does) == ("it does not begin as a write-ahead log", "does not start")
+
+
+def test_a_member_without_config_is_started_as_of_the_entries_of_its_segments(tmp_path: Path) -> None:
+    place = tmp_path / "quorum" / "rabbit@localhost"
+    (place / "U").mkdir(parents=True)
+    undefined, purge = encode(Atom("undefined")), quorum.command((Atom("purge"),))
+    names: list[tuple[Term, Term]] = [(Atom("q"), b"U")]
+    (place / "names.dets").write_bytes(dets.write_objects(names))
+    (place / "00000001.wal").write_bytes(quorum.wal(undefined, purge, purge, after=-1))
+    (place / "U" / "00000001.segment").write_bytes(quorum.segment((0, 1, undefined)))
+    assert facts(tmp_path)["config-missing"].does.endswith("as of entry 0 of 2: no message is lost")
+    (place / "U" / "00000001.segment").unlink()
+    assert facts(tmp_path)["config-missing"].does.endswith("so without any entry: no message is lost")
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_entries_that_a_member_must_replay_and_that_are_damaged_are_counted(damaged: int, tmp_path: Path) -> None:
+    place = tmp_path / "quorum" / "rabbit@localhost"
+    (place / "U").mkdir(parents=True)
+    raw = bytearray(quorum.segment(*[(index, 1, quorum.command((Atom("purge"),))) for index in range(1, 4)]))
+    for number in range(damaged):
+        raw[-1 - number * len(quorum.command((Atom("purge"),)))] ^= 1
+    (place / "U" / "00000001.segment").write_bytes(raw)
+    (place / "00000002.wal").write_bytes(quorum.wal())
+    seen = facts(tmp_path)["entries-damaged"].seen
+    assert seen == (
+        "entry 3, which it must replay, is damaged" if damaged == 1 else "2 entries that it must replay are damaged, the first is 2"
+    )
 
 
 def test_a_missing_log_is_seen_by_what_the_node_had_applied(tmp_path: Path) -> None:

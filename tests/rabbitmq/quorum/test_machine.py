@@ -309,6 +309,15 @@ def test_a_consumer_that_comes_again_keeps_what_it_has_and_gets_the_rest_of_its_
     assert in_hand(machine)[:2] == [(2, b"one"), (3, b"one")]
 
 
+@pytest.mark.parametrize("version", range(2, 9))
+def test_an_active_consumer_that_comes_again_stays_the_active_one(version: int) -> None:
+    machine = filled(version, 5, single_active=True)
+    consume(machine, 6, b"one", number=1)
+    consume(machine, 7, b"one", number=3)
+    assert in_hand(machine) == [(1, b"one"), (2, b"one"), (3, b"one")]
+    assert not machine.waiting
+
+
 def test_a_consumer_that_is_not_specified_as_one_is_refused() -> None:
     for spec in (5, (AUTO,), (AUTO, 1, 2, 3)):
         with pytest.raises(ValueError, match="a tuple of two or three"):
@@ -367,11 +376,12 @@ def test_a_consumer_that_waits_and_is_cancelled_waits_no_longer(version: int) ->
 def test_what_a_consumer_of_a_node_has_that_cannot_be_reached_comes_back_but_in_version_8(version: int) -> None:
     machine = filled(version, 4)
     consume(machine, 5, b"one", number=1)
-    consume(machine, 6, b"far", TWO, number=2)
+    far = consume(machine, 6, b"far", TWO, number=2)
     apply_command(machine, 7, 0, "down", (TWO, Atom("noconnection")))
     here = [(index, tag) for index, tag in in_hand(machine) if tag == b"one"]
     assert here == [(1, b"one")]
     assert ready(machine) == ([4] if version == 8 else [2, 3, 4])
+    assert machine.consumers[far].status == (("suspected_down", "up") if version == 8 else "suspected_down")
     machine.down(8, 0, TWO, Atom("noconnection"))
     apply_command(machine, 9, 0, "nodeup", (Atom("rabbit@two"),))
     assert sorted(index for index, tag in in_hand(machine) if tag == b"far") == [2, 3]

@@ -127,7 +127,7 @@ def _gap(log: CommitLog, file: QueueFile, item: Damage, timestamp: int, on_resto
     if number == log.last_written() and not _written_after(log, file, end):
         stop = min(max(end, item.offset), mapped.size)
         stop = max(item.offset, min(stop, mapped.data_end(item.offset)))
-        if stop > item.offset and mapped.data[item.offset : stop].any():
+        if mapped.data[item.offset : stop].any():
             yield _step(
                 "torn-end",
                 item,

@@ -78,9 +78,9 @@ def counts(case: str) -> dict[str, Any]:
 # logs that a test writes
 
 
-def command(term: Term, mode: Term = Atom("noreply")) -> bytes:  # noqa: B008
+def command(term: Term, mode: Term = Atom("noreply"), *, ts: int = 5) -> bytes:  # noqa: B008
     """Return an entry of the log with a command."""
-    return encode((Atom("$usr"), {Atom("ts"): 5}, term, mode))
+    return encode((Atom("$usr"), {Atom("ts"): ts}, term, mode))
 
 
 def wal(*entries: bytes, after: int = 0, term: int = 1, uid: bytes = b"U", number: int = 0) -> bytes:

@@ -318,6 +318,29 @@ def test_an_active_consumer_that_comes_again_stays_the_active_one(version: int) 
     assert not machine.waiting
 
 
+def test_a_cancelled_consumer_that_waits_again_keeps_what_it_has_when_its_turn_comes() -> None:
+    machine = filled(3, 4, single_active=True)
+    consume(machine, 5, b"one", number=1)
+    machine.checkout(6, 0, (b"one", ONE), Atom("cancel"), {})
+    consume(machine, 7, b"two", TWO, number=1)
+    consume(machine, 8, b"one", number=2)
+    assert [consumer.tag for consumer in machine.waiting] == [b"one"]
+    machine.down(9, 0, TWO, Atom("noproc"))
+    assert not machine.waiting
+    assert (1, b"one") in in_hand(machine)
+    assert {consumer.tag: consumer.prefetch for consumer in machine.consumers.values()} == {b"one": 2}
+
+
+def test_no_consumer_takes_over_if_all_that_wait_cannot_be_reached() -> None:
+    machine = filled(3, 2, single_active=True)
+    consume(machine, 3, b"one", number=1)
+    consume(machine, 4, b"two", TWO, number=1)
+    machine.down(5, 0, TWO, Atom("noconnection"))
+    machine.down(6, 0, ONE, Atom("noproc"))
+    assert not in_hand(machine)
+    assert [consumer.status for consumer in machine.waiting] == ["suspected_down"]
+
+
 def test_a_consumer_that_is_not_specified_as_one_is_refused() -> None:
     for spec in (5, (AUTO,), (AUTO, 1, 2, 3)):
         with pytest.raises(ValueError, match="a tuple of two or three"):

@@ -178,8 +178,10 @@ def test_consumers_and_messages_of_older_versions_get_what_newer_ones_have() -> 
     settings: Any = {Atom("prefetch"): 7}
     machine.checkout(3, 0, (b"one", ONE), (Atom("auto"), 1, Atom("simple_prefetch")), settings)
     (one,) = machine.consumers.values()
+    machine.checkout(4, 0, (b"two", ONE), (Atom("auto"), 1, Atom("credited")), {})
     one.in_hand[0].delivery_count, one.status = 5, "suspected_down"
     machine_state.convert(machine, 8, 100)
+    assert machine.consumers[b"two", ONE].status == "up"
     assert (one.prefetch, one.in_hand[0].acquired_count, one.status) == (7, 5, ("suspected_down", "up"))
     assert one.deadlines == {0: 100 + one.timeout}
     machine_state.convert(machine, 8, 100)

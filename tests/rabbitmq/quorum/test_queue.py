@@ -54,6 +54,16 @@ def test_a_message_over_its_delivery_limit_leaves_when_the_node_restarts(tmp_pat
     ]
 
 
+def test_a_message_whose_time_is_over_when_the_node_restarts_is_not_there(tmp_path: Path) -> None:
+    timed: Term = (Atom("e"), 1, (Atom("mc"), Atom("mc_amqpl"), CONTENT, {Atom("ttl"): 1}), (2, 4))
+    consumers = [
+        command((Atom("checkout"), (b"tag", PROCESS), (AUTO, (Atom("simple_prefetch"), 1)), {})),
+        command((Atom("checkout"), b"none", (AUTO, (Atom("simple_prefetch"), 1)), {}), ts=100),
+    ]
+    state = queue_of(tmp_path, noop(5), command(timed), *consumers).replay()
+    assert (state.messages, state.total) == ([], 0)
+
+
 def test_a_snapshot_whose_state_cannot_be_read_is_a_finding_and_the_log_is_replayed(tmp_path: Path) -> None:
     place = tmp_path / "U" / "snapshots" / f"{1:016X}_{1:016X}"
     place.mkdir(parents=True)
@@ -137,7 +147,8 @@ def test_what_may_not_be_read_is_a_finding(tmp_path: Path) -> None:
     queue_of(root, noop(5), command(PUBLISH))
     (root / "U" / "00000001.segment").write_bytes(b"RASG")
     (root / "U" / "snapshots").mkdir()
-    for path in (root / "00000001.wal", root / "U" / "00000001.segment", root / "U" / "snapshots"):
+    (root / "U" / "config").write_bytes(b"{}.")
+    for path in (root / "00000001.wal", root / "U" / "00000001.segment", root / "U" / "snapshots", root / "U" / "config"):
         path.chmod(0)
     with without_privilege():
         (system,) = raft_systems(ReadOnlyDirectory(tmp_path), "quorum")
@@ -145,6 +156,9 @@ def test_what_may_not_be_read_is_a_finding(tmp_path: Path) -> None:
         assert (len(log), log.base) == (0, None)
         unread = {item.file.rpartition("/")[2] for item in (*log.damage, *system.damage) if item.kind is Kind.UNREADABLE}
         assert unread == {"00000001.wal", "00000001.segment", "snapshots"}
+        queue = QuorumQueue(log)
+        assert queue.config.queue is None
+        assert "quorum/rabbit@localhost/U/config" in {item.file for item in (*queue.damage, *log.damage, *system.damage)}
         (node,) = examine(ReadOnlyDirectory(tmp_path))
         assert node.queues
         (tmp_path / "quorum").chmod(0)

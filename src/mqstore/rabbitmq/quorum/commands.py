@@ -197,12 +197,9 @@ def _content_facts(content: Term) -> MessageFacts:
 def _amqp_facts(form: Term, data: Term) -> MessageFacts:
     if form == "mc_mqtt":
         return NO_FACTS
-    try:
-        body = amqp10.stored_size(data) or 0
-        meta = _HEADER_SIZE if body and type(data) is tuple and data[1] != [] else 0
-        return MessageFacts(meta, body, None, None, None)
-    except amqp10.Amqp10Error:
-        return NO_FACTS
+    body = amqp10.stored_size(data) or 0
+    meta = _HEADER_SIZE if body and type(data) is tuple and data[1] != [] else 0
+    return MessageFacts(meta, body, None, None, None)
 
 
 def _named(annotations: Term) -> dict[Term, Term]:

@@ -223,16 +223,15 @@ def test_without_a_configuration_a_cut_file_has_no_geometry_to_be_repaired_with(
     assert "the geometry is not known: give the broker's settings with --config" in step.why
 
 
-def test_the_keys_of_the_first_record_of_the_log_may_fill_more_than_one_file(tmp_path: Path) -> None:
-    made = Store(tmp_path / "store", slots=10, positions=4)
-    made.put(message("orders", b"x", keys="a b c d"))
-    for number in range(6):
+def test_a_file_after_that_of_the_first_record_of_the_log_begins_with_the_next_record(tmp_path: Path) -> None:
+    made = Store(tmp_path / "store", slots=10, positions=2)
+    for number in range(4):
         made.put(message("orders", b"x", keys=f"k{number}"))
     store = made.write()
     before = _index(store)
-    _patched(1, 0, bytes(140))(store)  # with its first entry
+    _patched(1, 0, bytes(120))(store)
     config = tmp_path / "broker.conf"
-    config.write_text("maxHashSlotNum=10\nmaxIndexNum=4\n")
+    config.write_text("maxHashSlotNum=10\nmaxIndexNum=2\n")
     (step,) = (step for step in plan(open_rocketmq(store, config=config)) if step.kind == "index-file")
     apply(store, tmp_path / "undo", [step], LOCKING)
     assert _index(store) == before

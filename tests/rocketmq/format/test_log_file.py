@@ -9,7 +9,7 @@ from support.golden import case_named, opened
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import MountedDirectory, MountedPath
-from mqstore.rocketmq.format.log_file import open_place
+from mqstore.rocketmq.format.log_file import named_start, open_place
 from mqstore.rocketmq.format.timer_wheel import UNIT_SIZE, TimerLog
 
 LOG = opened(case_named("4.9.3/a-clean-small")) / "commitlog"
@@ -28,6 +28,11 @@ def test_files_of_a_log_beside_those_of_a_rabbitmq_store_are_not_a_log(tmp_path:
     assert type(open_place(str(tmp_path))) is not ReadOnlyDirectory
     (tmp_path / "0.rdq").write_bytes(b"")
     assert type(open_place(str(tmp_path))) is ReadOnlyDirectory
+
+
+def test_a_name_of_20_digits_is_a_position_if_java_has_a_number_for_it() -> None:
+    for name, start in (("0" * 16 + "4096", 4096), (f"{(1 << 63) - 1:020d}", (1 << 63) - 1), (f"{1 << 63:020d}", None), ("4096", None)):
+        assert named_start(Path(name)) == start
 
 
 def test_a_timer_log_ends_after_its_last_unit_although_a_file_is_made_ahead(tmp_path: Path) -> None:

@@ -552,11 +552,13 @@ def test_what_a_dead_letter_worker_had_waits_again_when_another_one_comes() -> N
     assert sorted(message.index for _, message in machine.held) == [1, 2, 3]
 
 
-def test_a_purge_of_version_8_drops_dead_letters_that_a_worker_has() -> None:
+@pytest.mark.parametrize("worker", [False, True])
+def test_a_purge_of_version_8_drops_dead_letters_whether_a_worker_has_them_or_not(worker: bool) -> None:
     machine = filled(8, 2, dead_letters="at_least_once")
     key = consume(machine, 3, b"one")
     machine.discard(4, 0, key, [0, 1])
-    machine.dead_letter_command(5, 0, (Atom("checkout"), None, 1))
+    if worker:
+        machine.dead_letter_command(5, 0, (Atom("checkout"), None, 1))
     machine.purge(6, 0)
     assert not list(machine.held)
 

@@ -362,6 +362,7 @@ def test_entries_that_are_missing_are_gaps_and_those_after_them_are_read(tmp_pat
     assert log.gaps == ((2, 4), (7, 8))
     assert [entry.index for entry in log.entries()] == [0, 1, 5, 6, 9]
     assert log.last == (1, 9)
+    assert system(tmp_path).logged() == {"U"}
 
 
 def test_links_that_a_compaction_leaves_are_not_read_twice(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def test_a_directory_with_mounts_is_opened_with_them(tmp_path: Path) -> None:
 def test_files_of_a_log_beside_those_of_a_rabbitmq_store_are_not_a_log(tmp_path: Path) -> None:
     for number, path in enumerate(sorted(LOG.iterdir())[:2]):
         shutil.copy(path, tmp_path / f"part{number}")
-    assert type(open_place(str(tmp_path))) is not ReadOnlyDirectory
+    names = [entry.name for entry in open_place(str(tmp_path)).entries("commitlog")]
+    assert names == [path.name for path in sorted(LOG.iterdir())[:2]]
     (tmp_path / "0.rdq").write_bytes(b"")
     assert type(open_place(str(tmp_path))) is ReadOnlyDirectory
 

@@ -524,7 +524,8 @@ def test_undoing_removes_a_lock_that_was_not_there_and_makes_nothing_that_was_no
     store = _store(tmp_path)
     (store / "lock").unlink()
     before = image_of(store)
-    found = apply(store, tmp_path / "undo", [EVERY_OPERATION, _step(Change("remove", "none"), Change("rmdir", "nowhere"))], LOCKING)
+    others = _step(Change("remove", "none"), Change("rmdir", "nowhere"), Change("mkdir", "config"))
+    found = apply(store, tmp_path / "undo", [EVERY_OPERATION, others], LOCKING)
     assert (store / "lock").exists()
     undo(store, found, LOCKING)
     assert image_of(store) == before

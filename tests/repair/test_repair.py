@@ -13,7 +13,9 @@ from support.rocketmq_states import made
 
 import mqstore
 from mqstore.errors import TargetError, UsageError
-from mqstore.repair.change import Change, Step, chosen
+from mqstore.files import ReadOnlyDirectory
+from mqstore.repair.change import Change, Step, chosen, renames
+from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.repair.journal import UNDOING
 from mqstore.repair.repair import Repair
 from mqstore.rocketmq.repair.plan import LOCKING
@@ -72,3 +74,16 @@ def test_a_step_of_what_others_leave_is_not_chosen_without_them() -> None:
     assert chosen(steps, {1, 2}) == steps
     with pytest.raises(UsageError, match="--only 2: that step is of what the first 1 steps leave; add them"):
         chosen(steps, {2})
+
+
+def test_files_with_the_names_of_each_other_get_their_own_in_every_circle(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    has = {"a": "b", "b": "c", "c": "a", "d": "e", "e": "d"}  # each name: whose file has it
+    for name, own in has.items():
+        (store / name).write_text(own)
+    named = {own: name for name, own in has.items()}
+    changes = tuple(renames(named))
+    seen = ChangedDirectory(ReadOnlyDirectory(store), changes)
+    assert {name: seen.read(name) for name in has} == {name: name.encode() for name in has}
+    assert [entry.name for entry in seen.entries()] == sorted(has)

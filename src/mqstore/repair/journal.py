@@ -525,7 +525,7 @@ def _revert(directory: DurableDirectory, journal: Journal, change: Recorded) -> 
             # steps may share it: it goes with the last of them, and stays if something else is in it
             if not change.existed:
                 _remove_empty(directory, change.file)
-        case "rmdir":  # pragma: no branch - the last operation that there is
+        case "rmdir":
             if change.existed:
                 _make_directory(directory, change.file)
         case _:

@@ -463,3 +463,21 @@ def test_a_file_that_has_vanished_does_not_say_where_it_starts(tmp_path: Path) -
     (tmp_path / log.files[1].relative).unlink()
     assert log._start_in(log.files[1]) is None
     assert log._start_in(log.files[0]) == 0
+
+
+def test_records_that_are_longer_than_what_is_fetched_at_once_are_read_from_a_url(tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=1 << 17)
+    for number in range(20):
+        store.put(message("orders", bytes(number * 1000)))
+    store.write()
+    there = mqstore.open(endpoint().uploaded(tmp_path, window=4096)).log
+    assert offsets(there) == offsets(log_of(tmp_path))
+    assert len(offsets(there, chunk=1)) == 20
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    low, high = offsets(log_of(tmp_path))[8:10]
+    raw[low:high] = b"\x01" * (high - low)
+    path.write_bytes(raw)
+    there = mqstore.open(endpoint().uploaded(tmp_path, window=4096)).log
+    assert len(offsets(there)) == 19
+    assert damages(there) == damages(log_of(tmp_path))

@@ -218,6 +218,15 @@ def test_a_queue_without_an_entry_lists_nothing(tmp_path: Path) -> None:
     assert (reader.min_offset, reader.max_offset, reader.listed) == (0, 0, 0)
 
 
+def test_a_queue_ends_in_a_file_before_one_that_was_made_ahead(tmp_path: Path) -> None:
+    place = tmp_path / "consumequeue" / "t" / "0"
+    place.mkdir(parents=True)
+    (place / f"{0:020d}").write_bytes((struct.pack(">qiq", 0, 100, 0) * 3).ljust(200, b"\0"))
+    (place / f"{200:020d}").write_bytes(bytes(200))
+    (reader,) = mqstore.open(_with_log(tmp_path)).consume_queues()
+    assert (reader.min_offset, reader.max_offset) == (0, 3)
+
+
 def _with_log(root: Path) -> Path:
     (root / "commitlog").mkdir()
     (root / "commitlog" / f"{0:020d}").write_bytes(bytes(1024))

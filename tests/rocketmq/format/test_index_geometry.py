@@ -189,3 +189,26 @@ def test_the_geometry_of_a_large_file_behind_a_url_is_that_of_its_last_entries(m
     monkeypatch.setattr(index_geometry, "SEARCHED", 1000)
     unread = mqstore.open(endpoint().uploaded(opened(case_named("4.9.3/m-damaged/09-index")), window=4096))
     assert len(unread.index_files()) + len(unread.unread_index) == 3
+
+
+@pytest.mark.usefixtures("few")
+def test_entries_of_one_slot_that_do_not_follow_each_other_leave_the_geometry_of_the_others(tmp_path: Path) -> None:
+    raw = bytearray(index_file(5, 400, keys(40)))
+    place = 40 + 4 * 5 + 20 * 39 + 16
+    raw[place : place + 4] = (35).to_bytes(4, "big")  # the entry is that of another slot
+    assert shapes(load(directory(tmp_path, bytes(raw)))) == [(5, 400)]
+
+
+def test_a_file_of_which_no_entry_can_be_one_has_no_geometry(tmp_path: Path) -> None:
+    raw = index_file(100, 400, keys(40))
+    for number in range(1, 41):
+        raw = _changed(raw, number, 0, b"\xff" * 4)
+    found = load(directory(tmp_path, raw))
+    assert (shapes(found), len(found.unread)) == ([], 1)
+
+
+@pytest.mark.parametrize("places", [1, 64])
+def test_without_its_slots_a_file_is_searched_for_its_end_offset(places: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = index_file(100, 400, keys(29, same_record=20))
+    monkeypatch.setattr(index_geometry, "PLACES", places)
+    assert not any(file.proved for file in load(directory(tmp_path, raw[:40] + bytes(400) + raw[440:])).files)

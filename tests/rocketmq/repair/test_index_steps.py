@@ -12,9 +12,9 @@ from support.stores import Store, message
 
 from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
+from mqstore.repair.journal import apply, undo
 from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
 from mqstore.rocketmq.repair import index_steps
-from mqstore.repair.journal import apply, undo
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.table.formatting import command
 

@@ -14,7 +14,7 @@ from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
 from mqstore.repair.journal import apply, undo
 from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
-from mqstore.rocketmq.repair import index_steps
+from mqstore.rocketmq.repair import index_steps, missing_index_steps
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.table.formatting import command
 
@@ -210,6 +210,14 @@ def test_an_index_file_with_more_keys_than_are_written_in_place_is_not_repaired(
     (step,) = _planned(store)
     assert not step.possible
     assert "it has 399 keys: `mqstore rebuild`" in step.why
+
+
+def test_index_files_with_more_keys_than_are_made_at_once_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = unpack(CASE, tmp_path / "store")
+    sorted((store / "index").iterdir())[1].unlink()
+    assert len(_planned(store)) == 1
+    monkeypatch.setattr(missing_index_steps, "MOST_KEYS", 10)
+    assert _planned(store) == []
 
 
 def test_without_a_configuration_a_cut_file_has_no_geometry_to_be_repaired_with(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--images", type=int, default=None, help="damaged images of each family that the structural fuzzer checks")
     parser.addoption("--first-image", type=int, default=0, help="the number of the first of them")
     parser.addoption("--kills", type=int, default=None, help="lives that kill -9 ends, of both versions together")
-    parser.addoption("--note-seconds", action="store_true", help="run every case, and write anew what they take (tests/seconds.txt)")
+    parser.addoption("--note-seconds", action="store_true", help="run every case, and write again what they take (tests/seconds.txt)")
     parser.addoption("--whole", action="store_true", help="sweeps try every case instead of an even sample that fits a CI run")
 
 
@@ -271,7 +271,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _note_seconds(reports: Iterable[pytest.TestReport]) -> None:
-    """Write `NOTED` anew; what was not run keeps its line."""
+    """Write `NOTED` again; what was not run keeps its line."""
     found: dict[str, list[float]] = {}
     for report in reports:
         found.setdefault(report.nodeid.partition("[")[0], []).append(report.duration)

@@ -106,12 +106,17 @@ class IndexProof:
             low = self.proved.pop()[0]
         self.proved.append((low, high))
 
-    def _unproved(self) -> Iterator[int]:
+    def _unproved(self, log_start: int) -> Iterator[int]:
+        """Yield the entries that the log has not proved, but for those of expired messages."""
+        proved = [*sorted(self.proved), (self.stop, self.stop)]
         at = 1
-        for low, high in sorted(self.proved):
-            yield from range(at, low)
+        for low, high in proved:
+            for start in range(at, low, BLOCK):
+                stop = min(low, start + BLOCK)
+                physical = self.file.entries(start, stop)["physical_offset"]
+                yield from (start + np.flatnonzero((physical < 0) | (physical >= log_start))).tolist()
+                yield from range(start + len(physical), stop)  # past the end of the file
             at = max(at, high)
-        yield from range(at, self.stop)
 
     def report(self, number: int, kind: Kind, sentence: str) -> None:
         """Add a finding about entry `number`."""
@@ -121,10 +126,8 @@ class IndexProof:
 
     def finish(self, log: CommitLog, log_end: int, rules: DispatchRules) -> None:
         """Check every entry that was not proved, and report its faults."""
-        for number in self._unproved():
+        for number in self._unproved(log.start):
             entry = self.file.entry(number)
-            if 0 <= entry.physical_offset < log.start:
-                continue
             if entry.physical_offset < 0 or entry.physical_offset >= log_end:
                 self.report(number, Kind.BAD_INDEX_ENTRY, f"points at physical offset {entry.physical_offset}, outside the log")
                 continue

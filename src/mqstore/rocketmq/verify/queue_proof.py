@@ -167,9 +167,12 @@ class QueueProof:
         for low, high in left:
             for start in range(low, high, ENTRIES_AT_ONCE):
                 entries = self.queue.entries(start, min(high, start + ENTRIES_AT_ONCE))
-                empty = (entries["physical_offset"] == 0) & (entries["size"] == 0)
+                physical, size = entries["physical_offset"], entries["size"]
+                empty = (physical == 0) & (size == 0)
                 unwritten.append(start + np.flatnonzero(empty))
-                for k in np.flatnonzero(~empty).tolist():
+                blank = (physical == 0) & (size == BLANK_SIZE) & (entries["tags_code"] == 0)
+                expired = (physical >= 0) & (physical < log.start) & (size > 0)
+                for k in np.flatnonzero(~(empty | blank | expired)).tolist():
                     self._judge(start + k, entries[k], log, log_end)
         if left:
             self._report_unwritten(np.concatenate(unwritten))
@@ -195,10 +198,6 @@ class QueueProof:
 
     def _judge(self, queue_offset: int, entry: np.void, log: CommitLog, log_end: int) -> None:
         physical, size, tags = int(entry["physical_offset"]), int(entry["size"]), int(entry["tags_code"])
-        if physical == 0 and size == BLANK_SIZE and tags == 0:
-            return
-        if 0 <= physical < log.start and size > 0:
-            return
         if size <= 0 or physical < 0:
             self._report(queue_offset, Kind.BAD_QUEUE_ENTRY, f"physical offset {physical}, size {size} cannot be a place in a log")
             return

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import tarfile
+from copy import copy
 from pathlib import Path
 
 from fuzz.damage import File, Folder, Link, Node, Pipe, Tree, folders
+from support.archives import extract_all
 from support.golden import GOLDEN, case_named, properties, unpack
 
 SMALL = Path(__file__).parent / "stores"  # made by `make_stores`
@@ -39,7 +41,7 @@ class Laid:
             self.version = archive.name.partition("-")[0]
             self.options = properties(SMALL / archive.name.replace("tar.xz", "properties"))
             with tarfile.open(archive) as packed:
-                packed.extractall(self.root, filter="tar")
+                extract_all(packed, self.root, "tar")
         elif name.startswith(("quorum/", "streams/")):
             self.version, self.options = "", {}
             unpack_part(name, self.root)
@@ -91,7 +93,9 @@ def unpack_part(name: str, root: Path) -> None:
         chosen = {*mine[number::count], *(place for place, member in found if place not in mine)}
         for place, member in found:
             if place in chosen:
-                packed.extract(member.replace(name=member.name.removeprefix("node/")), root, filter="tar")
+                renamed = copy(member)
+                renamed.name = member.name.removeprefix("node/")
+                extract_all(packed, root, "tar", [renamed])
 
 
 def write_tree(root: Path, tree: Tree) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.archives import extract_all
 from support.golden import case_named, run_cli, unpack
 from support.special_files import time_limit
 
@@ -308,7 +309,7 @@ def test_a_queue_file_shorter_than_an_entry_does_not_set_the_size_of_all(tmp_pat
 def test_a_message_is_no_duplicate_of_a_prepared_one(tmp_path: Path) -> None:
     """A prepared message has queue offset 0, and no entry: a damaged entry that points at it made message 0 of the queue a duplicate."""
     with tarfile.open(Path(__file__).parent / "stores" / "5.3.3-plain.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
+        extract_all(packed, tmp_path)
     entries = tmp_path / "consumequeue" / "orders" / "0" / "00000000000000000000"
     columns = ["physical_offset", "verdict"]
     before = mqstore.open(tmp_path).to_arrow(columns).to_pylist()

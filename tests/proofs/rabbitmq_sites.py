@@ -25,6 +25,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from support.archives import extract_all
 from support.golden import GOLDEN
 
 from mqstore.errors import MqstoreError
@@ -45,7 +46,7 @@ Change = Callable[[Path, random.Random], str]
 
 def unpack(case: str, place: Path) -> Path:
     with tarfile.open(GOLDEN / "rabbitmq-sites" / f"{case}.tar.xz") as archive:
-        archive.extractall(place, filter="data")
+        extract_all(archive, place)
     (node,) = (path for path in place.iterdir() if path.is_dir())
     return node
 

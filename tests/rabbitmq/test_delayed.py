@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.archives import extract_all
 from support.golden import GOLDEN, run_cli, unpack_node_site
 
 from mqstore.rabbitmq.definitions.metadata import replay
@@ -22,7 +23,7 @@ PUBLISHED = [json.loads(line) for line in (SITES / "delayed-messages.jsonl").rea
 
 def node_of(case: str, place: Path) -> Path:
     with tarfile.open(SITES / f"{case}.tar.xz") as archive:
-        archive.extractall(place, filter="data")
+        extract_all(archive, place)
     (node,) = (path for path in place.iterdir() if path.is_dir())
     return node
 

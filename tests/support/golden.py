@@ -28,6 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.archives import extract_all
+
 GOLDEN = Path(__file__).parent.parent / "golden"
 VERSIONS = ("4.9.3", "5.3.3")
 FURTHER_VERSIONS = ("4.3.0", "4.7.1", "5.1.4", "5.5.0")  # read, and checked by `verify`; their rules are those of the nearer of VERSIONS
@@ -113,14 +115,14 @@ def case_id(case: object) -> str | None:
 def unpack(case: GoldenCase, target: Path) -> Path:
     """Unpack the store into target, which is created; holes and file times are kept. RabbitMQ: target gets `msg_stores`."""
     with tarfile.open(case.archive, "r:xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target
 
 
 def unpack_site(name: str, target: Path) -> Path:
     """Unpack a store of `golden/rocketmq-sites`, and name its place in its configuration. Returns the store."""
     with tarfile.open(GOLDEN / "rocketmq-sites" / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        extract_all(archive, target)
     configuration = target / "broker.conf"
     if configuration.exists():
         configuration.write_text(configuration.read_text().replace("CASE", str(target)))
@@ -130,7 +132,7 @@ def unpack_site(name: str, target: Path) -> Path:
 def unpack_node_site(name: str, target: Path) -> Path:
     """Unpack a data directory of `golden/rabbitmq-sites`, with what is beside it. Returns the data directory."""
     with tarfile.open(GOLDEN / "rabbitmq-sites" / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        extract_all(archive, target)
     return next(path for path in target.iterdir() if path.is_dir())
 
 
@@ -179,7 +181,7 @@ def unpack_node(case: GoldenCase, target: Path) -> Path:
     """Unpack the data directory of a RabbitMQ node into target, which is created."""
     unpack(case, target)
     with tarfile.open(case.path / "metadata.tar.xz", "r:xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target
 
 

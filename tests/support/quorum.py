@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from support.archives import extract_all
 from support.golden import GOLDEN
 
 from mqstore.rabbitmq.erlang.terms import Atom, Term, encode
@@ -27,7 +28,7 @@ CASES = tuple(sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.g
 def unpack(case: str, target: Path) -> Path:
     """Unpack the data directory of a case and return it."""
     with tarfile.open(ROOT / case / "data.tar.xz", "r:xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target / "node"
 
 

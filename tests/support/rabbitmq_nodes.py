@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from support.archives import extract_all
 from support.golden import GOLDEN
 
 NODES = GOLDEN / "rabbitmq-nodes"
@@ -16,7 +17,7 @@ NODES = GOLDEN / "rabbitmq-nodes"
 def unpacked(name: str, target: Path) -> Path:
     """Unpack a node's data directory into target, which is created."""
     with tarfile.open(NODES / name / "node.tar.xz", "r:xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target
 
 

@@ -7,6 +7,7 @@ import lzma
 import tarfile
 from pathlib import Path
 
+from support.archives import extract_all
 from support.golden import GOLDEN, Row
 
 CASE = GOLDEN / "rocketmq-tiered"
@@ -15,7 +16,7 @@ CASE = GOLDEN / "rocketmq-tiered"
 def unpack(target: Path) -> tuple[Path, Path]:
     """Return the store and its tiered storage, unpacked into target."""
     with tarfile.open(CASE / "directories.tar.xz", "r:xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target / "store", target / "tiered"
 
 

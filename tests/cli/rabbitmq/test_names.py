@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import extract_all
 from support.golden import GOLDEN, RABBITMQ, GoldenCase, case_id, case_named, expected, run_cli, unpack
 
 from mqstore.rabbitmq import EngineConfig, QueueStore
@@ -93,7 +94,7 @@ def test_names_come_from_a_raft_log_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["logged", "dumped", "stopped"])
 def test_the_metadata_of_a_real_node_names_the_queues_of_its_messages(state: str, tmp_path: Path) -> None:
     with tarfile.open(GOLDEN / "rabbitmq-definitions" / f"{state}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract_all(archive, tmp_path)
     with QueueStore.open(tmp_path / "msg_stores", "/", config=EngineConfig()) as store:
         store.declare("plain")
         store.publish("plain", b"body", confirm=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from interop.rabbitmq.amqp import json_bytes, json_properties, typed_tables
 from interop.rabbitmq.node import BootError, Node, erlang_binary, new_node, telling_lines
+from support.archives import extract_all
 
 PAYLOAD_LIMIT = 256
 PLACES = {"queue_index": "index", "queue_store": "queue_store"}
@@ -118,7 +119,7 @@ def copy_store(store: Path, target: Path) -> None:
         return
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
         with tarfile.open(store) as archive:
-            archive.extractall(place, filter="data")
+            extract_all(archive, place)
         shutil.move(f"{place}/msg_stores", target)
 
 

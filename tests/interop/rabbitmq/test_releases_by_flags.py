@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from interop.rabbitmq.other_node import SUITES, missing, other_node
+from support.archives import extract_all
 from support.golden import GOLDEN
 
 from mqstore.rabbitmq.definitions.feature_flags import FLAGS
@@ -43,7 +44,7 @@ def test_a_release_starts_where_diagnose_says_so(archive: str, flags: set[str] |
         pytest.skip(why)
     with other_node(suite) as node:
         with tarfile.open(GOLDEN / archive / "data.tar.xz") as packed:
-            packed.extractall(node.base, filter="data")
+            extract_all(packed, node.base)
         (node.base / "node").rename(node.data)
         _flags(node.data, flags)
         answer = diagnose(RabbitMQStore(node.data), SUITES[suite])

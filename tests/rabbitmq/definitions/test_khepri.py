@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import golden as goldenkit
+from support.archives import extract_all
 from support.golden import OTHER_RABBITMQ, case_id, opened_node
 
 from mqstore.files import ReadOnlyDirectory
@@ -42,7 +43,7 @@ OWN = {"amq.rabbitmq.log", "tmp.x", "x2"}
 
 def unpacked(state: str, target: Path) -> Path:
     with tarfile.open(DEFINITIONS / f"{state}.tar.xz") as archive:
-        archive.extractall(target, filter="tar")
+        extract_all(archive, target, "tar")
     return target
 
 

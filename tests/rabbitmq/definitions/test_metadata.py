@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import golden as goldenkit
+from support.archives import extract_all
 
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
@@ -40,7 +41,7 @@ def state(request: pytest.FixtureRequest) -> str:
 
 def unpacked(name: str, target: Path) -> Path:
     with tarfile.open(DEFINITIONS / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        extract_all(archive, target)
     (target / "schema.DAT").touch()  # the archives have the first four tables alone
     for table in metadata.TABLES[4:]:
         (target / f"{table}.DCD").write_bytes(disk_log.write_log([]))

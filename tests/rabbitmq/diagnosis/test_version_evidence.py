@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.archives import extract_all
 from support.golden import GOLDEN, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, opened, run_cli, unpack_node_site
 
 import mqstore
@@ -47,7 +48,7 @@ def test_without_flags_and_messages_nothing_shows_the_version(tmp_path: Path) ->
 def _node_with_flags(archive: str, target: Path) -> Path:
     """Unpack a node of a golden archive, with its flags beside it as a node keeps them."""
     with tarfile.open(GOLDEN / archive / "data.tar.xz") as packed:
-        packed.extractall(target, filter="data")
+        extract_all(packed, target)
     (target / "feature_flags").rename(target / "node-feature_flags")
     return target / "node"
 

@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.archives import extract_all
 from support.golden import GOLDEN
 
 import mqstore
@@ -19,7 +20,7 @@ SIZES = "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=6000\nmaxHash
 def site(tmp_path: Path) -> Path:
     """A store whose log, of 7 files with 1,500 messages, is in logdisk/commitlog beside it; no configuration."""
     with tarfile.open(GOLDEN / "rocketmq-sites" / "separate-commitlog.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        extract_all(archive, tmp_path)
     (tmp_path / "broker.conf").unlink()
     return tmp_path
 

@@ -133,7 +133,12 @@ class MappedFile:
 
     def find(self, pattern: bytes, start: int, stop: int) -> int:
         """Return the position of the first occurrence of pattern that is entirely in [start, stop), or -1."""
-        return -1 if self._map is None else self._map.find(pattern, start, stop)
+        if self._map is None:
+            return -1
+        # Python before 3.11.5 looks at the byte after `stop`, too, which after the end of the file may be on no page
+        found = self._map.find(pattern, start, min(stop, self.size - 1))
+        last = self.size - len(pattern)
+        return last if found < 0 and start <= last and stop >= self.size and self._map[last:] == pattern else found
 
     def bytes(self, start: int, stop: int) -> builtins.bytes:
         """Return a copy of bytes start..stop-1."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,8 +116,14 @@ def fitted(cold: Sequence[Run], warm: Sequence[Run], write: float) -> Constants:
     return Constants(start, work * CORES, middle.size / (middle.seconds - start), write)
 
 
+def rows_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise ArgumentTypeError(f"{text} is not a file")
+    return Path(text)
+
+
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--measured", type=Path, nargs="+", required=True, help="files that `size --json` wrote, of two or more sizes")
+    parser.add_argument("--measured", type=rows_file, nargs="+", required=True, help="files that `size --json` wrote, of two or more sizes")
     parser.add_argument(
         "--write", type=float, default=334, help="MB/s that a host writes (default: 334, of `size --gb 50` making its store)"
     )
@@ -128,7 +134,10 @@ def main() -> None:
     files, write = bench.options.measured, bench.options.write * 1e6
     for name in ("verify on Spark", "rebuild on Spark"):
         cold = runs(files, name)
-        known = fitted(cold, runs(files, f"{name}, warm"), write)
+        warm = runs(files, f"{name}, warm")
+        if min(len(cold), len(warm)) < 2:
+            raise SystemExit(f"the files do not have `{name}` at two sizes, cold and with --warm")
+        known = fitted(cold, warm, write)
         worst = 0.0
         for run in cold:
             told = known.start + simulated(log_tasks(run.size, 1, known), 1)

@@ -277,7 +277,7 @@ def _note_seconds(reports: Iterable[pytest.TestReport]) -> None:
         found.setdefault(report.nodeid.partition("[")[0], []).append(report.duration)
     lines = NOTED.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.startswith("#") or line.split()[1] not in found]
-    new = [f"{sum(each) / len(each):.3f} {name}" for name, each in found.items() if sum(each) > SECONDS]
+    new = [f"{sum(each) / len(each):.4f} {name}" for name, each in found.items() if sum(each) > SECONDS]
     NOTED.write_text("\n".join([*kept, *new]) + "\n", encoding="utf-8")
 
 

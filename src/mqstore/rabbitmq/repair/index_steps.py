@@ -124,7 +124,7 @@ def index_v1_step(queue: Queue, vhost: Vhost, content: QueueContent) -> QueueSte
 
 
 def _reason(content: QueueContent) -> str:
-    if not content.fatal:  # pragma: no cover - no file is known that has these alone, and neither a damage nor a crash that is named
+    if not content.fatal:  # pragma: no cover - no damage is known that only moves messages
         return f"{count(content.gained, 'message')} of the queue {'is' if content.gained == 1 else 'are'} not where a node looks"
     return f"{count(content.fatal, 'message')} cannot be decoded"
 

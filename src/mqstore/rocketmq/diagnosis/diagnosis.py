@@ -51,7 +51,6 @@ from mqstore.rocketmq.loaded_config import (
     without_offsets,
 )
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
-from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.compacted import compacted_queues, compacted_topics
 from mqstore.rocketmq.store.log_site import log_elsewhere, renamed_log_files, swapped_log_files
 from mqstore.rocketmq.store.store import RocketMQStore
@@ -255,10 +254,7 @@ class _Work:
         recovery = self._prepare()
         recovery = self._load(recovery) if self.elsewhere is None else None  # that of a part of a log shows nothing
         check = SurvivalCheck(self.store, None if self.obstacles else recovery)
-        if rebuilt is None or self.obstacles or recovery is None or not self._keeps_all(recovery):
-            report = check.run(threads, progress)
-        else:
-            report = check.trust(rebuilt)
+        report = check.trust(rebuilt) or check.run(threads, progress)
         loses = redelivers = in_hand = 0
         if recovery is not None and not self.obstacles:
             missing = check.count_missing()
@@ -329,12 +325,6 @@ class _Work:
             without="" if self.elsewhere is None or self.elsewhere.state == "absent" else self.elsewhere.without,
             ways=self._ways(Way(next_, why), check),
         )
-
-    def _keeps_all(self, recovery: Recovery) -> bool:
-        """Return whether a start keeps the log to its end, and changes no queue: after a clean exit, of messages with one queue each."""
-        if self.store.unclean or self.store.rules().multi_dispatch:
-            return False
-        return all(file.start + size <= recovery.log_max for file, size in written(self.store.log)[-1:])
 
     def _ways(self, advised: Way, check: SurvivalCheck) -> tuple[Way, ...]:
         """Return the possible next commands with what each keeps of the messages that queues list, the advised one first."""

@@ -35,6 +35,7 @@ from mqstore.rocketmq.format.record import MIN_RECORD_SIZE
 from mqstore.rocketmq.loaded_config import Reached
 from mqstore.rocketmq.query.pull import PullRules, get_message
 from mqstore.rocketmq.recovery.broker_recovery import Recovery
+from mqstore.rocketmq.scan.splits import written
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.log_proof import SplitCheck
 from mqstore.rocketmq.verify.queue_proof import LARGEST_LOG, BatchQueueProof, MisplacedFiles, QueueProof, leads_to
@@ -237,11 +238,18 @@ class SurvivalCheck(Verification):
         self._unlike: dict[tuple[str, int], tuple[Longs, _Others]] = {}
         self._places: list[Longs] = []  # physical offsets of missing messages: one can be in several queues, or a queue have a copy
 
-    def trust(self, listed: int) -> Report:
-        """Report on what is beside log, queues and index, which a rebuild has just made of intact records, `listed` of them in queues."""
+    def trust(self, listed: int | None) -> Report | None:
+        """Report on what is beside log, queues and index, which a rebuild has just made of intact records, `listed` of them in queues.
+
+        None if it is not known that a start keeps the log to its end: not after a clean exit, or a message may be in several queues.
+        """
+        recovery = self.recovery
+        if listed is None or recovery is None or self.store.unclean or self.rules.multi_dispatch:
+            return None
+        if any(file.start + size > recovery.log_max for file, size in written(self.log)[-1:]):
+            return None
         self.queues, self.batch_queues, self.indexes = {}, {}, []
-        self.listed, self.last_timestamp = listed, self.store.checkpoint.physic
-        self.log_end = self.log.start if self.recovery is None else self.recovery.log_max
+        self.listed, self.last_timestamp, self.log_end = listed, self.store.checkpoint.physic, recovery.log_max
         return self.report([])
 
     def count_missing(self) -> int:

@@ -178,7 +178,7 @@ def test_the_sweep_of_damage_passes_between_guard_pages(place: str) -> None:
     paths = [str(TESTS), *(each for each in sys.path if each)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), VARIABLE: place}
     command = [sys.executable, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", "-p", "support.guard_pages"]
-    command += ["--rootdir", str(TESTS.parent), str(TESTS / "fuzz/test_corruption_sweep.py")]
+    command += ["--all", "--rootdir", str(TESTS.parent), str(TESTS / "fuzz/test_corruption_sweep.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=TESTS.parent, timeout=1800)
     # -v and the fault handler: a crash names its test
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -31,7 +31,8 @@ from mqstore.files import DirectoryEntry
 from mqstore.findings import Advice, Kind, Report
 from mqstore.rabbitmq.broker_version import BrokerVersion, node_version
 from mqstore.rabbitmq.definitions.feature_flags import DELETES_LISTENERS, missing_flags, order, releases, unknown_flags
-from mqstore.rabbitmq.definitions.metadata import SCHEMA, TABLES
+from mqstore.rabbitmq.definitions.known_directories import knows_no_queue, lacks_metadata
+from mqstore.rabbitmq.definitions.metadata import SCHEMA
 from mqstore.rabbitmq.delayed import delayed_sentences
 from mqstore.rabbitmq.erlang.dets import NOT_A_TABLE
 from mqstore.rabbitmq.format.layout import (
@@ -289,6 +290,9 @@ class _Work:
         keeps: dict[str, int | None] = {START: delivered}
         # what is in files that are not here cannot be told
         keeps |= {first.next: None for first in (self._copy, self._missing) if first is not None}
+        if self._repair is not None and readable is not None:  # what the node deletes is deleted then, too
+            deleted = sum(item.messages for item in self.evidence if item.finding == "unknown-queue")
+            keeps.setdefault(self._repair.next, max(0, readable - deleted))
         return tuple(Way(way.next, way.why, keeps.get(way.next, readable)) for way in ways.values())
 
     @cached_property
@@ -301,38 +305,20 @@ class _Work:
     def _unknown_queue(self, row: dict[str, Any]) -> str:
         """Return what a node does with a queue that the metadata, read whole, does not have; empty for one that it has."""
         names = row["directories"] if isinstance(row["directories"], list) else []
-        if self._defined is None or not names:
+        known = self.store.known_directories
+        if known is None or not names:
             return ""
-        vhosts, queues = self._defined
         above = vhost_directory(row["vhost"] or "")
-        if above not in vhosts:
+        if above not in known.vhosts:
             alone = f"leaves its queue {row['queue']!r} alone, and delivers nothing of it"
             return f"vhost {row['vhost']!r} is not in the metadata: the node {alone}"
-        if all((above, name) in queues for name in names):
+        if not any(known.deleted(above, name) for name in names):
             return ""
         return f"queue {row['queue']!r} of vhost {row['vhost']!r} is not in the metadata: the node deletes its directory"
 
-    @cached_property
-    def _defined(self) -> tuple[frozenset[str], frozenset[tuple[str, str]]] | None:
-        """The directories of vhosts, and of vhosts and queues, that the metadata has; None if there is none, or it cannot be read whole.
-
-        Without schema.DAT a node begins with empty tables, and knows the vhost / only.
-        """
-        definitions, directory = self.store.definitions, self.store.directory
-        if self._without_metadata() or not definitions.certain or not directory.is_directory("msg_stores/vhosts"):
-            return None
-        if not (directory.exists("rabbit_durable_queue.DCD") or definitions.vhosts):
-            return None
-        vhosts = frozenset(map(vhost_directory, definitions.vhosts))
-        if "rabbit_vhost" in definitions.emptied:
-            vhosts = frozenset({vhost_directory("/")} if definitions.emptied.issuperset(TABLES) else ())
-        if self._knows_no_queue:
-            return vhosts, frozenset()
-        return vhosts, frozenset((vhost_directory(queue.vhost), own) for queue in definitions.queues for _, own in queue.directories())
-
     @property
     def _knows_no_queue(self) -> bool:
-        return not self.store.definitions.emptied.isdisjoint({"rabbit_durable_queue", "rabbit_vhost"})
+        return knows_no_queue(self.store.definitions)
 
     def _lose(self, messages: int, finding: str, file: str, sentence: str) -> None:
         self.harmless = False
@@ -348,10 +334,7 @@ class _Work:
                 self.obstacles.append(Evidence("broker-crash", vhost.place.place or ".", sentence))
 
     def _without_metadata(self) -> bool:
-        """Return whether there are neither files of Mnesia nor definitions of Khepri; `coordination` has other things, too."""
-        known = any(self.store.directory.exists(name) for name in ("rabbit_durable_queue.DCD", "schema.DAT", "cluster_nodes.config"))
-        definitions = self.store.definitions
-        return not known and not definitions.vhosts and not any(item.file.startswith("coordination") for item in definitions.damage)
+        return lacks_metadata(self.store.directory, self.store.definitions)
 
     def _is_of_node(self) -> bool:
         """Return whether more of a node's data directory is here than its message stores, or it has the name of a node."""
@@ -660,8 +643,9 @@ class _Work:
 
     @cached_property
     def _steps(self) -> list[QueueStep]:
-        """The plan of a repair, with the steps that cannot be made, even in a real copy of the store."""
-        return plan(self._careful, intact=self.intact, keeps=self._keeps, in_copy=True)
+        """The plan of a repair, with the steps that cannot be made, even in a real copy of the store; without those in vain."""
+        gone = tuple(f"{each.place.place}/" for vhost in self._careful.vhosts for each in vhost.queues if vhost.deletes(each))
+        return [step for step in plan(self._careful, intact=self.intact, keeps=self._keeps, in_copy=True) if not step.file.startswith(gone)]
 
     @cached_property
     def _refused_files(self) -> frozenset[str]:

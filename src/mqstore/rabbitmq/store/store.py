@@ -18,6 +18,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Damage
 from mqstore.rabbitmq.definitions.document import queue_type
+from mqstore.rabbitmq.definitions.known_directories import KnownDirectories, known_directories
 from mqstore.rabbitmq.definitions.metadata import CLASSIC, Definitions, QueueDefinition, names_of_node, read_definitions
 from mqstore.rabbitmq.definitions.node_directory import node_directory, stream_release
 from mqstore.rabbitmq.erlang.terms import text_of
@@ -125,10 +126,7 @@ class RabbitMQStore(Shown):
     @cached_property
     def vhosts(self) -> list[Vhost]:
         """The vhosts, by name; those without a name by directory."""
-        vhosts = [
-            Vhost(self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, careful=self.careful)
-            for place in find_vhosts(self.directory)
-        ]
+        vhosts = [self._vhost(place, careful=self.careful) for place in find_vhosts(self.directory)]
         return sorted(vhosts, key=lambda vhost: (vhost.name or "", vhost.directory))
 
     @cached_property
@@ -143,6 +141,11 @@ class RabbitMQStore(Shown):
             return Definitions() if self.node is None else read_definitions(self.node)
         except CannotOpenError:
             return Definitions()
+
+    @cached_property
+    def known_directories(self) -> KnownDirectories | None:
+        """The directories of queues that the node keeps; None where its metadata does not say it."""
+        return known_directories(self.directory, self.definitions)
 
     @cached_property
     def _names_of_node(self) -> tuple[tuple[str, str], ...]:
@@ -186,8 +189,26 @@ class RabbitMQStore(Shown):
 
     def vhost_with_stores(self, place: str, stores: tuple[MessageStore, MessageStore], refusals: tuple[str, ...]) -> Vhost:
         """Return the vhost at a place with these message stores. refusals: why the broker would not start it."""
+        return self._vhost(place, stores=stores, refusals=refusals)
+
+    def _vhost(
+        self,
+        place: str,
+        *,
+        stores: tuple[MessageStore, MessageStore] | None = None,
+        refusals: tuple[str, ...] | None = None,
+        careful: bool = False,
+    ) -> Vhost:
         return Vhost(
-            self.directory, place, names=self.names, now=self.now, more_names=lambda: self._names_of_node, stores=stores, refusals=refusals
+            self.directory,
+            place,
+            names=self.names,
+            now=self.now,
+            more_names=lambda: self._names_of_node,
+            stores=stores,
+            refusals=refusals,
+            deleted=lambda vhost, queue: self.known_directories is not None and self.known_directories.deleted(vhost, queue),
+            careful=careful,
         )
 
     @property

@@ -380,7 +380,7 @@ def refusal_batches(store: RabbitMQStore, group: QueueGroup) -> Iterator[pa.Reco
         bare = store.vhost_with_stores(vhost.place.place, joined_stores(store, vhost.place.place, ()), ())
         for queue in bare.queues:
             if (vhost.directory, queue.name) in selected and queue.crashes:
-                whole = not bare.clean and queue.version == 1
+                whole = bare.stopped_by(queue)
                 rows = [(queue.vhost, queue.name, queue.priority_level, queue.place.place, crash, whole) for crash in queue.crashes]
                 yield pa.RecordBatch.from_pylist([dict(zip(REFUSAL_COLUMNS, row, strict=True)) for row in rows], refusal_schema())
 

@@ -41,8 +41,9 @@ class Vhost:
     """One vhost. place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here.
 
     now: microseconds. more_names: returns further pairs; called only if a queue directory has no known name. stores: the persistent and
-    the transient message store to use in place of those in this directory; refusals: if they are known already. careful: search for
-    messages whose records have a destroyed head, by the ids that the indexes name.
+    the transient message store to use in place of those in this directory; refusals: if they are known already. deleted: returns whether
+    the node deletes a queue, by the directories of vhost and queue. careful: search for messages whose records have a destroyed head, by
+    the ids that the indexes name.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Vhost:
         more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
         stores: tuple[MessageStore, MessageStore] | None = None,
         refusals: tuple[str, ...] | None = None,
+        deleted: Callable[[str, str], bool] | None = None,
         careful: bool = False,
     ) -> None:
         self.root = directory
@@ -70,6 +72,7 @@ class Vhost:
             MessageStore(directory, self.place.below("msg_store_transient"), named=named),
         )
         self._refusals = refusals
+        self._deleted = deleted
 
     @property
     def name(self) -> str | None:
@@ -240,8 +243,16 @@ class Vhost:
         if not self.clean:
             reasons += [] if self.config_crash is None else [self.config_crash]
             for queue in self.queues:
-                reasons += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes if queue.version == 1]
+                reasons += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes] if self.stopped_by(queue) else []
         return tuple(reasons)
+
+    def stopped_by(self, queue: Queue) -> bool:
+        """Whether no queue starts because of this one: the broker reads it before, and crashes on it."""
+        return not self.clean and queue.version == 1 and bool(queue.crashes) and not self.deletes(queue)
+
+    def deletes(self, queue: Queue) -> bool:
+        """Whether the node does not know this queue: it deletes its directory at its start, without reading it."""
+        return self._deleted is not None and self._deleted(self.directory, queue.place.directory)
 
     def stops(self, queue: Queue) -> bool:
         """Whether the broker would not start a queue: one process has all its priority levels, and ends with any of them."""

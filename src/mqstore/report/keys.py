@@ -10,7 +10,7 @@ from mqstore.report.parts import Column, Field, Gap, Headline, NextStep, Parts, 
 from mqstore.rocketmq.format.java_text import index_hash
 from mqstore.rocketmq.lookup.explain import DATABASE, meant
 from mqstore.rocketmq.store.message_pages import batches_at
-from mqstore.table.formatting import command, count, moment
+from mqstore.table.formatting import count, moment
 
 if TYPE_CHECKING:
     from mqstore.rocketmq.format.index_file import SearchStep
@@ -43,7 +43,7 @@ def answer_parts(store: RocketMQStore, view: View, answer: KeyAnswer, *, explain
     if answer.advice:
         yield Gap()
         ways = (("inspect", ()), ("rebuild", ("--to", "NEW")), ("verify", ()), ("topics", ()))
-        lines = tuple(command("mqstore", verb, store.path, *rest) for verb, rest in ways if f"`mqstore {verb}`" in answer.advice)
+        lines = tuple(store.command(verb, *rest) for verb, rest in ways if f"`mqstore {verb}`" in answer.advice)
         yield NextStep(f"{answer.advice}{meant(store, view, answer)}.".replace("?.", "?"), lines)
 
 

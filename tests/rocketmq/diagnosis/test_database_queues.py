@@ -48,7 +48,7 @@ def test_a_database_that_cannot_be_opened_keeps_the_broker_from_starting(state: 
     assert (found.starts, found.status, found.loses) == (False, 2, 0)
     assert (found.evidence[0].finding, found.evidence[0].file) == ("bad-database", "consumequeue")
     assert "does not start" in found.evidence[0].detail
-    assert found.next == f"mqstore rebuild {store} --to {store}.new --queues rocksdb"
+    assert found.next == f"mqstore rebuild {store} --to {store}.new --queues rocksdb --for 5.5.0 --config {CLEAN.config}"
 
 
 @pytest.mark.parametrize(("case", "loses"), [(CLEAN, 1), (KILLED, 0), (ROLLED, 0)], ids=case_id)

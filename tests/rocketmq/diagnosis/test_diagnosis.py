@@ -352,7 +352,7 @@ def test_a_directory_in_place_of_an_index_file_costs_4_x_its_keys_and_keeps_5_x_
     (place / "index" / "20261121").mkdir()
     found = of(case, place)
     assert (found.starts, found.status) == (starts, 1 if starts else 2)
-    assert found.next == f"mqstore repair {place}"
+    assert found.next == f"mqstore repair {place} --config {case.config}"
     assert "index/20261121" in {item.file for item in found.evidence}
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
-from support.golden import GoldenCase, case_named, opened, unpack
+from support.golden import GoldenCase, case_named, opened, run_cli, unpack
 from support.repairs import image_of
 from support.stores import Store, message
 
@@ -102,7 +104,7 @@ def test_index_files_that_are_gone_are_made_again_byte_for_byte(name: str, gone:
     if not any((store / "index").iterdir()):
         (store / "index").rmdir()
     removed = image_of(store)
-    assert command("mqstore", "repair", store) == diagnose(open_rocketmq(store, config=case.config)).next
+    assert command("mqstore", "repair", store, "--config", case.config) == diagnose(open_rocketmq(store, config=case.config)).next
     steps = [step for step in plan(open_rocketmq(store, config=case.config)) if step.possible]
     journal = apply(store, tmp_path / "undo", steps, LOCKING)
     assert list(_index(store).values()) == list(before.values())
@@ -243,3 +245,15 @@ def test_a_file_after_that_of_the_first_record_of_the_log_begins_with_the_next_r
     (step,) = (step for step in plan(open_rocketmq(store, config=config)) if step.kind == "index-file")
     apply(store, tmp_path / "undo", [step], LOCKING)
     assert _index(store) == before
+
+
+def test_advised_commands_have_the_configuration_that_was_given(tmp_path: Path) -> None:
+    """Without it there is no step for an index of which nothing but the configuration shows the size."""
+    case = case_named("4.9.3/c-index-collisions")
+    store = unpack(case, tmp_path / "store")
+    before = _index(store)
+    rmtree(store / "index")
+    listing = run_cli("diagnose", store, "--config", case.config, "-o", "json").document["next"]
+    done = run_cli(*shlex.split(listing)[1:])
+    assert run_cli(*shlex.split(done.stdout.splitlines()[-1].strip())[1:]).status == 0
+    assert list(_index(store).values()) == list(before.values())

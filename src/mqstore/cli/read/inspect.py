@@ -59,7 +59,7 @@ def _show_rows(out: Output, places: Sequence[Location | StorePlace], options: In
     if not complete:
         out.note("there are more directories than were looked at, so that there may be more stores: give one of the directories")
     if out.is_text:
-        out.show(_fleet_parts(rows))
+        out.show(_fleet_parts(rows, () if options.config is None else ("--config", options.config)))
     else:
         out.records([field.name for field in fields(StoreRow)], map(asdict, rows))
     if len(rows.unreadable) == rows.total:
@@ -100,7 +100,7 @@ class _Tally:
             yield row
 
 
-def _fleet_parts(rows: _Tally) -> Parts:
+def _fleet_parts(rows: _Tally, given: tuple[object, ...]) -> Parts:
     from mqstore.report.summary import SHOWN, fleet_table
 
     yield fleet_table(rows)
@@ -115,7 +115,7 @@ def _fleet_parts(rows: _Tally) -> Parts:
         yield Sentences([str(row.error) for row in rows.unreadable], SHOWN)
     if rows.suspicious:
         yield Gap()
-        yield NextStep("look at a store with findings.", (command("mqstore", "inspect", rows.suspicious[0].store),))
+        yield NextStep("look at a store with findings.", (command("mqstore", "inspect", rows.suspicious[0].store, *given),))
 
 
 def register(app: typer.Typer) -> None:

@@ -75,13 +75,14 @@ def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
             _show_outcome(out, store, plan, report, options)
         return 0 if report.ok else 1
     if out.is_text:
-        _show_plan(out, plan, store)
+        _show_plan(out, plan, store, () if options.config is None else ("--config", options.config))
     else:
         out.records(NAMES, plan.as_dict()["steps"])
     return 1 if plan.steps else 0
 
 
-def _show_plan(out: Output, plan: Repair, store: object) -> None:
+def _show_plan(out: Output, plan: Repair, store: object, given: tuple[object, ...]) -> None:
+    """Show the steps, and the commands that make them. given: the options that they need again."""
     if not plan.steps:
         out.line(f"There is nothing to repair in {plan.root}.")
         return
@@ -96,12 +97,12 @@ def _show_plan(out: Output, plan: Repair, store: object) -> None:
             out.line(f"     Cost: {step.loss or 'nothing'}.")
     out.line()
     journal = plan.free_journal
-    apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)))
+    apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)), *given)
     if refusal := plan.refusal:
         out.line(f"The changes cannot be made: {refusal}.", style="red")
     if plan.needs_copy:
         copied, copy = real_copy(plan.root)
-        out.next_step("make a real copy of the store, and repair that.", copied, command("mqstore", "repair", copy))
+        out.next_step("make a real copy of the store, and repair that.", copied, command("mqstore", "repair", copy, *given))
     elif refusal:
         return
     elif any(step.possible and step.assumes for step in plan.steps):

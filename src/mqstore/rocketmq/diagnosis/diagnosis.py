@@ -132,7 +132,7 @@ def diagnose(
 def advise(store: RocketMQStore, report: Report | None = None) -> Advice:
     """Return what to do next with a store, from names, sizes and small files, and the report of `verify` if there is one."""
     if store.queue_database is not None:
-        return Advice(None, command("mqstore", "diagnose", store.path), "see whether a broker starts on it, and what that loses")
+        return Advice(None, store.command("diagnose"), "see whether a broker starts on it, and what that loses")
     if store.dledger is not None or store.log_only:
         return _advise_without_diagnosis(store, report)
     return _Work(store, store.evidence.profile, None).advice_after(report)
@@ -160,11 +160,11 @@ def _after(store: RocketMQStore, changes: list[Change], threads: int) -> _Work:
 
 def _advise_without_diagnosis(store: RocketMQStore, report: Report | None) -> Advice:
     if report is None:
-        return Advice(None, command("mqstore", "verify", store.path), "check every byte; what a broker makes of it cannot be determined")
+        return Advice(None, store.command("verify"), "check every byte; what a broker makes of it cannot be determined")
     if report.damage:
-        return Advice(None, command("mqstore", "messages", store.path), "list the messages that can be read, each with its verdict")
+        return Advice(None, store.command("messages"), "list the messages that can be read, each with its verdict")
     shows = "messages" if store.log_only else "topics"
-    return Advice(None, command("mqstore", shows, store.path), "nothing is damaged; list what is there")
+    return Advice(None, store.command(shows), "nothing is damaged; list what is there")
 
 
 class _Work:
@@ -194,11 +194,10 @@ class _Work:
 
     def advice_after(self, report: Report | None) -> Advice:
         """Return what is known before the load is simulated. report: of `verify`; None: the log has not been read."""
-        store = self.store.path
         self._prepare()
         if self.locked:
             why = "a broker has the store open: leave its files alone; see what it holds"
-            return Advice(False, command("mqstore", "topics", store), why)
+            return Advice(False, self.store.command("topics"), why)
         if report is not None:
             configs = self._config_files()
             self.evidence += [
@@ -218,7 +217,7 @@ class _Work:
         if report is not None and self._all_well(report):
             return Advice(True, START, KEEPS)
         what = "the broker's load is simulated" if report is not None else "every message is looked up"
-        return Advice(None, command("mqstore", "diagnose", store), f"see whether a broker starts on it, and what that loses; {what}")
+        return Advice(None, self._command("diagnose"), f"see whether a broker starts on it, and what that loses; {what}")
 
     def _all_well(self, report: Report) -> bool:
         """Return whether the load of a broker has nothing to do: a clean exit, nothing damaged or skipped, no group past the end.
@@ -336,7 +335,7 @@ class _Work:
         if self._swapped is not None:
             return (advised, Way(START, "start the broker on it as it is", check.listed - check.lost)) if not self.obstacles else (advised,)
         if self._repaired is not None:
-            ways.append(Way(command("mqstore", "repair", path), "list what can be repaired; nothing is changed"))
+            ways.append(Way(self.store.command("repair"), "list what can be repaired; nothing is changed"))
             keeps[ways[-1].next] = next((way.keeps for way in self._repaired.ways if way.next == START), None)
         if check.lost or self.obstacles:
             target = ("--for", self.version) if self.asked else ()
@@ -707,16 +706,16 @@ class _Work:
         """Return the next command, and for what. loaded: whether it is known what the start makes again."""
         store = self.store.path
         if self.locked:
-            return command("mqstore", "inspect", store), "a broker has the store open; look at it, and leave it alone"
+            return self.store.command("inspect"), "a broker has the store open; look at it, and leave it alone"
         if self.elsewhere is not None:
             why = f"{self.elsewhere.remedy}: what to do {self.elsewhere.sentence}"
-            return command("mqstore", "diagnose", store), why
+            return self._command("diagnose"), why
         if self.renamed_sizes:
-            return command("mqstore", "diagnose", store), " and ".join(remedy for _, remedy in self.renamed_sizes)
+            return self._command("diagnose"), " and ".join(remedy for _, remedy in self.renamed_sizes)
         if self.database is not None and (lost or redelivers or self.obstacles or not self.harmless or self.unknown):
             target = self.store.path.name if isinstance(store, Url) else store
             why = "make an intact store from the log, with queues in RocksDB again"
-            return command("mqstore", "rebuild", store, "--to", f"{target}.new", "--queues", "rocksdb"), why
+            return self._command("rebuild", "--to", f"{target}.new", "--queues", "rocksdb"), why
         if isinstance(store, Url) or is_archive(store):
             return self._advice_on_copy(lost, redelivers)
         if self._swapped is not None:
@@ -729,7 +728,7 @@ class _Work:
         mounted = isinstance(self.store.directory, MountedDirectory)  # which a repair refuses
         repairable = not mounted and any(map(self._repairable, (*self.obstacles, *self.evidence)))
         if repairable if self.threads is None else self._repair_is_next():
-            return command("mqstore", "repair", store), "list what can be repaired before a broker starts; nothing is changed"
+            return self.store.command("repair"), "list what can be repaired before a broker starts; nothing is changed"
         if self._rebuild_helps():
             return self._rebuild.next, self._rebuild.why
         if of_a_group(self.store):
@@ -737,6 +736,10 @@ class _Work:
         if lost or redelivers or self.missing or not self.harmless:
             return START, WITHOUT_KEYS if self._lacks_keys_alone() else FOR_GOOD
         return START, UNTOLD if self.unknown else KEEPS
+
+    def _command(self, verb: str, *words: object) -> str:
+        """Return the command line of a verb that takes the version that was asked for."""
+        return self.store.command(verb, *words, *(() if self.asked is None else ("--for", self.asked)))
 
     def _lacks_keys_alone(self) -> bool:
         """Return whether nothing else is wrong but that keys of messages are in no index file."""
@@ -766,7 +769,7 @@ class _Work:
             words.append("--check-crc")  # a rebuild repairs what it has noticed
         path = self.store.path
         why = "make an intact store from the log before a broker starts"
-        return Way(command("mqstore", "rebuild", path, "--to", f"{path}.new", *words), why)
+        return Way(self._command("rebuild", "--to", f"{path}.new", *words), why)
 
     def _repair_is_next(self) -> bool:
         """Return whether `repair` can change something in this store for the better, and a rebuild would not make the same new after it."""
@@ -830,7 +833,7 @@ class _Work:
             return START, KEEPS
         target = self.store.path.name if isinstance(self.store.path, Url) else self.store.path
         return (
-            command("mqstore", "rebuild", self.store.path, "--to", f"{target}.new"),
+            self._command("rebuild", "--to", f"{target}.new"),
             "make an intact store from the log, or unpack it where `mqstore repair` can change it",
         )
 

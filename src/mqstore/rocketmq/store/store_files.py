@@ -46,7 +46,7 @@ from mqstore.rocketmq.store.compacted import COMPACTED_LOG
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
 from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
-from mqstore.table.formatting import count
+from mqstore.table.formatting import command, count
 
 _ADDED_BY_5 = frozenset({"MSG_REGION", "TRACE_ON"})
 _FURTHER_CONFIG = (DELAY_OFFSETS, "config/consumerFilter.json")  # that each broker loads, besides topics, groups and offsets
@@ -95,6 +95,11 @@ class StoreFiles:
             )
         self.log = open_log(self.directory, self.config.commit_log_file_size)
         self.unclean = self.directory.exists("abort")
+
+    def command(self, verb: str, *words: object) -> str:
+        """Return the command line of a verb for this store, with the broker's configuration that was given."""
+        given = () if self.config_path is None else ("--config", self.config_path)
+        return command("mqstore", verb, self.path, *words, *given)
 
     def shown(self, path: Path | str) -> str:
         """Return a path as it is to be shown: one in an archive under its name."""

@@ -18,7 +18,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from support.broker import OPEN, VERSIONS, BrokerThread, Wire, batch_body, framed, heartbeat_body, lenient, properties, records
+from support.broker import (
+    OPEN,
+    VERSIONS,
+    BrokerThread,
+    Wire,
+    batch_body,
+    framed,
+    heartbeat_body,
+    held_through,
+    lenient,
+    properties,
+    records,
+)
 
 from mqstore.broker import Settings
 from mqstore.broker.protocol.codes import RequestCode
@@ -445,10 +457,8 @@ def test_a_pull_at_the_end_waits_if_it_may(served: BrokerThread, wire: Wire, top
 
 @items(48)
 def test_a_held_pull_keeps_waiting_when_another_tag_arrives(served: BrokerThread, wire: Wire, topic: str) -> None:
-    opaque = wire.post_pull(topic, 0, flag=6, suspend=20_000, subscription="A")
     with Wire(served.address) as other:
-        other.send(topic, b"not wanted", properties=properties(TAGS="B"))
-        assert wire.silent(0.5)
+        opaque = held_through(served, wire, topic, "A", "TAG", lambda: other.send(topic, b"not wanted", properties=properties(TAGS="B")))
         other.send(topic, b"wanted", properties=properties(TAGS="A"))
     found = wire.answer(opaque)
     assert [record.body for record in records(found.body)] == [b"wanted"] or found.code == 20

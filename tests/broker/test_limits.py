@@ -9,15 +9,14 @@ import re
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.broker import OPEN, Answer, BrokerThread, Wire
+from support.broker import OPEN, Answer, BrokerThread, Wire, held_by, until
 
-from mqstore.broker.handlers.long_polling import LongPolling
 from mqstore.broker.handlers.membership import LockComponent, Membership
 from mqstore.broker.handlers.metrics import samples
 from mqstore.broker.runtime.limits import held_size
@@ -232,17 +231,6 @@ def test_clients_cannot_raise_the_limits_but_the_configuration_can(wire: Wire, s
 
 
 # held pulls
-
-
-def held_by(served: BrokerThread) -> int:
-    return served.broker.context.component(LongPolling).count
-
-
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_held_pulls_keep_nothing_of_their_frames(served: BrokerThread, wire: Wire) -> None:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqstore.broker import Broker, Settings
+from mqstore.broker.handlers.long_polling import LongPolling
 from mqstore.rocketmq.config.store_config import StoreConfig
 from mqstore.rocketmq.format import record
 
@@ -363,3 +364,30 @@ def batch_body(messages: list[tuple[bytes, str]]) -> bytes:
         raw = text.encode()
         parts.append(struct.pack(">iiiii", 22 + len(body) + len(raw), 0, 0, 0, len(body)) + body + struct.pack(">h", len(raw)) + raw)
     return b"".join(parts)
+
+
+def held_by(served: BrokerThread) -> int:
+    """Return how many pulls a broker holds. One that is only sent may come after a message that is sent later, on another connection."""
+    return served.broker.context.component(LongPolling).count
+
+
+def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def held_through(served: BrokerThread, wire: Wire, topic: str, subscription: str, kind: str, send: Callable[[], object]) -> int:
+    """Return a pull that stays held while a message is sent that it does not match.
+
+    The check of every five seconds wakes it in vain, as that of a real broker does: then it is posted again, after the message.
+    """
+    for offset in range(2):
+        opaque = wire.post_pull(topic, offset, flag=6, subscription=subscription, kind=kind)
+        until(lambda: held_by(served) == 1)
+        send()
+        if wire.silent(0.5):
+            return opaque
+        assert wire.answer(opaque).code == 20
+    raise AssertionError("it was woken twice within a second")

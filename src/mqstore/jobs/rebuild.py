@@ -83,6 +83,7 @@ from mqstore.rocketmq.rebuild_steps import (
 from mqstore.rocketmq.repair.config_steps import config_steps
 from mqstore.rocketmq.repair.plan import LOCKING
 from mqstore.rocketmq.scan.splits import Split, bytes_to_read, check_seams, log_bytes, plan
+from mqstore.rocketmq.store.known_ranges import KnownRanges
 from mqstore.rocketmq.store.log_site import require_whole_log
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.threads import TaskThreads
@@ -195,6 +196,7 @@ class _RebuildRun:
         self.last_offset, self.last_store_timestamp, self.end = -1, 0, -1
         self.damage: list[Damage] = list(store.log.findings)
         self.intact = mend and not self.damage
+        self.known: KnownRanges | None = None
         self.notes: list[str] = []
         self.skipped: list[SkippedRange] = []
         self.stages: list[tuple[str, float]] = []
@@ -252,6 +254,7 @@ class _RebuildRun:
             notes=tuple(self.notes),
             queues_in="RocksDB" if self.in_database else "files",
             intact=self.intact and not exact and not self.in_database,
+            known=self.known,
         )
 
     def _note_stage(self, name: str) -> None:
@@ -530,6 +533,7 @@ class _RebuildRun:
         """
         new = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))
         if (self.damage or exact) and not self.in_database:
+            new = new.remembering()
             steps = worthwhile_steps(new, threads=self.runner.width)
         else:
             ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in new.all_queues()}
@@ -543,6 +547,8 @@ class _RebuildRun:
             self.notes.extend(f"{step.kind}, {step.file}: {step.why}" for step in steps[:MAX_NOTED])
             if len(steps) > MAX_NOTED:
                 self.notes.append(f"{len(steps) - MAX_NOTED} further steps of such a repair")
+        if new.known is not None:
+            self.known = new.known.after([change for step in steps for change in step.changes], new.log.queue.relative)
         if not self.settings.index or all(step.kind != "frame" for step in steps):
             return None
         mended = self.store.seen_in(ReadOnlyDirectory(self.target.directory.root))

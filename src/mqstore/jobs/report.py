@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqstore.findings import Coverage, Damage
+from mqstore.rocketmq.store.known_ranges import KnownRanges
 
 Progress = Callable[[int, int], None]
 
@@ -56,6 +57,7 @@ class RebuildReport(_LogJobReport):
     runs_on, why: where it ran, and why there. stages: seconds of each step, in order.
     seconds: in total, without the start of a Spark session.
     intact: each record was checked and is intact, and is listed at its queue offset.
+    known: what was read of the new log to mend it, for the diagnosis of the new store.
     """
 
     store: str
@@ -79,6 +81,7 @@ class RebuildReport(_LogJobReport):
     notes: tuple[str, ...] = ()
     queues_in: str = "files"
     intact: bool = False
+    known: KnownRanges | None = field(default=None, repr=False, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the document that `rebuild -o json` prints."""

@@ -55,11 +55,12 @@ class ChangedDirectory(ReadOnlyDirectory):
 
     def __init__(self, directory: ReadOnlyDirectory, changes: Iterable[Change]) -> None:
         super().__init__(directory.root)
-        self._before = directory
+        self.before = directory
+        self.changes = tuple(changes)
         self._changed: dict[str, tuple[mmap.mmap | None, list[tuple[int, int]]]] = {}
         self._gone: set[str] = set()
         self._made: set[str] = set()
-        for change in changes:
+        for change in self.changes:
             self._make(change)
 
     def _make(self, change: Change) -> None:
@@ -106,7 +107,7 @@ class ChangedDirectory(ReadOnlyDirectory):
             file, written = self._changed[relative]
             size = len(file) if file is not None else 0
         else:
-            before = None if self._is_gone(relative) or not self._before.exists(relative) else self._before.map(relative)
+            before = None if self._is_gone(relative) or not self.before.exists(relative) else self.before.map(relative)
             size = before.size if before is not None else 0
             written = list(before.data_extents()) if before is not None else []
             file = _private(before) if before is not None else None
@@ -134,16 +135,16 @@ class ChangedDirectory(ReadOnlyDirectory):
         raise TypeError("a directory that is only in the memory of this process cannot be sent to another one")
 
     def exists(self, relative: str) -> bool:
-        return relative in self._changed or relative in self._made or (not self._is_gone(relative) and self._before.exists(relative))
+        return relative in self._changed or relative in self._made or (not self._is_gone(relative) and self.before.exists(relative))
 
     def is_directory(self, relative: str) -> bool:
         if relative in self._changed:
             return False
-        return relative in self._made or (not self._is_gone(relative) and self._before.is_directory(relative))
+        return relative in self._made or (not self._is_gone(relative) and self.before.is_directory(relative))
 
     def _list(self, relative: str) -> list[DirectoryEntry]:
         prefix = f"{relative}/" if relative else ""
-        listed = {} if self._is_gone(relative) else {entry.name: entry for entry in self._before.entries(relative)}
+        listed = {} if self._is_gone(relative) else {entry.name: entry for entry in self.before.entries(relative)}
         listed = {name: entry for name, entry in listed.items() if prefix + name not in self._gone}
         for path, (file, _) in self._changed.items():
             above, _, name = path.rpartition("/")
@@ -168,14 +169,14 @@ class ChangedDirectory(ReadOnlyDirectory):
         if relative in self._changed:
             file = self._changed[relative][0]
             return b"" if file is None else file[:limit]
-        return None if self._is_gone(relative) else self._before.read(relative, limit)
+        return None if self._is_gone(relative) else self.before.read(relative, limit)
 
     def map(self, relative: str) -> MappedFile:
         if relative in self._changed:
             return _ChangedFile(self.path(relative), *self._changed[relative])
         if self._is_gone(relative):
             raise FileLostError(f"{self.path(relative)} is taken out by an earlier step")
-        return self._before.map(relative)
+        return self.before.map(relative)
 
 
 def _memory(size: int) -> mmap.mmap | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mqstore.rocketmq.find import FindReport
     from mqstore.rocketmq.get import Message
     from mqstore.rocketmq.live.group_reset import GroupReset
+    from mqstore.rocketmq.store.known_ranges import KnownRanges
     from mqstore.rocketmq.summary import RocketMQSummary
     from mqstore.rocketmq.usage import UsageReport
     from mqstore.store import Observer, Progress, Store
@@ -181,15 +182,22 @@ class RocketMQ(RocketMQStore):
         return usage(self, prefix=prefix, spark=spark, master=master, threads=threads, splits=splits, progress=progress)
 
     def diagnose(
-        self, version: str | None = None, *, threads: int | None = None, progress: Progress | None = None, rebuilt: int | None = None
+        self,
+        version: str | None = None,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        rebuilt: int | None = None,
+        known: KnownRanges | None = None,
     ) -> Diagnosis:
         """Return whether a broker of a version (by default the one that wrote the store) starts on it, what that loses, what to do next.
 
         rebuilt: `RebuildReport.queue_entries`, where a rebuild has just made the store of intact records: the log is not read again.
+        known: `RebuildReport.known`, where a rebuild has just mended the store: what it has read of the log is not read again.
         """
         from mqstore.rocketmq.diagnosis.diagnosis import diagnose
 
-        return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress, rebuilt=rebuilt)
+        return diagnose(self, version, threads=threads or len(os.sched_getaffinity(0)), progress=progress, rebuilt=rebuilt, known=known)
 
     def repair(self, *, journal: str | os.PathLike[str] | None = None, threads: int | None = None, observer: Observer = NOBODY) -> Repair:
         """Return the plan of a repair, which can be applied, and taken back; arguments and errors as for `Repair`."""

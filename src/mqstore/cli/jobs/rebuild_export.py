@@ -87,7 +87,7 @@ def rebuild(
     if out.is_text:
         out.show(rebuilt_parts(report, everything=out.settings.verbose))
     document = report.as_dict() | {"store": str(store), "to": str(to)}
-    known = given(rebuilt=report.queue_entries if report.intact else None)
+    known = given(rebuilt=report.queue_entries if report.intact else None, known=report.known)
     show_diagnosis(out, document, diagnosis_of(out, to, version=for_version, config=config, **known))
     return 0 if report.ok else 1
 

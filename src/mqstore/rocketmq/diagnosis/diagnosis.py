@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from mqstore.repair.change import Step
     from mqstore.rocketmq.diagnosis.database_queues import DatabaseQueues
     from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
+    from mqstore.rocketmq.store.known_ranges import KnownRanges
 
 START = "sh bin/mqbroker -c conf/broker.conf"
 KEEPS = "start the broker: it keeps everything that is there"
@@ -112,15 +113,18 @@ def diagnose(
     threads: int = 2,
     progress: Callable[[int, int], None] | None = None,
     rebuilt: int | None = None,
+    known: KnownRanges | None = None,
 ) -> Diagnosis:
     """Return what a broker makes of a store. version: of the broker, by default the one that the files suggest. Raises MqstoreError.
 
     rebuilt: the messages in the queues of a store that a rebuild has just made of intact records: these are not read again.
+    known: what a job that wrote the log of this store has read of it.
     """
     from mqstore.rocketmq.diagnosis.database_queues import DatabaseQueues, keeps_queues_in_database, require_configuration
     from mqstore.rocketmq.verify.verification import verify
 
     of = store.evidence.profile if version is None else profile(version)
+    store = store if known is None else store.remembering(known)
     store.require_directory_for("a diagnosis")
     if store.dledger is not None:
         raise cannot_be_determined(store, verify(store, threads=threads, progress=progress))
@@ -142,6 +146,7 @@ def worthwhile_steps(store: RocketMQStore, *, threads: int = 2) -> list[Step]:
     """Return the steps of a repair after which a broker starts that did not, or keeps as much of the log as before; else none."""
     from mqstore.rocketmq.repair.plan import plan
 
+    store = store.remembering()
     steps = [step for step in plan(store, threads=threads) if step.possible]
     if not steps:
         return []
@@ -778,14 +783,15 @@ class _Work:
         if isinstance(self.store.directory, ChangedDirectory):
             return False
         assert self.threads is not None
+        store = self.store.remembering()
         try:
-            steps = plan(self.store, threads=self.threads)
+            steps = plan(store, threads=self.threads)
         except MqstoreError:
             return False
         changes = [change for step in steps for change in step.changes]
         if not changes:
             return False
-        after = _Work(self.store.seen_in(ChangedDirectory(self.store.directory, changes)), self.profile, self.asked).run(self.threads, None)
+        after = _Work(store.seen_in(ChangedDirectory(store.directory, changes)), self.profile, self.asked).run(self.threads, None)
         better = bool(self.obstacles) or after.loses <= self.lost + self.missing
         if self._refuses(changes):
             self._repair_in_copy = better

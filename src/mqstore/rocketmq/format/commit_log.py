@@ -32,7 +32,7 @@ from mqstore.findings import Damage, Kind
 from mqstore.kernels.rocketmq import frames
 from mqstore.rocketmq.format import mapped_file_queue, record
 from mqstore.rocketmq.format.mapped_file_queue import QueueFile
-from mqstore.rocketmq.format.record import MAGIC_AT, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
+from mqstore.rocketmq.format.record import MAGIC_AT, MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
 
 CHUNK = 4096  # records that a walk yields at once: few enough for the processor's cache
 TOGETHER = 4 << 20  # largest range of a remote file fetched at once for single records
@@ -510,6 +510,14 @@ class CommitLog:
         if not 0 < length <= mapped.size - at:
             return None
         return mapped.bytes(at, at + length)
+
+    def queue_offset_at(self, physical_offset: int) -> int | None:
+        """Return the queue offset of the record at a physical offset, or any number if none starts there; None outside the files."""
+        file = self.file_at(physical_offset)
+        if file is None:
+            return None
+        at = physical_offset - file.start + QUEUE_OFFSET_AT
+        return int.from_bytes(self.mapped(file).bytes(at, at + 8), "big", signed=True)
 
     def record(self, physical_offset: int) -> record.Record | None:
         """Return the record at a physical offset, or None if no valid record starts there."""

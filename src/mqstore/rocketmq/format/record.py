@@ -67,6 +67,7 @@ _IPV4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # all fixed fields of a record whos
 # positions of fixed fields in a record; those after the born host are 12 bytes later if it is IPv6
 MAGIC_AT = 4
 BODY_CRC_AT = 8
+QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
 SYS_FLAG_AT = 36
 BORN_HOST_AT = _HEAD.size

@@ -27,7 +27,7 @@ from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, HEADER_SI
 from mqstore.rocketmq.rebuild_steps import settings_of
 from mqstore.rocketmq.store.store import RocketMQStore
 from mqstore.rocketmq.verify.index_proof import out_of_order
-from mqstore.rocketmq.verify.log_proof import check_split, plan
+from mqstore.rocketmq.verify.log_proof import plan
 from mqstore.rocketmq.verify.verification import Verification
 from mqstore.table.formatting import count
 
@@ -157,10 +157,10 @@ def keys_between(scan: Verification, low: int, stop: int) -> Keys:
         begin = split.file.start + split.start
         if begin > stop or split.file.start + split.stop <= low:
             continue
-        dispatched = check_split(scan.log, split, scan.rules_for(split)).dispatched
-        if dispatched is not None and len(dispatched.keys):
-            offsets = dispatched.keys["physical_offset"].astype(np.int64)
-            parts.append(dispatched.keys[(offsets >= low) & (offsets <= stop)].astype(KEY_ROW))
+        keys = scan.keys_of(split)
+        if keys is not None and len(keys):
+            offsets = keys["physical_offset"].astype(np.int64)
+            parts.append(keys[(offsets >= low) & (offsets <= stop)].astype(KEY_ROW))
     return np.concatenate(parts).astype(KEY_ROW)
 
 

@@ -48,6 +48,7 @@ ROUNDS = 4  # in which a plan is made of what the steps before leave
 
 def plan(store: RocketMQStore, *, threads: int = 2, progress: Callable[[int, int], None] | None = None) -> list[Step]:
     """Return the steps, in the order in which they are applied. Reads only. Raises UnsupportedError."""
+    store = store.remembering()
     steps = _steps(store, threads, progress)
     for _ in range(ROUNDS - 1):
         made = [step for step in steps if step.possible]

@@ -60,6 +60,9 @@ class RepairScan(Verification):
         super()._take_run(run)
         self._keep_missing(run)
 
+    def _finish_queues(self) -> None:
+        """Judge no entry: the steps follow from what the log has proved and lacks, and there may be millions of others."""
+
     def add_restored(self, record: Bytes) -> None:
         """Keep the entry of a record that the plan restores, unless its queue has it."""
         for run in dispatch_positions(record, np.zeros(1, np.int64), self.rules).runs:

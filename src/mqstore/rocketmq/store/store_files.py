@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from mqstore.files.directory_views import AliasDirectory, MountedDirectory, Moun
 from mqstore.files.location import Location, Url, as_location
 from mqstore.files.rocksdb import Family
 from mqstore.findings import Damage, Kind
+from mqstore.repair.changed_directory import ChangedDirectory
 from mqstore.rocketmq.config import broker_config, fastjson, rocksdb_config
 from mqstore.rocketmq.config.broker_config import BrokerConfig
 from mqstore.rocketmq.config.broker_paths import found_beside, log_paths, with_configured_log
@@ -44,6 +46,7 @@ from mqstore.rocketmq.format.rocksdb_store import HALF_MESSAGES_FAMILY, TIMELINE
 from mqstore.rocketmq.query.index_search import scanned_index
 from mqstore.rocketmq.store.compacted import COMPACTED_LOG
 from mqstore.rocketmq.store.databases import INDEX_PLACE, QUEUE_PLACES, Databases
+from mqstore.rocketmq.store.known_ranges import KnownRanges
 from mqstore.rocketmq.store.unread_parts import REQUIRED, unread_directories, unread_parts
 from mqstore.store import StorePlace
 from mqstore.table.formatting import command, count
@@ -72,6 +75,7 @@ class StoreFiles:
 
     family: ClassVar[Literal["rocketmq"]] = "rocketmq"
     config_path: Path | None = None  # of the broker's configuration file, if one was given
+    known: KnownRanges | None = None  # of the log, where it is read several times
 
     def __init__(self, path: str | Location, *, config: BrokerConfig | None = None, keep: object = None) -> None:
         self.path = as_location(path)
@@ -111,6 +115,16 @@ class StoreFiles:
         for name in ("path", "config", "configured", "log_only", "one_file", "paths_config", "config_path", "kept"):
             setattr(store, name, getattr(self, name))
         store._read_from(directory)
+        if self.known is not None and isinstance(directory, ChangedDirectory) and directory.before is self.directory:
+            store.known = self.known.after(directory.changes, self.log.queue.relative)
+        return store
+
+    def remembering(self, known: KnownRanges | None = None) -> Self:
+        """Return the same store, which keeps what reads of its log give. known: what earlier ones gave of the same bytes."""
+        if self.known is not None:
+            return self
+        store = copy(self)
+        store.known = KnownRanges() if known is None else known
         return store
 
     @classmethod

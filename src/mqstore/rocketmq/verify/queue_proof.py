@@ -32,7 +32,7 @@ SAMPLED = 64  # entries of a queue file, to see whose they are
 
 def leads_to(log: CommitLog, physical: int, position: tuple[str, int, int]) -> bool:
     """Return whether a record of the log is the one with this topic, queue id and queue offset."""
-    record = log.record(physical) if physical >= 0 else None
+    record = log.record(physical) if physical >= 0 and log.queue_offset_at(physical) == position[2] else None
     return record is not None and (record.topic, record.queue_id, record.queue_offset) == position
 
 

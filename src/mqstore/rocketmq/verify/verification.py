@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,18 +231,34 @@ class Verification:
             try:
                 while True:
                     while len(waiting) < threads + 1 and (split := next(splits, None)) is not None:
-                        waiting.append(pool.submit(check_split, self.log, split, self.rules_for(split), ahead=ahead.of(split)))
+                        waiting.append(pool.submit(self._read(split, ahead)))
                     if not waiting:
                         return
                     check = waiting.popleft().result()
                     file = check.split.file
                     if met[0] == file.start and met[1] > check.split.start and check.begin != met[1]:
-                        check = check_split(self.log, check.split, self.rules_for(check.split), met[1])
+                        check = self._read(check.split, begin=met[1])()
                     met = (file.start, max(check.end, met[1] if met[0] == file.start else 0))
                     yield check
             finally:
                 for future in waiting:
                     future.cancel()
+
+    def _read(self, split: LogSplit, ahead: SplitsAhead | None = None, begin: int | None = None) -> Callable[[], SplitCheck]:
+        """Return what reads a split, or takes what is known of it. ahead: what reads the log ahead; begin: as for `check_split`."""
+        known, rules = self.store.known, self.rules_for(split)
+        key = (split, begin, rules, split.file.start == self.log.files[self.log.last_written()].start)
+        if known is not None and key in known:
+            return partial(known.get, key)
+        window = None if ahead is None else ahead.of(split)
+
+        def read() -> SplitCheck:
+            check = check_split(self.log, split, rules, begin, window)
+            if known is not None and all(item.kind.subject is Subject.RECORD for item in check.damage):
+                known.keep(key, check, split.file.relative, split.start, max(split.stop, check.end))
+            return check
+
+        return read
 
     def take(self, check: SplitCheck) -> None:
         """Count a split, and compare what it dispatches with queues and index."""
@@ -326,6 +342,11 @@ class Verification:
                 if len(keys):
                     return int(keys["physical_offset"][0])
         return None
+
+    def keys_of(self, split: LogSplit) -> np.ndarray | None:
+        """Return the keys of the records of a split, in log order; None if it has no record."""
+        dispatched = self._read(split)().dispatched
+        return None if dispatched is None else dispatched.keys
 
     def note_unindexed(self, count: int, first: int | None) -> None:
         """Count records before the end of the index of which a key has no entry. first: physical offset of the first."""

@@ -26,7 +26,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * What a real consumer makes of the pulls that a real store answers, of one queue of a topic of type BatchCQ: a line
- * "queue offset TAB topic TAB hash of the body" for each message, in the order of delivery. Arguments: the store, in place; its properties; topic; queue id.
+ * "queue offset TAB topic TAB hash of the body" for each message, in the order of delivery. Arguments: the store, in place; its properties; topic; queue id;
+ * and the queue offset at which pulls begin, by default the lowest.
  */
 public final class Pull {
     private Pull() { }
@@ -64,7 +65,8 @@ public final class Pull {
         SubscriptionData all = new SubscriptionData(topic, SubscriptionData.SUB_ALL);
         MessageQueue from = new MessageQueue(topic, "broker", queue);
         long end = store.getMaxOffsetInQueue(topic, queue);
-        for (long at = store.getMinOffsetInQueue(topic, queue); at < end; ) {
+        long begin = arguments.length > 4 ? Long.parseLong(arguments[4]) : store.getMinOffsetInQueue(topic, queue);
+        for (long at = begin; at < end; ) {
             GetMessageResult answer = store.getMessage("pull", topic, queue, at, 32, null);
             if (answer.getNextBeginOffset() <= at) {
                 throw new IllegalStateException("a pull does not get past " + at + ": " + answer.getStatus());

@@ -13,6 +13,7 @@ from support.rocketmq_states import record_starts
 
 from mqstore.jobs.rebuild import rebuild
 from mqstore.places import open_rocketmq
+from mqstore.rocketmq.config.consumer_offsets import CONSUMER_OFFSETS
 from mqstore.rocketmq.diagnosis.diagnosis import START
 from mqstore.rocketmq.diagnosis.survival import SurvivalCheck
 from mqstore.rocketmq.repair import queue_steps
@@ -205,7 +206,29 @@ def test_a_unit_whose_record_is_lost_leads_to_the_record_of_the_one_before_it_an
         assert (new["physical_offset"][gone] == old["physical_offset"][places[0] - 1]).all()
         changed += len(places)
     answer = run_cli("diagnose", batched, "--config", case.config, "-o", "json").document
-    assert (changed, answer["loses"], answer["next"]) == (3, 15, START)
+    assert (changed, answer["loses"], answer["next"], answer["redelivers"]) == (3, 15, START, 0)
+    (batched / CONSUMER_OFFSETS).parent.mkdir()
+    for place, again in ((3, 0), (6, 3), (7, 4), (10, 4), (15, 0)):  # the units for 7 and for 8 to 14 lead to the batch of 3 to 6
+        (batched / CONSUMER_OFFSETS).write_text(f'{{"offsetTable":{{"batched@group":{{1:{place}}}}}}}')
+        assert run_cli("diagnose", batched, "--config", case.config, "-o", "json").document["redelivers"] == again
+    shutil.copyfile(batched / CONSUMER_OFFSETS, batched / f"{CONSUMER_OFFSETS}.bak")
+    (batched / CONSUMER_OFFSETS).write_text('{"offsetTable":{"batched@group":{1:5}}}')
+    # of the places from 5 to 14 eight have no message of their own, and two have those of the batch, which comes whole
+    assert run_cli("diagnose", batched, "--config", case.config, "-o", "json").document["redelivers"] == 4
+
+
+def test_a_unit_before_all_records_of_its_queue_that_are_left_is_not_taken_for_that_of_the_next_one(tmp_path: Path) -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    batched = unpack(case, tmp_path / "store")
+    log = min((batched / "commitlog").iterdir())
+    raw = log.read_bytes()
+    begin, end = (record_starts(raw)[number] for number in (0, 12))
+    log.write_bytes(raw[:begin] + bytes(end - begin) + raw[end:])
+    told = [run_cli("diagnose", batched, "--config", case.config, "-o", "json").document["loses"]]
+    assert run_cli("repair", batched, "--config", case.config, "--apply").status == 0
+    answer = run_cli("diagnose", batched, "--config", case.config, "-o", "json").document
+    assert [*told, answer["loses"]] == [12, 12]
+    assert "missing-queue-entry" not in {item["finding"] for item in answer["evidence"]}
 
 
 def test_a_queue_that_is_missing_after_a_kill_is_not_written_and_a_rebuild_is_advised(store: Path) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mqstore.findings import Damage, Kind, Report
 from mqstore.rocketmq.dispatch.consume_queue_image import BatchQueueImage, QueueImage
-from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun
+from mqstore.rocketmq.dispatch.dispatcher import LMQ_PREFIX, QueueRun, dispatch_request
 from mqstore.rocketmq.dispatch.rocksdb_queue_image import RocksQueueImage
 from mqstore.rocketmq.dispatch.targets import AnyQueueImage
 from mqstore.rocketmq.format.batch_consume_queue import UNIT, BatchQueueReader
@@ -47,6 +47,7 @@ Longs = NDArray[np.int64]
 SLOTS = 65536  # queue entries that are looked at at once
 PULL = 32  # messages that a client asks for at once, unless it is configured
 SHORTLY = 1024  # queue offsets before an entry without bytes from which pulls are played
+LARGEST_BATCH = 32767  # messages: a unit counts them in 16 bits
 FAR = 1024  # queue offsets that may be missing in a queue of a few records
 
 
@@ -157,6 +158,21 @@ def _pieces(image: QueueImage, low: int, high: int) -> Iterator[tuple[int, NDArr
         yield start, image.entries(start, min(high, start + SLOTS))
 
 
+def _messages_in(image: QueueImage | BatchQueueImage, low: int, high: int) -> Iterator[tuple[int, Longs]]:
+    """Yield the physical offsets that a queue lists from low to before high, with the queue offset of the first, some at once.
+
+    A message of a batch counts as at the physical offset of the batch plus its number in that.
+    """
+    if isinstance(image, BatchQueueImage):
+        for unit in image.entries(low, high):
+            base = int(unit["base_offset"])
+            start, stop = max(low, base), min(high, base + int(unit["count"]))
+            yield start, int(unit["physical_offset"]) + np.arange(start - base, stop - base)
+    else:
+        for start, rows in _pieces(image, low, high):
+            yield start, rows["physical_offset"].astype(np.int64)
+
+
 def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.bool_]:
     """Return which entries lead to bytes of one log file. starts, ends: of the files."""
     physical, size = rows["physical_offset"].astype(np.int64), rows["size"].astype(np.int64)
@@ -168,7 +184,8 @@ def _readable(rows: NDArray[np.void], starts: Longs, ends: Longs) -> NDArray[np.
 class _Others:
     """Places of a queue that lead to records of other places.
 
-    at, offset: queue offsets of place and record; queue: index in `queues`; physical: offset of the record in the log.
+    at, offset: queue offsets of place and message; queue: index in `queues`; physical: offset of the record in the log, of the messages of
+    a batch as in `_messages_in`.
     """
 
     queues: list[tuple[str, int]]
@@ -317,10 +334,10 @@ class SurvivalCheck(Verification):
 
         reached: how far the group had come. A message of another place counts if the group was past that.
         """
-        bare, others = self._unlike_places(key)
+        unlike, others = self._unlike_places(key)
         high = max(low, high)
         inside = others.within(low, high)
-        own = high - low - int(np.diff(np.searchsorted(bare, (low, high)))[0]) - int(inside.sum())
+        own = high - low - int(np.diff(np.searchsorted(unlike, (low, high)))[0])
         return own + len(self._without_own(key, low, high, others.physical[inside & others.had(reached)]))
 
     def had_elsewhere(self, key: tuple[str, int], since: int, low: int, reached: Reached) -> int:
@@ -337,17 +354,15 @@ class SurvivalCheck(Verification):
         """Return which messages, by physical offset, are not at their place in the queue, from low to before high, each once."""
         if not len(messages):
             return messages
-        bare, others = self._unlike_places(key)
+        unlike, _ = self._unlike_places(key)
         assert self.recovery is not None
-        image = self.recovery.queues[*key, False]
-        assert isinstance(image, QueueImage)
-        for start, rows in _pieces(image, low, high):
-            own = ~np.isin(np.arange(start, start + len(rows)), np.concatenate((bare, others.at)))
-            messages = np.setdiff1d(messages, rows["physical_offset"][own].astype(np.int64))
+        image = self.recovery.queues.get((*key, False)) or self.recovery.queues[*key, True]
+        for start, physical in _messages_in(image, low, high):
+            messages = np.setdiff1d(messages, physical[~_in_sorted(unlike, np.arange(start, start + len(physical)))])
         return distinct(messages)
 
     def _unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
-        """Return the queue offsets, sorted, whose entries lead to no record or that pulls pass over; and those that lead to another one."""
+        """Return the queue offsets, sorted, that do not lead to their own message, or that pulls pass over; and to which others."""
         if key not in self._unlike:
             self._unlike[key] = self._find_unlike_places(key)
         return self._unlike[key]
@@ -355,6 +370,8 @@ class SurvivalCheck(Verification):
     def _find_unlike_places(self, key: tuple[str, int]) -> tuple[Longs, _Others]:
         assert self.recovery is not None
         image, proof = self.recovery.queues.get((*key, False)), self.queues.get(key)
+        if image is None and isinstance(batch := self.recovery.queues.get((*key, True)), BatchQueueImage):
+            return self._find_unlike_units(key, batch)
         bare, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((4, 0), np.int64)]  # met: as the columns of `_Others`
         if not isinstance(image, QueueImage):
             return bare[0], _Others([key], *met[0])
@@ -384,7 +401,28 @@ class SurvivalCheck(Verification):
         without, every = distinct(np.concatenate(bare)), np.concatenate(met, axis=1)
         every = every[:, every.shape[1] - 1 - np.unique(every[0, ::-1], return_index=True)[1]]  # the last of each place
         other = ~np.isin(every[0], without) & ((every[1] > 0) | (every[2] != every[0]))
-        return without, _Others(list(queues), *every[:, other])
+        return distinct(np.concatenate((without, every[0, other]))), _Others(list(queues), *every[:, other])
+
+    def _find_unlike_units(self, key: tuple[str, int], image: BatchQueueImage) -> tuple[Longs, _Others]:
+        """Return the same of a batch queue. The messages of a batch come with the last place of a unit that leads to it."""
+        skipped, proof = self._skipped_in(image), self.batch_queues.get(key)
+        proved = set() if proof is None else {unit.tobytes() for unit in proof.units[proof.proved]}
+        unlike, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((4, 0), np.int64)]
+        for unit in image.entries(image.min_offset, image.max_offset):
+            physical, base, count = (int(unit[name]) for name in ("physical_offset", "base_offset", "count"))
+            passed = bool(_in_sorted(skipped, np.array([physical])).any())
+            if unit.tobytes() in proved and not passed:
+                continue
+            record = None if passed else self.log.record(physical)
+            batch = None if record is None else dispatch_request(record, self.rules)
+            if record is not None and batch is not None and 0 <= batch.base < LARGEST_LOG:  # properties may have any numbers
+                if (record.topic, record.queue_id, batch.base) == (*key, base):
+                    continue
+                many = max(0, min(batch.count, LARGEST_BATCH))
+                at = np.full((2, many), [[base + count - 1], [queues.setdefault((record.topic, record.queue_id), len(queues))]])
+                met.append(np.concatenate((at, np.array([[batch.base], [physical]]) + np.arange(many))))
+            unlike.append(base + np.arange(count))
+        return distinct(np.concatenate(unlike)), _Others(list(queues), *np.concatenate(met, axis=1))
 
     def _is_there(self, key: tuple[str, int], physical: int, queue_offset: int) -> bool:
         """Return whether an entry leads to its message, although the record gives another place: one that has another message.

@@ -316,8 +316,10 @@ class BatchQueueProof:
         """Compare the units that a range of log yields with those on disk."""
         stored = self.units["physical_offset"].astype(np.int64)
         for unit in run.entries.view(UNIT):
-            number = int(np.searchsorted(stored, int(unit["physical_offset"])))
-            if number < len(self.units) and self.units[number].tobytes() == unit.tobytes():
+            # a repair may have led the unit of a lost record to this one
+            low, high = (int(np.searchsorted(stored, int(unit["physical_offset"]), side=side)) for side in ("left", "right"))
+            number = next((k for k in range(low, high) if self.units[k].tobytes() == unit.tobytes()), None)
+            if number is not None:
                 self.proved[number] = True
             else:
                 self.missing.append(int(unit["physical_offset"]))

@@ -15,7 +15,7 @@ from support.stores import Store, message
 from mqstore.places import open_rocketmq
 from mqstore.repair.change import Step
 from mqstore.repair.journal import apply, undo
-from mqstore.rocketmq.diagnosis.diagnosis import START, diagnose
+from mqstore.rocketmq.diagnosis.diagnosis import KEEPS, START, diagnose
 from mqstore.rocketmq.repair import index_steps, missing_index_steps
 from mqstore.rocketmq.repair.plan import LOCKING, plan
 from mqstore.table.formatting import command
@@ -112,6 +112,28 @@ def test_index_files_that_are_gone_are_made_again_byte_for_byte(name: str, gone:
     assert (plan(after), diagnose(after).next) == ([], START)
     undo(store, journal, LOCKING)
     assert image_of(store) == removed != image
+
+
+@pytest.mark.parametrize(("gone", "made"), [((0, 1, 2), (0, 1)), ((1, 2), (1,)), ((0,), (0,)), ((2,), ())])
+def test_after_a_kill_index_files_are_made_again_up_to_the_last_one_that_a_broker_keeps(
+    gone: tuple[int, ...], made: tuple[int, ...], tmp_path: Path
+) -> None:
+    """What a real broker finds after it: `tests/interop/test_index_after_a_kill.py`."""
+    case = case_named("4.9.3/b2-kill9-live")
+    store = unpack(case, tmp_path / "store")
+    files = sorted((store / "index").iterdir())
+    before = [path.read_bytes() for path in files]
+    for number in gone:
+        files[number].unlink()
+    steps = [step for step in plan(open_rocketmq(store, config=case.config)) if step.kind == "index-file"]
+    assert len(steps) == len(made)
+    apply(store, tmp_path / "undo", steps, LOCKING)
+    left = [number for number in range(3) if number in made or number not in gone]
+    assert list(_index(store).values()) == [before[number] for number in left]
+    after = open_rocketmq(store, config=case.config)
+    assert not [step for step in plan(after) if step.kind == "index-file"]
+    # also where the last record of the last file has a key in the next one, too
+    assert (diagnose(after).why, diagnose(after).harmless) == (KEEPS, True)
 
 
 def test_without_the_geometry_or_the_beginning_of_the_log_an_index_file_is_not_repaired(tmp_path: Path) -> None:

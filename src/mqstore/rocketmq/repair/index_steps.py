@@ -150,18 +150,20 @@ def _file_step(
     return Step("index-file", file.relative, changes[0].offset, size, why, _OTHERWISE, "", tuple(changes)), ended
 
 
-def keys_between(scan: Verification, low: int, stop: int) -> Keys:
-    """Return the keys of the records from one physical offset to another, both included, in log order."""
+def keys_between(scan: Verification, low: int, stop: int, most: int | None = None) -> Keys:
+    """Return the keys of the records from one physical offset to another, both included, in log order. most: more need not be all."""
     parts = [np.empty(0, KEY_ROW)]
     for split in plan(scan.log):
         begin = split.file.start + split.start
         if begin > stop or split.file.start + split.stop <= low:
             continue
+        if most is not None and sum(map(len, parts)) > most:
+            break
         keys = scan.keys_of(split)
         if keys is not None and len(keys):
             offsets = keys["physical_offset"].astype(np.int64)
-            parts.append(keys[(offsets >= low) & (offsets <= stop)].astype(KEY_ROW))
-    return np.concatenate(parts).astype(KEY_ROW)
+            parts.append(keys[(offsets >= low) & (offsets <= stop)])
+    return np.concatenate(parts, dtype=KEY_ROW)
 
 
 def chained(keys: Keys, inherited: int, slot_count: int) -> tuple[NDArray[np.int32], NDArray[np.uint8], int]:

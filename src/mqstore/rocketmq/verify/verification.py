@@ -305,7 +305,8 @@ class Verification:
         offsets = keys["physical_offset"].astype(np.int64)
         for file in self.store.unread_index:  # it may hold them
             held |= (offsets >= file.header.begin_physical_offset) & (offsets <= file.header.end_physical_offset)
-        inside = offsets <= newest
+        # a recovery indexes again what is at the end of the index or after it
+        inside = (offsets < newest) if self.store.unclean else (offsets <= newest)
         beyond = distinct(offsets[~held & ~inside])
         self.unindexed += len(beyond)
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ class Edit:
             before = " ".join(source[self.start :].split(b"\n", 1)[0].decode().split())
         after = "return" if self.kind == "return" else " ".join(self.text.split())
         return f"{before} -> {after}"
+
+    def named(self, place: Path, source: bytes) -> str:
+        """place: from src/mqstore on."""
+        return f"{place.as_posix()} | {self.function} | {self.shown(source)}"
 
 
 class _Edits(ast.NodeVisitor):
@@ -143,9 +148,11 @@ def block_of(source: bytes, line: int) -> int:
 
 
 def drawn(sources: Path, below: str, seeds: range) -> Iterator[tuple[int, Path, Edit]]:
-    """One mutant for each seed: a file drawn by its lines, then a kind of change, then one of these."""
+    """One mutant for each seed: a file drawn by its lines, then a kind of change, then one of these. Kernels are drawn by themselves."""
     top = sources / below
     files = [top] if top.is_file() else sorted(top.rglob("*.py"))
+    kernels = sources / "kernels"
+    files = [file for file in files if top.is_relative_to(kernels) or not file.is_relative_to(kernels)]
     weights = [path.read_bytes().count(b"\n") for path in files]
     known: dict[Path, list[Edit]] = {}
     for seed in seeds:
@@ -158,3 +165,16 @@ def drawn(sources: Path, below: str, seeds: range) -> Iterator[tuple[int, Path, 
             if any(of_kinds):
                 yield seed, path, random.choice(random.choice([each for each in of_kinds if each]))
                 break
+
+
+def lasting(sources: Path, below: str, number: int) -> Iterator[tuple[Path, Edit]]:
+    """As many changes of each kind: those whose names have the lowest digests, most of which stay the same when the source changes."""
+    top = sources / below
+    found: dict[str, dict[str, tuple[Path, Edit]]] = {kind: {} for kind in KINDS}
+    for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
+        source = path.read_bytes()
+        for edit in edits(source):
+            name = edit.named(path.relative_to(sources), source)
+            found[edit.kind].setdefault(hashlib.sha256(name.encode()).hexdigest(), (path, edit))
+    for of_kind in found.values():
+        yield from (of_kind[digest] for digest in sorted(of_kind)[:number])

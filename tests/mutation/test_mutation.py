@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from mutation.__main__ import ROOT, equivalents, table
-from mutation.mutants import block_of, drawn, edits
+from mutation.mutants import KINDS, block_of, drawn, edits, lasting
 
 SOURCE = b'''\
 def first(a, b):
@@ -67,6 +67,28 @@ def test_mutants_of_the_product_compile_and_a_seed_draws_the_same() -> None:
     for _, path, edit in mutants:
         compile(edit.applied(path.read_bytes()), path, "exec")
     assert mutants[3:5] == list(drawn(ROOT / "src" / "mqstore", "rocketmq/recovery", range(3, 5)))
+
+
+def test_kernels_are_drawn_by_themselves() -> None:
+    for below, among in (("", False), ("kernels/common", True)):
+        places = {path.relative_to(ROOT / "src" / "mqstore").parts[0] for _, path, _ in drawn(ROOT / "src" / "mqstore", below, range(60))}
+        assert ("kernels" in places, len(places) == 1) == (among, among)
+
+
+def test_many_tests_may_be_named(tmp_path: Path) -> None:
+    tests = ["tests/test_shown.py"] * 20
+    command = [sys.executable, "-m", "mutation", "--seconds", "-1", "--state", str(tmp_path), "--tests", *tests]
+    printed = subprocess.run(command, cwd=ROOT / "tests", check=True, capture_output=True, text=True).stdout
+    assert "| all | 0 |" in printed
+
+
+def test_what_lasts_is_of_each_kind_and_is_drawn_again_without_a_file(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.py").write_bytes(SOURCE)
+    both = {edit.named(path.relative_to(tmp_path), SOURCE) for path, edit in lasting(tmp_path, "", 2)}
+    alone = {edit.named(Path("a.py"), SOURCE) for _, edit in lasting(tmp_path, "a.py", 2)}
+    assert len(both) == len(KINDS) * 2
+    assert {name for name in both if name.startswith("a.py")} < alone
 
 
 def test_a_timeout_is_noticed_and_an_equivalent_mutant_does_not_count() -> None:

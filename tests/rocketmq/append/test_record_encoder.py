@@ -336,6 +336,9 @@ def test_limits_are_inclusive() -> None:
         assert of({"topic": ["T"], "body": ["x" * most]}, version=version, max_message_size=4096)[0].body == most * b"x"
         with pytest.raises(UsageError, match=over):
             of({"topic": ["T"], "body": ["x" * (most + 1)]}, version=version, max_message_size=4096)
+    assert of({"topic": [127 * "é" + "x"]}, version="5.3.3")[0].topic == 127 * "é" + "x"
+    with pytest.raises(UsageError, match="a topic of 254 bytes is longer than the 127 that fit"):
+        of({"topic": [127 * "é"]}, version="5.3.3")
     tags = [32767 - 5 - 1]
     assert len(of({"topic": ["T"], "tags": ["y" * tags[0]]}, version="5.3.3")[0].properties) == 32767
     for excess, crc in ((1, False), (-19, True)):

@@ -50,10 +50,19 @@ def test_a_record_that_claims_less_than_a_host_has_is_not_read(size: int) -> Non
     assert (stop == ParseStop(0)) == (size < 8)
 
 
-@pytest.mark.parametrize("left", [8, 40, 87, 90, 92, 98, 99])
+@pytest.mark.parametrize(("length", "over"), [(308, 0), (309, 1)])
+def test_a_record_whose_properties_exceed_it_is_not_read(length: int, over: int) -> None:
+    raw = encode(Record("orders", b"body", properties=b"note\x01" + b"n" * 202))
+    changed = raw[:99] + length.to_bytes(2, "big") + bytes(400)
+    [stop] = RecordParser("4.9.3").runs(np.frombuffer(changed, np.uint8), 0)
+    assert len(raw) == 308
+    assert stop == (ParseStop(0) if over else ParseStop(0, size=308, read_to=101 + length))
+
+
+@pytest.mark.parametrize("left", [8, 40, 87, 90, 92, 98, 99, 106])
 def test_a_record_that_the_file_cuts_off_is_not_read(left: int) -> None:
-    raw = encode(Record("orders", b"body"))
-    assert len(raw) > 99
+    raw = encode(Record("orders", b"body", properties=b"TAGS\x01x"))
+    assert len(raw) > left
     [stop] = RecordParser("4.9.3").runs(np.frombuffer(raw[:left], np.uint8), 0)
     assert stop == ParseStop(0)
 

@@ -188,7 +188,7 @@ class RecordParser:
                 expected = expected * 10 + ord(digit) - ord("0")
             expected = (expected + (1 << 31)) % (1 << 32) - (1 << 31)
             end = position + int(fields[frames.SIZE]) - CRC_PROPERTY_SIZE
-            if digits is None or expected < 0 or crc32(data[position:end]) & 0x7FFFFFFF != expected:
+            if digits is None or crc32(data[position:end]) & 0x7FFFFFFF != expected:
                 return False
         base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
         inner = self._rules.parses_inner_batches

@@ -618,6 +618,7 @@ def test_offsets_of_a_group_are_reset(served: BrokerThread, wire: Wire, topic: s
     assert sorted(found.json()["offsetTable"].values()) == [0, 0]
     if not five:
         assert sorted(wire.wait_pushed(220).json()["offsetTable"].values()) == [0, 0]
+    assert list(wire.call(222, asked | {"queueId": "1"}).json()["offsetTable"].values()) == ([0] if five else [0, 0])
     wire.call(35, {"clientID": "c@67", "consumerGroup": group})
     assert wire.call(222, asked).code == (0 if five else 206)
 
@@ -661,6 +662,12 @@ def test_a_half_message_is_checked_and_only_its_own_group_decides(tmp_path: Path
         wire.post(37, {**end, "producerGroup": "producers"}, flag=2)
         found = wire.answer(wire.post_pull("T", 0, 1, flag=6))
         assert [record.body for record in records(found.body)] == [b"maybe"]
+        wire.send("T", b"never", 1, told, f="4")
+        while records(asked.body)[0].body != b"never":
+            asked = wire.wait_pushed(39)
+        end |= {"tranStateTableOffset": asked.field("tranStateTableOffset"), "commitLogOffset": asked.field("commitLogOffset")}
+        assert wire.call(37, {**end, "commitOrRollback": "12", "producerGroup": "producers"}).code == 0
+        assert wire.pull("T", 1, 1).code == 19
 
 
 # queries and administration

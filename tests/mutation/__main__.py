@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 
 from mutation.mutants import KINDS, block_of, drawn
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what is run")
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "mutation", help="where the results are kept")
     parser.add_argument("--seconds", type=float, default=3600, help="begin no further mutant after this time")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of tests that a mutant is tried with; all if not given")
     parser.add_argument("--control", action="store_true", help="change nothing: every mutant has to survive")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
@@ -60,7 +63,7 @@ def main() -> None:
         source = path.read_bytes()
         known = edit.named(path.relative_to(ROOT / "src" / "mqstore"), source)
         place = path.relative_to(ROOT / "src" / "mqstore").as_posix()
-        tests = those_entering(touched, place, block_of(source, edit.line))
+        tests = those_entering(touched, place, block_of(source, edit.line), options.budget)
         outcome = "equivalent" if known in equivalents() and not options.control else "" if tests else "untouched"
         outcome = outcome or tried(copy, place, source if options.control else edit.applied(source), tests)
         result = {"seed": seed, "kind": edit.kind, "line": edit.line, "mutant": known, "tests": len(tests), "outcome": outcome}
@@ -112,8 +115,11 @@ def what_tests_enter(state: Path, tests: list[str]) -> Touched:
     return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def those_entering(touched: Touched, place: str, block: int) -> dict[str, float]:
-    """The tests that enter the block, the fastest first, then the others of their files: what a fixture did once is done for all."""
+def those_entering(touched: Touched, place: str, block: int, budget: float = math.inf) -> dict[str, float]:
+    """The tests that enter the block, the fastest first, then the others of their files: what a fixture did once is done for all.
+
+    budget: seconds that they take together. A kernel may be entered by every test.
+    """
 
     def enters(names: list[str]) -> bool:
         return f"{place}:{block}" in names if block else any(each.startswith(f"{place}:") for each in names)
@@ -122,7 +128,8 @@ def those_entering(touched: Touched, place: str, block: int) -> dict[str, float]
     files = {test.split("::")[0] for test in first}
     tests = [test for test in touched if test.split("::")[0] in files]
     tests.sort(key=lambda test: (test not in first, touched[test][0]))
-    return {test: touched[test][0] for test in tests}
+    after = accumulate(touched[test][0] for test in tests)
+    return {test: touched[test][0] for test, seconds in zip(tests, after, strict=True) if seconds <= budget}
 
 
 def tried(copy: Path, place: str, changed: bytes, tests: dict[str, float]) -> str:
@@ -142,7 +149,7 @@ def tried(copy: Path, place: str, changed: bytes, tests: dict[str, float]) -> st
 
 
 def _compiles(place: Path) -> bool:
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "src"]
     return not subprocess.run(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
 

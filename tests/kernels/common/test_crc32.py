@@ -19,7 +19,10 @@ pytestmark = pytest.mark.versions
 NOISE = np.random.default_rng(20220101).integers(0, 256, 5000, np.uint8)
 
 
-def test_every_length_has_the_crc_of_zlib() -> None:
+@pytest.mark.parametrize("address", [0, crc._address()], ids=["kernel", "library"])
+def test_every_length_has_the_crc_of_zlib(address: int, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(lambda: crc_spans.use_library(crc._address()))
+    crc_spans.use_library(address)
     for length in (*range(300), 1000, 1024, 4096, 4999):
         for start in (0, 1):
             span = NOISE[start : start + length]

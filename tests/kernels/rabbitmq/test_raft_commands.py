@@ -92,6 +92,11 @@ def test_a_changed_entry_is_left_to_the_decoder_or_parsed_as_it_is_decoded(case:
             check(octets, command)
 
 
+def test_the_messages_of_both_forms_are_parsed() -> None:
+    for case in ("3.10.8/a-quorum-mix-kill9", "4.3.6/a-quorum-mix-kill9"):
+        assert kernel.PUBLISH in {parsed(entry)[kernel.KIND] for entry in entries(case)}
+
+
 def test_an_entry_outside_the_buffer_is_not_read() -> None:
     out = np.zeros((3, kernel.COLUMNS), np.int64)
     kernel.commands(np.zeros(10, np.uint8), np.array([-1, 5, 11]), np.array([4, 6, 0]), out)

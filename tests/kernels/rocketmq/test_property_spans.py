@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -80,3 +82,28 @@ def test_property_texts_are_read_as_the_codec_reads_them(text: bytes) -> None:
 @settings(deadline=None, max_examples=100)
 def test_any_property_text_is_read_as_the_codec_reads_it(texts: list[bytes]) -> None:
     check(texts)
+
+
+TWO = np.zeros(2, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "out"),
+    [
+        (property_spans.known_properties, np.empty((6, 2), np.int64)),
+        (property_spans.count_pairs, np.empty(2, np.int32)),
+        (property_spans.pair_spans, np.empty((4, 0), np.int64)),
+        (property_spans.irregular_texts, np.empty(2, np.uint8)),
+    ],
+)
+def test_arrays_that_are_too_small_are_refused(kernel: Callable[..., object], out: np.ndarray) -> None:
+    octets = np.zeros(1, np.uint8)
+    kernel(octets, TWO, TWO, out)
+    for lengths, small in ((TWO[:1], out), (TWO, out[1:])):
+        with pytest.raises(ValueError, match="too small"):
+            kernel(octets, TWO, lengths, small)
+
+
+def test_columns_for_fewer_texts_are_refused() -> None:
+    with pytest.raises(ValueError, match="too small"):
+        property_spans.known_properties(np.zeros(1, np.uint8), TWO, TWO, np.empty((6, 1), np.int64))

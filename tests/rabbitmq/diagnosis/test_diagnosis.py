@@ -55,6 +55,12 @@ def test_4_3_starts_on_version_1_queues_and_deletes_every_message(name: str) -> 
     assert found.next.endswith(" --for 4.3.6")
 
 
+def test_3_9_deletes_every_message_of_version_2_queues() -> None:
+    found = of(case_named("3.10.8/g1-v2-small-clean"), "3.9.29")
+    assert found.next.startswith("mqstore convert ")
+    assert found.next.endswith(" --for 3.9.29")
+
+
 def test_for_a_nodes_data_directory_the_next_command_is_a_rescue_after_which_nothing_is_lost(tmp_path: Path) -> None:
     case = case_named("3.8.9/a-v1-clean")
     node = unpack_node(case, tmp_path / "node")

@@ -317,6 +317,8 @@ def test_a_journal_is_read_on_after_each_block_of_records(monkeypatch):
 def test_of_many_crashes_of_a_segment_the_first_are_named_and_the_others_counted(tmp_path):
     repeated = b"".join(journal.deliver(number) * 2 for number in range(22))
     found = QueueIndexV1(ReadOnlyDirectory(write(tmp_path, {"journal.jif": repeated})), "", 2048)
-    crashes = found.segment(0, dirty=True).crashes
+    segment = found.segment(0, dirty=True)
+    crashes = segment.crashes
     assert len(crashes) == 21
     assert crashes[-1] == "the broker crashes on 2 more sequence ids of the segment from 0"
+    assert {(item.offset, item.length) for item in segment.findings if item.kind is Kind.BROKER_CRASH} == {(0, 0)}

@@ -166,6 +166,14 @@ def test_of_many_torn_segments_after_a_crash_all_but_the_last_end_the_queue(left
     assert crashes == [True] * (left - 1) + [False]
 
 
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_torn_segment_ends_the_queue_only_if_a_message_is_after_it(acknowledged: bool, tmp_path: Path) -> None:
+    entry = shared_entry(bytes(16), size=5)
+    later = header(1, 16) + (b"\0" + entry[1:] if acknowledged else entry)
+    torn = queue(tmp_path, qi_0=header(0, 16) + entry + b"\xff" * 9, qi_1=later).segment(0, dirty=True)
+    assert bool(torn.crashes) != acknowledged
+
+
 def test_the_header_of_a_queue_store_is_reported_and_its_messages_are_read(tmp_path: Path) -> None:
     segment = queue(tmp_path, qi_0=INDEX, qs_0=b"X" + STORE[1:]).segment(0, dirty=True)
     assert [(item.file, item.offset, item.length) for item in segment.findings] == [(f"{PLACE}/0.qs", 0, HEADER_SIZE)]

@@ -10,7 +10,7 @@ from support.privilege import needs_permissions, without_privilege
 from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import ConfinedDirectory
 from mqstore.findings import Kind
-from mqstore.rabbitmq.format.layout import bytes_of, files_of_mac, has_other_queues, node_beside, own_entries, unread_entries
+from mqstore.rabbitmq.format.layout import MacFiles, bytes_of, files_of_mac, has_other_queues, node_beside, own_entries, unread_entries
 
 VHOST = "msg_stores/vhosts/V"
 
@@ -72,3 +72,9 @@ def test_what_may_not_be_read_is_a_finding(tmp_path: Path) -> None:
         assert files_of_mac(directory) is None
     assert files_of_mac(ReadOnlyDirectory(tmp_path)) is not None
     (tmp_path / "closed").chmod(0o755)
+
+
+def test_of_the_files_of_a_mac_the_one_that_stops_the_most_is_named(tmp_path: Path) -> None:
+    for name in ("._.config", "._0.wal", "._other"):
+        (tmp_path / name).write_bytes(b"\0\x05\x16\x07")
+    assert files_of_mac(ReadOnlyDirectory(tmp_path)) == MacFiles(("._.config", "._0.wal", "._other"), "._0.wal", "it does not start")

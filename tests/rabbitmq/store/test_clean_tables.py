@@ -31,3 +31,17 @@ def test_the_numbers_of_files_have_no_sign() -> None:
     rows = [(Atom("msg_location"), bytes([number]) * 16, 1, number, 0, 99) for number in (1, 127, 128, 255)]
     table = write_log([(Atom("name"),), *rows, (Atom("msg_location"), bytes(16), 1, 256, 70000, 99)])
     assert sorted(Locations.of(np.frombuffer(table, np.uint8)).file.tolist()) == [1, 127, 128, 255, 256]
+
+
+def test_terms_that_are_not_rows_are_passed_over() -> None:
+    name, of, *numbers = ROWS[0]
+    others = [
+        (Atom("other"), of, *numbers),
+        (name, of[1:], *numbers),
+        (name, 7, *numbers),
+        (name, of, *numbers[1:]),
+        name,
+        (name, of, of, 0, 0, 9),
+    ]
+    table = write_log([(Atom("name"),), *others, *ROWS])
+    assert (Locations.of(np.frombuffer(table, np.uint8)).at // 100).tolist() == [1, 2, 3, 4, 5, 6]

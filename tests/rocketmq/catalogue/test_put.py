@@ -65,6 +65,7 @@ def test_the_messages_of_a_batch_are_records_of_their_own(version: str, host: st
             for each in found
             if each is not None
         } == {("test-topic", b"body", "abc", host, START - 5, START)}
+        assert record.decode(raw_log(store, 0, result.size)).prepared_transaction_offset == 0
 
 
 def checked_by_properties(tmp_path: Path) -> MessageStore:

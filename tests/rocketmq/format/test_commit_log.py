@@ -178,6 +178,14 @@ def test_an_end_of_file_record_must_lead_to_the_end(tmp_path: Path) -> None:
     assert offsets(log_of(tmp_path)) == [put.offset for put in store.puts]
 
 
+def test_a_log_may_end_with_an_end_of_file_record(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    last = store.puts[-1]
+    end = last.offset + len(last.raw)
+    store.patch_log(end, blank(-end % 4096))
+    assert log_of(tmp_path).end() == -(-end // 4096) * 4096
+
+
 @pytest.mark.parametrize("cut", [9, 50, 120])
 def test_a_torn_last_record_is_told(tmp_path: Path, cut: int) -> None:
     store = made(tmp_path, count=20, size=65536)

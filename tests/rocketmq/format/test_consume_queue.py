@@ -16,7 +16,7 @@ import mqstore
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Kind
 from mqstore.rocketmq.format import consume_queue
-from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader, unpack
+from mqstore.rocketmq.format.consume_queue import ENTRY, ConsumeQueueReader, unpack, usable_topic
 
 BLANK = bytes.fromhex("00000000000000007fffffff0000000000000000")
 UNWRITTEN = bytes(20)
@@ -231,3 +231,8 @@ def _with_log(root: Path) -> Path:
     (root / "commitlog").mkdir()
     (root / "commitlog" / f"{0:020d}").write_bytes(bytes(1024))
     return root
+
+
+def test_a_topic_is_the_name_of_a_directory() -> None:
+    assert all(map(usable_topic, ("a" * 255, "é" * 127, "...", "x y")))
+    assert not any(map(usable_topic, ("", "a" * 256, "é" * 128, ".", "..", "a/b", "a\0", "\ud800")))

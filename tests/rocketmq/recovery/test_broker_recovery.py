@@ -387,6 +387,17 @@ def test_recovery_starts_at_the_newest_file_that_the_checkpoint_covers(written: 
     assert entries_of(written.recovered(version, unclean=True, message_index_safe=True)) == written.physical
 
 
+@pytest.mark.parametrize("version", ["5.3.3", "5.5.0"])
+def test_recovery_does_not_start_at_a_record_without_a_store_time(written: Written, version: str) -> None:
+    for number in range(40):
+        written.put(**({} if number < 20 else {"store_timestamp": 0}))
+    (written.root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(physic=2**50, logics=2**50, index=2**50)))
+    covered = [n for n, offset in enumerate(written.physical) if offset % FILE_SIZE == 0]
+    start = max(number for number in covered if number < 20)
+    assert start < max(covered)
+    assert written.recovered(version, unclean=True).queue("T", 0).min_offset == start
+
+
 def test_4_9_forgets_delivery_times_while_it_recovers_from_an_unclean_exit(written: Written) -> None:
     properties = encode_properties({"DELAY": "3", "TAGS": "TagA"})
     written.put("SCHEDULE_TOPIC_XXXX", queue_id=2, properties=properties, store_timestamp=1640995200000)

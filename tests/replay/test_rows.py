@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.golden import RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 
+from mqstore.errors import CannotOpenError
 from mqstore.places import open_rocketmq
 from mqstore.rabbitmq.message.properties import PropertiesError, json_properties, properties_from_json
-from mqstore.replay.queue_rows import queue_rows
+from mqstore.replay.queue_rows import parquet_rows, queue_rows
 from mqstore.replay.running import Journal
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing import RunningBroker
@@ -262,6 +263,17 @@ def test_bad_rows_of_rabbitmq_in_parquet_are_named_and_nothing_is_sent(row: dict
     assert "row 1: " in done.stderr
     assert "nothing was sent" in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_damage_in_parquet_is_told_with_the_row_before_it(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist([{"queue": "a", "payload": b"%d" % number} for number in range(9)]), file)
+    raw = file.read_bytes()
+    file.write_bytes(raw[:4] + b"\xff" * 40 + raw[44:])
+    with pytest.raises(CannotOpenError, match="cannot be read after row 0: "):
+        list(parquet_rows(file, 0))
 
 
 def test_parquet_without_payloads_or_with_other_columns_is_refused(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_an_image_of_a_rabbitmq_store_gives_each_message_once_with_its_fields(ca
         assert bytes.fromhex(row["msg_id"]) in raw[row["position"] : following[0] if following else None]
 
 
+def test_the_messages_of_several_files_of_a_rabbitmq_store_are_rows_together(tmp_path: Path) -> None:
+    image = shuffled_image(files_of([case_named("3.10.8/a-small-clean")]), 5)
+    files = [tmp_path / name for name in ("one", "two", "three")]
+    for file in files:
+        file.write_bytes(image)
+    wreck = carve([each for file in files for each in source_files(file)], ThreadRunner(1), split=200_000)
+    found = Counter(row["store_file"] for row in rabbitmq_rows(wreck, tmp_path / "messages"))
+    assert found == dict.fromkeys(("one", "two", "three"), found["one"])
+    assert found["one"] > 0
+
+
 @pytest.mark.long
 def test_all_golden_stores_of_both_brokers_in_one_image(tmp_path: Path) -> None:
     """Every file of every store in random order between noise: every whole message once, with its fields, by broker."""

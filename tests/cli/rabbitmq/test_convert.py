@@ -20,6 +20,7 @@ def test_text_output_reports_each_queue(tmp_path: Path) -> None:
     assert lines[0] == f"Converted to version 2: {tmp_path / 'new'}"
     assert lines[1] == "225 messages of 4 queues, 5.9 MiB of bodies; 11 message files, 2.8 MiB."
     assert next(line.split() for line in lines if line.startswith("/ ")) == ["/", "fan.1", "1", "->", "2", "60", "0", "60"]
+    assert "more; -v" not in done.stdout
     assert done.stderr == ""
     # and back, from the directory just made
     assert run_cli("convert", tmp_path / "new", "--to", tmp_path / "old", "--queue-version", 1).status == 0

@@ -13,7 +13,8 @@ from support.stores import Store, message
 
 import mqstore
 from mqstore import pipeline
-from mqstore.pipeline.source.options import ReadOptions
+from mqstore.errors import UsageError
+from mqstore.pipeline.source.options import ReadOptions, count_option
 from mqstore.pipeline.source.rocketmq import RocketMQDataSource, RocketMQReader, read
 
 if TYPE_CHECKING:
@@ -120,6 +121,13 @@ try:
 except MqstoreError as error:
     print(error)
 """
+
+
+def test_an_option_that_is_a_number_is_checked() -> None:
+    assert [count_option(given, "minPartitions", 2) for given in ({}, {"minPartitions": "2"})] == [None, 2]
+    for text in ("1", "-3", "x", "", "\u0663"):
+        with pytest.raises(UsageError, match=f"option minPartitions is '{text}': give a number of 2 or more"):
+            count_option({"minPartitions": text}, "minPartitions", 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -92,6 +92,12 @@ def test_lineage_is_always_there(tmp_path: Path) -> None:
     assert schema.metadata[b"mqstore.store"].decode() == str(source)
 
 
+def test_an_export_that_took_no_time_has_a_speed_of_zero(tmp_path: Path) -> None:
+    report = export(small(tmp_path / "store"), tmp_path / "out", threads=1)
+    speeds = [replace(report, log_bytes=3 * 10**9, seconds=seconds).gigabytes_per_second for seconds in (0.0, 2.0)]
+    assert speeds == [0.0, 1.5]
+
+
 def test_times_are_microseconds_in_utc_as_table_formats_want_them(tmp_path: Path) -> None:
     export(opened(case_named("4.9.3/a-clean-small")), tmp_path / "out", threads=1)
     schema = pq.read_schema(tmp_path / "out/part-00000.parquet")

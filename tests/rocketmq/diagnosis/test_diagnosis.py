@@ -237,6 +237,17 @@ def test_batch_queues_that_end_before_the_log_are_told(killed: bool, lost: int, 
     assert (found.loses, found.unknown) == (lost, ())
 
 
+@pytest.mark.parametrize("place", ["consumequeue", "consumequeue/{topic}", "consumequeue/{topic}/0"])
+def test_a_file_in_the_place_of_a_directory_of_queues_cannot_be_written(place: str, tmp_path: Path) -> None:
+    case = case_named("4.9.3/a-clean-small")
+    store = unpack(case, tmp_path)
+    place = place.format(topic=next(path.parent.name for path in sorted(store.glob("consumequeue/*/0"))))
+    shutil.rmtree(store / place)
+    (store / place).write_bytes(b"")
+    wrong = f"it cannot write {place}, because a file has the place of that directory"
+    assert [sentence for sentence in of(case, store).unknown if sentence.endswith(wrong)]
+
+
 def test_what_only_the_unit_of_a_batch_queue_is_left_of_counts_as_lost(tmp_path: Path) -> None:
     case = case_named("5.3.3/o-batch-queue")
     store = unpack(case, tmp_path)

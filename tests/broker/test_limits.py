@@ -19,7 +19,7 @@ from support.broker import OPEN, Answer, BrokerThread, Wire, held_by, until
 
 from mqstore.broker.handlers.membership import LockComponent, Membership
 from mqstore.broker.handlers.metrics import samples
-from mqstore.broker.runtime.limits import held_size
+from mqstore.broker.runtime.limits import Quota, held_size
 from mqstore.broker.runtime.settings import LIMITS, Settings
 
 MANY = 40_000
@@ -326,3 +326,9 @@ def test_the_guide_states_every_limit_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+)( MiB| s| %|) \|", guide, re.MULTILINE)
     stated = {name: int(number.replace(",", "")) * units[unit] for name, number, unit in rows}
     assert stated == {name: getattr(Settings(), own) for name, own in LIMITS.items()}
+
+
+def test_refusals_by_either_limit_are_counted() -> None:
+    quota = Quota("connections", most=3, share=67)
+    assert [bool(quota.take(host)) for host in "aaabb"] == [False, False, True, False, True]
+    assert (quota.refused, quota.held) == (2, 3)

@@ -13,6 +13,8 @@ import pytest
 from support.golden import case_named, opened
 from support.spark_api import needs_tables
 
+from mqstore.cli.write.target import Interrupts
+
 # The command is interrupted at the first progress that it reports, so that the time does not matter.
 DRIVER = """
 import os, signal, sys
@@ -141,3 +143,16 @@ def test_an_interruption_of_the_imports_has_the_status_130_and_a_sentence() -> N
     """An interrupted `exec`, as for each dataclass, makes Python end by the signal unless it is forgotten."""
     done = python(f"{INTERRUPT}from mqstore.cli import entry\nentry._run = lambda: exec('interrupt()', globals())\nentry.main()")
     assert (done.returncode, done.stderr) == (130, "mqstore: interrupted before it began; nothing was done\n")
+
+
+@pytest.mark.parametrize("until_asked", [False, True])
+def test_an_interrupt_of_a_held_block_takes_effect_after_it_or_where_it_is_asked_for(until_asked: bool) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        with interrupts.held(until_asked=until_asked):
+            signal.raise_signal(signal.SIGINT)
+            done.append("block")
+        done.append("after it")
+        interrupts.ask()
+        done.append("asked")
+    assert done == (["block", "after it"] if until_asked else ["block"])

@@ -174,6 +174,12 @@ def test_one_wrong_entry_among_the_last_of_many_leaves_the_geometry_of_the_other
     assert shapes(load(directory(tmp_path, _changed(raw, 37, at, content)))) == [(100, 400)]
 
 
+def test_bytes_after_the_last_entry_leave_the_geometry_in_which_that_has_the_end_offset(tmp_path: Path) -> None:
+    raw = index_file(600, 300, keys(29))
+    found = load(directory(tmp_path, raw[:-1] + b"\1"))
+    assert [(file.slot_count, file.positions, file.inferred) for file in found.files] == [(600, 300, "most of the entries agree")]
+
+
 def test_the_end_offset_is_looked_for_in_some_places_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = index_file(100, 400, keys(29, same_record=20))
     monkeypatch.setattr(index_geometry, "PLACES", 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mqstore.errors import CannotOpenError
+from mqstore.files import ReadOnlyDirectory
 from mqstore.files.directory_views import AliasDirectory, MountedDirectory
 
 
@@ -50,3 +52,9 @@ def test_mounted_directories_are_one_below_the_root_and_the_first_that_has_a_fil
     assert [store.path(name) for name in ("", "commitlog", "commitlog/2", "config")] == [root, first, first / "2", root / "config"]
     assert [name for name, _ in store.walk("commitlog")] == ["commitlog/0", "commitlog/1"]
     assert [name for name, _ in store.walk("config")] == ["config/x"]
+
+
+def test_a_time_of_change_is_in_whole_milliseconds(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    os.utime(tmp_path / "file", ns=(0, 1_640_995_200_123_999_999))
+    assert [entry.mtime_ms for entry in ReadOnlyDirectory(tmp_path).entries()] == [1_640_995_200_123]

@@ -410,7 +410,7 @@ class SurvivalCheck(Verification):
         unlike, queues, met = [np.empty(0, np.int64)], {key: 0}, [np.empty((4, 0), np.int64)]
         for unit in image.entries(image.min_offset, image.max_offset):
             physical, base, count = (int(unit[name]) for name in ("physical_offset", "base_offset", "count"))
-            passed = bool(_in_sorted(skipped, np.array([physical])).any())
+            passed = len(skipped) > 0 and bool(_in_sorted(skipped, np.array([physical])).any())
             if unit.tobytes() in proved and not passed:
                 continue
             record = None if passed else self.log.record(physical)

@@ -243,14 +243,21 @@ def keys_without_entry(proofs: Sequence[IndexProof], keys: NDArray[np.void], hel
     """
     offsets = keys["physical_offset"].astype(np.int64)
     lacking: list[tuple[int, set[int]]] = []
-    for offset in np.unique(offsets[~held]).tolist():
-        low, high = np.searchsorted(offsets, [offset, offset + 1])
-        missing = Counter(keys["hash"][low:high].tolist())
-        for proof in proofs:
-            header = proof.file.header
-            if header.index_count > 1 and header.begin_physical_offset <= offset <= header.end_physical_offset:
-                missing.subtract(proof.file.entry(number).key_hash for number in proof.file.numbers_of(offset))
-        rest = {key_hash for key_hash, count in missing.items() if count > 0}
+    places, hashes = np.unique(offsets[~held]), keys["hash"].tolist()
+    ranges = zip(*(np.searchsorted(offsets, places, side=side).tolist() for side in ("left", "right")), strict=True)
+    headers = [proof.file.header for proof in proofs]
+    for offset, (low, high) in zip(places.tolist(), ranges, strict=True):
+        rest = set(hashes[low:high])
+        around = [
+            proof.file
+            for proof, header in zip(proofs, headers, strict=True)
+            if header.index_count > 1 and header.begin_physical_offset <= offset <= header.end_physical_offset
+        ]
+        if around:
+            missing = Counter(hashes[low:high])
+            for file in around:
+                missing.subtract(file.entry(number).key_hash for number in file.numbers_of(offset))
+            rest = {key_hash for key_hash, count in missing.items() if count > 0}
         if rest:
             lacking.append((offset, rest))
     return lacking

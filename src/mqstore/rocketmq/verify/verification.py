@@ -360,7 +360,8 @@ class Verification:
 
         A broker that does not index tags may have written the entries of a range of log.
         """
-        untagged = {offset for offset, hashes in lacking if hashes == {self._hash_of_tags(offset)}}
+        single = [(offset, hashes) for offset, hashes in lacking if len(hashes) == 1] if self._has_tags else []
+        untagged = {offset for offset, hashes in single if hashes == {self._hash_of_tags(offset)}}
         lost = [offset for offset, _ in lacking if offset not in untagged]
         if untagged:
             offsets = np.unique(keys["physical_offset"].astype(np.int64)).tolist()

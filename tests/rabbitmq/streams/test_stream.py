@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,11 +20,13 @@ from support.streams import CASES
 
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.findings import Kind
+from mqstore.rabbitmq.repair.index_steps import _of_stream
 from mqstore.rabbitmq.streams.examination import Change, Examination, KeptEnds
 from mqstore.rabbitmq.streams.index import HEADER as INDEX_HEADER
 from mqstore.rabbitmq.streams.index import record
 from mqstore.rabbitmq.streams.rows import JOINED, build_batch, walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
+from mqstore.rabbitmq.streams.start import _Files
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream, find_streams
 from mqstore.rabbitmq.streams.tracking import Tracking
 from mqstore.table.columns import QueueSelection
@@ -408,3 +413,59 @@ def test_no_segment_is_read_for_messages_after_the_limit(many: Path, opened: Cou
     [(part, _)] = islice(walk_rows(named, QueueSelection(limit=4)), 1)
     assert part.records.offset.tolist() == [0, 1, 2, 3]
     assert opened.keys() - _ends(many) == {f"{2:020}.segment"}
+
+
+def lines_run(directory: Path) -> int:
+    """Return how many lines the examination of a stream runs, and the steps that repair it; each turn of a loop counts."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    previous = sys.gettrace()
+    sys.settrace(count)
+    try:
+        examined = examine(directory)
+        examined.node_start(mends_first=True)
+        list(_of_stream(examined))
+    finally:
+        sys.settrace(previous)
+    return lines
+
+
+@pytest.mark.parametrize("kind", ["without indexes", "without chunks"])
+def test_the_work_on_segments_that_a_node_deletes_grows_with_their_number_alone(kind: str, tmp_path: Path) -> None:
+    for count in (100, 1000):
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        for number in range(count):
+            chunks = b"" if kind == "without chunks" and number else chunk(number, [entry(b"x")])
+            (directory / f"{number:020}.segment").write_bytes(HEADER + chunks)
+            if kind == "without chunks":
+                (directory / f"{number:020}.index").write_bytes(INDEX_HEADER + (b"" if number else record(0, timestamp=0, position=8)))
+    assert lines_run(tmp_path / "1000") < 11 * lines_run(tmp_path / "100")
+
+
+class Copied(list[tuple[int, int]]):
+    """A list that counts how many of its items, and of those of its slices, are copied."""
+
+    items = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            return super().__getitem__(key)
+        taken = Copied(super().__getitem__(key))
+        Copied.items += len(taken)
+        return taken
+
+
+def test_indexes_at_the_end_that_a_node_deletes_are_left_out_at_once(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020}.segment").write_bytes(HEADER + chunk(0, [entry(b"x")]))
+    for number in range(1000):
+        (tmp_path / f"{number:020}.index").write_bytes(INDEX_HEADER + record(number, timestamp=0, position=8))
+    files = _Files(Stream(ReadOnlyDirectory(tmp_path), ""))
+    files._all = Copied(files._all)
+    assert files.unopened(mends_first=True) is None
+    assert 0 < Copied.items <= len(files._all)

@@ -77,8 +77,8 @@ class NodeStart:
 
     @property
     def refused(self) -> tuple[NodeChange, ...]:
-        """The file because of which the node does not start the stream; none if it starts it."""
-        return tuple(change for change in self.changes if change.change is Change.DOES_NOT_START)
+        """The file because of which the node does not start the stream, the only change then; none if it starts it."""
+        return tuple(change for change in self.changes[:1] if change.change is Change.DOES_NOT_START)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Examination:
         self._examine_lone()
 
     def _examine(self, number: int) -> _Segment:
-        stream, name = self.stream, self.stream.segment_file(number)
+        stream, name, known = self.stream, self.stream.segment_file(number), len(self.damage)
         data, unreadable = stream.open(number)
         self.damage += unreadable
         self.counts.files += 1
@@ -138,7 +138,7 @@ class Examination:
                     self.damage += wrong
         if comparison is not None:
             if number >= self._last:
-                torn = [each for each in self.damage if each.file == name and each.offset >= 8 and each.kind is Kind.TORN_RECORD]
+                torn = [each for each in self.damage[known:] if each.file == name and each.offset >= 8 and each.kind is Kind.TORN_RECORD]
                 self._check_end(*comparison.listed_until(), segment.end + sum(each.messages for each in torn), name, Kind.TORN_RECORD)
             self.damage += comparison.finish()
         self.counts.messages += segment.messages

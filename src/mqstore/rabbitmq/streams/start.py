@@ -63,9 +63,10 @@ class _Files:
 
     def unopened(self, mends_first: bool) -> tuple[str, str] | None:
         """Return what keeps a node from opening the stream after it has mended its end."""
-        left = self._all
-        while len(left) > 1 and (left[-1][1] < 0 or self._stream.size[left[-1][1]] <= NO_CHUNK):
-            left = left[:-1]
+        count = len(self._all)
+        while count > 1 and (self._all[count - 1][1] < 0 or self._stream.size[self._all[count - 1][1]] <= NO_CHUNK):
+            count -= 1
+        left = self._all[:count]
         if not left or left[0][1] < 0:
             return (self._stream.lone_index_file(left[0][0]), "the index has no segment") if len(left) > 1 else None
         if len(left) == 1:

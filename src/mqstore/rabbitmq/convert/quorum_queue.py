@@ -1,8 +1,9 @@
 """A quorum queue as a classic queue in a new directory: what a restarted node would deliver, in that order, as a replay sends it.
 
-Each message is a `basic_message` with the properties that a consumer of AMQP 0-9-1 receives, its exchange and its routing keys. Sequence
-ids begin at 0, and what was delivered before keeps its mark; classic queues do not count deliveries. Messages from the size on that no
-broker keeps in a queue's own files go to the message store of the vhost, into files after those that are there.
+Each message is a `basic_message` with the properties that a consumer of AMQP 0-9-1 receives, its exchange and its routing keys. One of
+AMQP 1.0 stays one for 4.x: not all of it could be told from those properties. Sequence ids begin at 0, and what was delivered before keeps
+its mark; classic queues do not count deliveries. Messages from the size on that no broker keeps in a queue's own files go to the message
+store of the vhost, into files after those that are there.
 
 Format: docs/formats/rabbitmq.md, sections 3, 10 and 15, and docs/formats/rabbitmq-quorum.md.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from mqstore.findings import Verdict
 from mqstore.rabbitmq.broker_version import BrokerVersion
 from mqstore.rabbitmq.convert.convert_queue import UNREADABLE, QueueReport, QueueResult, needed_rows, queue_reference
 from mqstore.rabbitmq.engine.engine_config import EngineConfig
+from mqstore.rabbitmq.erlang.terms import Atom
 from mqstore.rabbitmq.format.index_v1 import ENTRY, IN_SEGMENT, IN_STORE
 from mqstore.rabbitmq.format.message_file import record
 from mqstore.rabbitmq.format.names import queue_directory, queue_name_file
@@ -27,6 +30,7 @@ from mqstore.rabbitmq.format.queue_writer import queue_writer
 from mqstore.rabbitmq.format.recovery_terms import QueueTerms
 from mqstore.rabbitmq.message.message_term import MessageTerm, write_message
 from mqstore.rabbitmq.message.properties import PropertiesError, properties_to_bin
+from mqstore.rabbitmq.quorum.queue import QuorumMessage
 from mqstore.rabbitmq.quorum.rows import QuorumRows
 from mqstore.rabbitmq.store.vhost import Vhost
 from mqstore.table.columns import CLASSIC, QUORUM
@@ -70,6 +74,14 @@ class StoreFiles:
         self._size += len(written)
 
 
+def _of_amqp10(message: QuorumMessage, stored: MessageTerm, message_id: bytes) -> MessageTerm | None:
+    """Return a message of AMQP 1.0 as a classic queue of 4.x holds it, with what the quorum queue notes; None for one of another form."""
+    noted = {} if message.annotations is None else message.annotations
+    if stored.stated_size is None or stored.form != "mc_amqp" or not (isinstance(stored.annotations, dict) and isinstance(noted, dict)):
+        return None
+    return replace(stored, id=message_id, annotations={**stored.annotations, **noted, Atom("id"): message_id})
+
+
 def write_quorum_queue(
     vhost: Vhost, name: str, rows: Iterable[QuorumRows], files: StoreFiles, stage: DurableDirectory, place: str, broker: BrokerVersion
 ) -> QueueResult:
@@ -91,18 +103,21 @@ def write_quorum_queue(
             if message.leaves is not None or verdict != Verdict.INTACT or stored is None or properties is None:
                 left_out[message.leaves or UNREADABLE] += 1
                 continue
-            try:
-                block = properties_to_bin(properties)
-            except PropertiesError:
-                left_out[UNREADABLE] += 1
-                continue
             message_id = hashlib.sha256(f"mqstore {directory} {message.index} {messages + taken}".encode()).digest()[:16]
-            of = vhost.name.encode("utf-8", "surrogateescape")
-            term = write_message(MessageTerm(message_id, of, stored.exchange, stored.routing_keys, True, stored.fragments, block))
+            written = _of_amqp10(message, stored, message_id) if broker.containers else None
+            if written is None:
+                try:
+                    block = properties_to_bin(properties)
+                except PropertiesError:
+                    left_out[UNREADABLE] += 1
+                    continue
+                of = vhost.name.encode("utf-8", "surrogateescape")
+                written = MessageTerm(message_id, of, stored.exchange, stored.routing_keys, True, stored.fragments, block)
+            term = write_message(written)
             if message.redelivered:
                 deliveries[messages + taken] = 1
             entry = entries[taken]
-            entry["seq"], entry["size"], entry["expiry"] = messages + taken, len(stored.body), (message.expiry or 0) * 1000
+            entry["seq"], entry["size"], entry["expiry"] = messages + taken, written.stated_size, (message.expiry or 0) * 1000
             entry["hi"], entry["lo"] = np.frombuffer(message_id, ">i8")
             if len(term) < LIMITS.queue_index_embed_msgs_below:
                 entry["at"], entry["length"], entry["place"] = len(buffer), len(term), IN_SEGMENT

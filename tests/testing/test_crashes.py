@@ -463,6 +463,15 @@ def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
     assert dict(all_losses([*run, Sync("f")]))["nothing unsynced survives"] == {"f": b"beforemeanwhile"}
 
 
+def test_an_empty_write_and_one_after_the_removal_change_no_file() -> None:
+    disk, sizes = Disk(None), []
+    again = (Create("f", 0), Write("f", 3, b"y"))
+    for number, operation in enumerate((Create("f", 0), Write("f", 10, b""), Remove("f"), Write("f", 0, b"x"), *again)):
+        disk.apply(number, operation)
+        sizes.append(disk.files["f"].size if "f" in disk.files else None)
+    assert sizes == [0, 0, None, None, 0, 4]
+
+
 def test_a_copy_from_outside_is_durable_after_its_sync_and_a_link_at_once(tmp_path: Path) -> None:
     (tmp_path / "outside").write_bytes(b"bytes")
     for copied, lasting in ((True, b""), (False, b"bytes")):

@@ -48,7 +48,7 @@ def test_the_first_access_to_a_sparse_file_does_not_read_the_zeros_around_it(tmp
 def test_a_pattern_is_found_up_to_the_last_byte_of_a_file_and_not_beyond_a_limit(size: int, tmp_path: Path) -> None:
     """A file of whole pages, too: `mmap.find` of Python 3.11.0 to 3.11.4 reads the byte after it, and ended the process."""
     content = bytes(range(1, 9)) * (size // 8) + b"\0" * (size % 8)
-    content = content[:-6] + b"ending"
+    content = b"ing" + content[3:-6] + b"ending"
     (tmp_path / "file").write_bytes(content)
     file = MappedFile(tmp_path / "file")
     for pattern in (b"ending", b"ing", b"absent", content[:8], content):

@@ -57,6 +57,7 @@ def test_a_store_without_derived_files_gets_the_brokers_default_sizes(tmp_path: 
     found = settings_of(mqstore.open(store.write()))
     assert (found.queue_file_size, found.batch_file_size) == (6_000_000, 13_800_000)
     assert (found.index_slots, found.index_positions) == (5_000_000, 20_000_000)
+    assert found.assumed_geometry.startswith("there is no index file that shows the geometry: ")
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)

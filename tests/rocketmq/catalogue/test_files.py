@@ -49,6 +49,15 @@ def test_1024_appends_of_16_bytes_roll_files_of_1_kib(log: LiveLog) -> None:
     assert sorted(int(path.name) for path in (log.reading.root / "commitlog").iterdir()) == list(range(0, 16 * 1024, 1024))
 
 
+def test_the_next_file_is_made_once_before_it_is_needed(log: LiveLog) -> None:
+    for filled in (1, 64):
+        fill(log, filled)
+        log.prepare_next()
+        log.prepare_next()
+        made = sorted(int(path.name) for path in (log.reading.root / "commitlog").iterdir())
+        assert made == [file.start for file in log.files] + [log.files[-1].start + 1024]
+
+
 @pytest.mark.parametrize(
     ("offset", "start"), [(0, 0), (100, 0), (1024, 1024), (1124, 1024), (2048, 2048), (2148, 2048), (4096, None), (4196, None)]
 )

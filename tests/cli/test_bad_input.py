@@ -8,11 +8,14 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.golden import Outcome, case_named, opened, run_cli, tree_checksum, unpack
 from support.privilege import needs_permissions, without_privilege
 from support.stores import Store, message
+
+from mqstore.cli.main import run
 
 VERBS = ("inspect", "verify", "messages", "topics", "groups")
 
@@ -253,3 +256,11 @@ def test_follow_without_java_leaves_nothing(store: Path, tmp_path: Path) -> None
     assert done.returncode == 2
     assert "Spark needs Java 17 or newer and none was found" in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_that_nobody_expected_is_a_sentence_and_with_v_the_error_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    number: Any = 5  # a shell gives only texts
+    assert run(["inspect", number]) == 2
+    assert "a bug in mqstore, not in the store: TypeError" in capsys.readouterr().err
+    with pytest.raises(TypeError):
+        run(["inspect", "-v", number])

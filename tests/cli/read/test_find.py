@@ -69,3 +69,10 @@ def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     done = run_cli("find", tmp_path, "order")
     assert done.status == 2
     assert "Traceback" not in done.stderr
+
+
+def test_of_many_hits_the_first_are_shown_and_with_v_all() -> None:
+    found = run_cli("find", opened(OFFSETS), "order", "-o", "json").document["messages"]
+    shown = [run_cli("find", opened(OFFSETS), "order", *verbose).stdout for verbose in ((), ("-v",))]
+    counts = [sum(f"physical offset {row['physical_offset']}" in text for row in found) for text in shown]
+    assert counts[0] < counts[1] == len(found)

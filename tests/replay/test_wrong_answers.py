@@ -135,8 +135,9 @@ def test_a_message_larger_than_a_frame_is_passed_over(tmp_path: Path) -> None:
     with RunningBroker(tmp_path / "broker") as broker:
         sender = Producer(broker.address)
         message = ReplayMessage("orders/0", 1, "m", "orders", bytes(17 << 20))
-        with pytest.raises(rocketmq_target.RefusedError):
+        with pytest.raises(rocketmq_target.RefusedError, match="bytes") as refused:
             sender.post(message, sender.queue_for(message))
+        assert refused.value.code == rocketmq_target.TOO_LARGE
         sender.close()
 
 

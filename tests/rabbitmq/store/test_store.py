@@ -347,6 +347,12 @@ def test_a_queue_without_name_is_named_by_its_directory_or_by_a_matching_name(tm
     assert [row["queue"] for row in rows(RabbitMQStore(path, names=[("/", "other"), ("/", "q")]))] == ["q"]
 
 
+def test_the_next_sequence_id_after_a_clean_stop_is_the_noted_one():
+    queues = [queue for queue in mqstore.open(opened(case_named("3.10.8/f-mixed-features"))).queues if queue.start.terms is not None]
+    assert queues
+    assert [queue.next_seq for queue in queues] == [queue.start.terms.next_seq for queue in queues]
+
+
 def test_a_name_that_does_not_match_its_directory_is_reported(tmp_path):
     path = store_of(tmp_path, {"q": {"journal.jif": embedded(0)}})
     target = path / "msg_stores/vhosts" / VHOST / "queues"

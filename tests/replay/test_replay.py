@@ -20,7 +20,7 @@ from support.certificates import server_files
 from support.golden import case_named, opened, run_cli, unchanged
 
 from mqstore.places import open_rocketmq
-from mqstore.replay.running import Journal
+from mqstore.replay.running import MAX_REFUSED, Journal, ReplayCounts
 from mqstore.rocketmq import Message, MessageStore
 from mqstore.table.text import columns_for, python_rows
 from mqstore.testing import RunningBroker
@@ -393,3 +393,10 @@ def test_a_journal_keeps_its_whole_lines(tmp_path: Path) -> None:
         with Journal(file, "run") as again:
             assert {queue: state.position for queue, state in again.states.items()} in ({}, {"a/0": -1}, {"a/0": 7})
         assert file.read_bytes().endswith(b"\n")
+
+
+def test_of_many_refusals_the_first_are_named_and_all_counted() -> None:
+    counts = ReplayCounts()
+    for number in range(MAX_REFUSED + 2):
+        counts.refuse(f"m{number}", "too large")
+    assert (counts.refused, len(counts.refusals), counts.refusals[-1][0]) == (MAX_REFUSED + 2, MAX_REFUSED, f"m{MAX_REFUSED - 1}")

@@ -186,3 +186,12 @@ def test_consumers_and_messages_of_older_versions_get_what_newer_ones_have() -> 
     assert one.deadlines == {0: 100 + one.timeout}
     machine_state.convert(machine, 8, 100)
     assert machine.version == 8
+
+
+def test_the_two_levels_of_version_7_are_two_priorities_of_version_8() -> None:
+    machine = Machine(7)
+    for index, priority in ((1, None), (2, 9)):
+        machine.enqueue(index, 0, None, None, MessageFacts(0, 1, None, priority, None))
+    machine_state.convert(machine, 8, 100)
+    machine.enqueue(3, 0, None, None, MessageFacts(0, 1, None, 5, None))
+    assert [message.index for message in machine.ready] == [2, 3, 1]

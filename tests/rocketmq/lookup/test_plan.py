@@ -10,6 +10,8 @@ from support.stores import store_with_random_keys
 
 import mqstore
 from mqstore.rocketmq.lookup.plan import Costs, Interval, Plan, choose, covered_intervals, uncovered_intervals
+from mqstore.rocketmq.lookup.pruning import prune
+from mqstore.table.columns import Selection
 
 
 def test_what_files_cover_ends_before_their_first_and_last_record(tmp_path: Path) -> None:
@@ -28,6 +30,14 @@ def test_what_files_cover_ends_before_their_first_and_last_record(tmp_path: Path
     assert not {edge for file in files for edge in (file.begin_physical_offset, file.end_physical_offset)} & set(inside)
     assert uncovered_intervals((), 5, 9) == [Interval(5, 9)]
     assert uncovered_intervals((), 5, 5) == []
+
+
+def test_a_selection_by_key_says_how_many_records_and_files_it_takes(tmp_path: Path) -> None:
+    opened = mqstore.open(store_with_random_keys(tmp_path / "store", 300, 100, 100).root)
+    key = next(keys[0] for keys in opened.to_arrow(["keys"]).column(0).to_pylist() if keys)
+    scan = prune(opened, Selection(keys=frozenset({key})))
+    files = len(opened.index_files())
+    assert scan.why == f"{len(scan.points)} records by {files} of {files} index files; nothing is scanned"
 
 
 # the choice

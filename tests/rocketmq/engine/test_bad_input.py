@@ -595,6 +595,22 @@ def test_a_put_that_is_interrupted_half_way_leaves_a_store_that_recovers(version
 
 
 @VERSIONS
+def test_after_a_clock_that_failed_messages_are_stored(version: str, tmp_path: Path) -> None:
+    times = [1640995200000]
+
+    def clock() -> int:
+        return times[0]
+
+    with MessageStore.open(tmp_path / "store", settings(version, clock=clock)) as opened:
+        batch = MessageBatch(Message("orders", born_timestamp=1), [Inner(b"first"), Inner(b"second")])
+        now = times.pop()
+        with pytest.raises(IndexError):
+            opened.put_messages(batch)
+        times.append(now)
+        assert opened.put_messages(batch).status is PutStatus.PUT_OK
+
+
+@VERSIONS
 def test_a_dispatch_that_is_interrupted_half_way_leaves_a_store_that_recovers(version: str, tmp_path: Path) -> None:
     opened = MessageStore.open(tmp_path / "store", settings(version))
     sent = [b"%d" % number for number in range(30)]

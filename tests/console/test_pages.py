@@ -357,6 +357,8 @@ def test_a_map_shows_the_smallest_damage_and_stays_small() -> None:
     assert len(many.bars) <= 400
     assert many.bars[-1].x + many.bars[-1].width <= WIDTH
     assert many.damaged == len(many.extents)
+    apart = DamageMap(1000, 800, (Extent(100, 50, "zeroed"), Extent(900, 0, "torn-record")))
+    assert [bar.what for bar in apart.bars] == ["zeroed", "torn-record"]
     last = DamageMap(100, 100, (Extent(99, 10**9, "torn-record"),))
     assert [(bar.x + bar.width) for bar in last.bars] == [WIDTH]
     assert DamageMap(0, 0, (Extent(0, 0, "missing-file"),)).bars

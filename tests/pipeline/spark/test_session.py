@@ -14,7 +14,7 @@ import pytest
 from mqstore.errors import PipelineError
 from mqstore.pipeline.spark.failures import error_sentence, failures
 from mqstore.pipeline.spark.java import Java, bundled_java, cache_directory, feature_of, find_java, launcher_home, system_java
-from mqstore.pipeline.spark.session import WORKER_DAEMON, _spark_home, running, session
+from mqstore.pipeline.spark.session import STDERR, WORKER_DAEMON, _spark_home, running, session, show_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -327,3 +327,12 @@ def test_a_session_has_the_formats_registered() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "registered\n", done.stderr
+
+
+def test_a_warning_is_shown_once_where_a_quiet_session_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STDERR, raising=False)
+    show_warning("of no quiet session")
+    monkeypatch.setenv(STDERR, str(tmp_path / "stderr"))
+    for _ in range(2):
+        show_warning(f"from {tmp_path}")
+    assert (tmp_path / "stderr").read_text() == f"UserWarning: from {tmp_path}\n"

@@ -126,3 +126,15 @@ def test_an_atom_that_only_ends_as_a_name_does_is_left_to_the_decoder(name: str,
     named = [entry for entry in entries("4.3.6/a-quorum-mix-kill9") if atoms[0] in entry and parsed(entry)[kernel.KIND] == kernel.PUBLISH]
     assert named
     assert {parsed(entry.replace(*atoms, 1))[kernel.KIND] for entry in named} == {kernel.OTHER}
+
+
+def test_a_settle_of_a_consumer_that_is_not_there_ends_the_run() -> None:
+    def head_after(*who: int) -> int:
+        consumers = np.array([[1, 0, 0, 0], [0, 0, 0, 0]])
+        none, where = np.zeros(len(who), np.int64), np.full(4, kernel.NOTHING)
+        messages = np.zeros((1, kernel.MESSAGE_COLUMNS), np.int64)
+        ids, turns = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        return kernel.deliver(np.array(who), none, none, ids, consumers[:1], where, turns, 1, messages, 0, 0)[0]
+
+    assert head_after(0, kernel.NOTHING) == 1
+    assert head_after(1, kernel.NOTHING) == 0

@@ -64,3 +64,8 @@ def test_items_of_any_shape_are_accepted_or_skipped(items: list[str]) -> None:
     for step in steps("\x02".join(items).encode(), "ID"):
         assert step.kind in ("sent", "consumed", "begun")
         assert step.time is None or step.time >= 0
+
+
+def test_json_of_up_to_a_mebibyte_is_indented() -> None:
+    for size, indented in ((1 << 20, True), ((1 << 20) + 1, False)):
+        assert (bodies.views(b'["' + b"x" * (size - 4) + b'"]').pretty is not None) == indented

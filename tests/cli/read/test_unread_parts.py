@@ -90,3 +90,9 @@ def test_a_topic_that_consumers_get_from_its_compaction_log_is_named_with_its_qu
     named = [part for part in run_cli("inspect", store, "-o", "json").document["unsupported"] if "compaction" in part]
     assert named == [f"compaction topics: {said}"]
     assert f"compaction topics: {said}" in run_cli("diagnose", store, "-o", "json").document["unknown"]
+
+
+def test_a_query_says_that_the_queues_are_not_read() -> None:
+    asked = run_cli("query", opened(ROCKSDB), "-t", "TopicTest", "-k", "no such key")
+    assert asked.status == 1
+    assert "--view recovered derives them from the log" in asked.stderr

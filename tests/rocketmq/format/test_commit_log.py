@@ -178,6 +178,11 @@ def test_an_end_of_file_record_must_lead_to_the_end(tmp_path: Path) -> None:
     assert offsets(log_of(tmp_path)) == [put.offset for put in store.puts]
 
 
+def test_the_queue_offset_of_a_record_is_read_at_its_place(tmp_path: Path) -> None:
+    store = made(tmp_path)
+    assert [log_of(tmp_path).queue_offset_at(put.offset) for put in store.puts] == list(range(len(store.puts)))
+
+
 def test_a_log_may_end_with_an_end_of_file_record(tmp_path: Path) -> None:
     store = made(tmp_path)
     last = store.puts[-1]

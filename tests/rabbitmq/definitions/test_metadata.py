@@ -182,3 +182,14 @@ def test_names_are_found_in_a_raft_log(tmp_path: Path) -> None:
     log = b"RAWA\x01" + b"".join(encode((Atom("put"), (Atom("resource"), vhost, Atom("queue"), name)), "utf8")[1:] for vhost, name in names)
     (tmp_path / "coordination" / "node" / "0000001.wal").write_bytes(log)
     assert metadata.search_names(ReadOnlyDirectory(tmp_path)) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"), [([115, 0x10FFFF], "s\U0010ffff"), ([0], "\0"), ([115, 0x110000], None), ([-1], None), (b"s", None)]
+)
+def test_the_directory_of_a_stream_is_a_list_of_characters(name: Term, directory: str | None) -> None:
+    record: list[Term] = [Atom("undefined")] * 21
+    record[:2] = Atom("amqqueue"), (Atom("resource"), b"/", Atom("queue"), b"s")
+    record[4:6] = Atom("none"), []
+    record[19:] = Atom("rabbit_stream_queue"), {Atom("name"): name}
+    assert metadata._queue(tuple(record)).stream_directory == directory

@@ -253,3 +253,10 @@ def test_the_kind_of_a_chunk_is_that_of_its_data(data: bytes, kind: int, stated:
 )
 def test_a_message_that_is_no_tracking_is_intact(data: bytes) -> None:
     assert read(HEADER + chunk(0, [entry(data)])) == ([0], [INTACT], [])
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_bytes_that_begin_as_a_chunk_does_hide_none_right_after_them(before: int) -> None:
+    whole = parts()[0]
+    octets = np.frombuffer(whole[:1] * before + whole, np.uint8)
+    assert stream_chunks.resume(octets, 0, 0, 1, 10**6) == (before, 10**6)

@@ -265,7 +265,7 @@ def test_bad_rows_of_rabbitmq_in_parquet_are_named_and_nothing_is_sent(row: dict
     assert not (tmp_path / "store").exists()
 
 
-def test_damage_in_parquet_is_told_with_the_row_before_it(tmp_path: Path) -> None:
+def test_damage_in_parquet_is_reported_with_the_row_before_it(tmp_path: Path) -> None:
     import pyarrow as pa
 
     file = tmp_path / "rows.parquet"

@@ -114,6 +114,24 @@ def test_index_files_that_are_gone_are_made_again_byte_for_byte(name: str, gone:
     assert image_of(store) == removed != image
 
 
+@pytest.mark.parametrize("unclean", [False, True])
+def test_a_full_file_that_is_gone_before_one_that_begins_with_a_log_file_was_not_deleted_by_a_recovery(
+    unclean: bool, tmp_path: Path
+) -> None:
+    """Seed 3509 of `diagnosis-rocketmq`, of which it was said that a broker keeps everything."""
+    case = case_named("4.9.3/d-rolled")
+    store = unpack(case, tmp_path / "store")
+    if unclean:
+        (store / "abort").touch()
+    before = _index(store)
+    sorted((store / "index").iterdir())[2].unlink()
+    answer = diagnose(open_rocketmq(store, config=case.config))
+    assert "missing-index-entry" in {item.finding for item in answer.evidence}
+    assert answer.next == command("mqstore", "repair", store, "--config", case.config)
+    apply(store, tmp_path / "undo", plan(open_rocketmq(store, config=case.config)), LOCKING)
+    assert list(_index(store).values()) == list(before.values())
+
+
 @pytest.mark.parametrize(("gone", "made"), [((0, 1, 2), (0, 1)), ((1, 2), (1,)), ((0,), (0,)), ((2,), ())])
 def test_after_a_kill_index_files_are_made_again_up_to_the_last_one_that_a_broker_keeps(
     gone: tuple[int, ...], made: tuple[int, ...], tmp_path: Path

@@ -192,6 +192,7 @@ class _Work:
         self.threads: int | None = None  # those of a whole diagnosis
         self.lost = 0  # messages of the log that the start does not keep
         self.missing = 0  # messages of which only the places in their queues are left
+        self._first_unindexed: int | None = None  # physical offset of the first record before the end of the index that lacks an entry
         self.unlisted = 0  # messages that are lost, and that new queues would list
         self.elsewhere = log_elsewhere(store) if database is None else None
         self._repaired: Diagnosis | None = None  # what a broker makes of the store after a repair, if it was asked for
@@ -284,6 +285,7 @@ class _Work:
             self.of_clients += (f"what clients get of {sentence}" for sentence in static_topics(self.store.directory))
             self._add_changes(recovery)
             self._add_missing_index(recovery, check.unindexed)
+            self._first_unindexed = check.first_unindexed
             self._add_database(recovery)
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
             view = RecoveredView(self.store, recovery, self.profile)
@@ -664,7 +666,10 @@ class _Work:
 
     def _add_damage(self, damage: Iterable[Damage]) -> None:
         point = self.store.checkpoint
-        dropped = {file.relative for file in self.store.index_files() if self.store.unclean and file.end_timestamp > point.index}
+        files = [file for file in self.store.index_files() if self.store.unclean and file.end_timestamp > point.index]
+        dropped = {file.relative for file in files}
+        if self._first_unindexed is None or self._first_unindexed >= min((file.header.begin_physical_offset for file in files), default=0):
+            dropped |= {"index"} if files else set()
         configs = self._config_files()
         for item in damage:
             if item.file in configs:
@@ -691,7 +696,7 @@ class _Work:
 
     def _stays(self, item: Damage, dropped: set[str]) -> bool:
         """Return whether clients notice damage after the start: what is derived may be made again, and a torn end was never promised."""
-        if item.kind.subject is Subject.INDEX and (item.file in dropped or (item.file == "index" and dropped)):
+        if item.kind.subject is Subject.INDEX and item.file in dropped:
             return False
         return item.kind.noticed
 

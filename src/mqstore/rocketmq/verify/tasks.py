@@ -83,7 +83,7 @@ class PartProof:
     damage: list[Damage]
     log_end: int
     last_timestamp: int
-    forgotten: int
+    forgotten: dict[int, tuple[int, int, int]]
     unindexed: int
     unindexed_inside: int
     first_unindexed: int | None
@@ -183,7 +183,8 @@ def absorb(work: Verification, part: PartProof) -> None:
     work.damage.extend(part.damage)
     if part.log_end >= 0:
         work.log_end, work.last_timestamp = part.log_end, part.last_timestamp
-    work.forgotten += part.forgotten
+    for begin, forgotten in part.forgotten.items():
+        work.note_forgotten(begin, *forgotten)
     work.unindexed += part.unindexed
     work.note_unindexed(part.unindexed_inside, part.first_unindexed)
     work.affected += part.affected

@@ -79,7 +79,9 @@ class Verification:
         self.batch_queues = {(queue.topic, queue.queue_id): BatchQueueProof(queue) for queue in store.batch_queues()}
         self.unqueued: dict[tuple[str, int], int] = {}  # records of queues without any files
         self.indexes = [IndexProof(file, number > 0 or self.log.start > 0) for number, file in enumerate(store.index_files())]
-        self.forgotten = 0  # records with a key without entry, of a range whose index file a recovery deleted
+        # records with a key without entry, of a range whose index file a recovery may have deleted: by the begin of the file after it, the
+        # number of records, that of their keys, and the physical offset of the first
+        self.forgotten: dict[int, tuple[int, int, int]] = {}
         self.unindexed = 0  # records with a key without entry, after the end of the index
         self.unindexed_inside = 0  # and before it
         self.first_unindexed: int | None = None  # physical offset of the first of these
@@ -310,30 +312,36 @@ class Verification:
         beyond = distinct(offsets[~held & ~inside])
         self.unindexed += len(beyond)
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
-        known = [offset for offset in lost if not self._was_deleted_by_recovery(offset)]
-        self.forgotten += len(lost) - len(known)
+        known = []
+        for offset in lost:
+            begin = self._begin_after_recovery(offset)
+            if begin is None:
+                known.append(offset)
+            else:
+                low, high = np.searchsorted(offsets, (offset, offset + 1)).tolist()
+                self.note_forgotten(begin, 1, high - low, offset)
         self.note_unindexed(len(known), known[0] if known else None)
         if self.indexes or self.store.unread_index:
             self._of_split.append(np.array(known, np.int64))
             if not self.store.unclean:
                 self._of_split.append(beyond)
 
-    def _was_deleted_by_recovery(self, offset: int) -> bool:
-        """Return whether a record is between two index files, the second of which begins with a log file.
+    def _begin_after_recovery(self, offset: int) -> int | None:
+        """Return where the index file after a record begins, if the record is between two of them, and that begin is one of a log file.
 
         After an unclean exit a broker deletes the newest index file, and makes a new one from where it dispatches again: from the
         beginning of a log file.
         """
         headers = [file.file.header for file in self.indexes if file.file.header.index_count > 1]
         if any(header.begin_physical_offset <= offset <= header.end_physical_offset for header in headers):
-            return False
+            return None
         begin = min((header.begin_physical_offset for header in headers if header.begin_physical_offset > offset), default=None)
         file = None if begin is None else self.log.file_at(begin)
         if begin is None or file is None or offset >= file.start:
-            return False
+            return None
         if begin not in self._first_keys:
             self._first_keys[begin] = self._first_key(file)
-        return self._first_keys[begin] == begin
+        return begin if self._first_keys[begin] == begin else None
 
     def _first_key(self, file: QueueFile) -> int | None:
         """Return the physical offset of the first record of a log file that has a key."""
@@ -349,10 +357,26 @@ class Verification:
         dispatched = self._read(split)().dispatched
         return None if dispatched is None else dispatched.keys
 
+    def note_forgotten(self, begin: int, records: int, keys: int, first: int) -> None:
+        """Count records of which a recovery may have deleted the entries."""
+        before = self.forgotten.get(begin, (0, 0, first))
+        self.forgotten[begin] = (before[0] + records, before[1] + keys, before[2])
+
+    def _forgotten_by_recovery(self) -> int:
+        """Return the number of these records. If they fill whole files, these are gone: a recovery deletes the newest, wherever it ends."""
+        total, rooms = 0, {proof.file.header.begin_physical_offset: proof.file.positions - 1 for proof in self.indexes}
+        for begin, (records, keys, first) in self.forgotten.items():
+            if keys % max(1, rooms[begin]):
+                total += records
+            else:
+                self.affected += records
+                self.note_unindexed(records, first)
+        return total
+
     def note_unindexed(self, count: int, first: int | None) -> None:
         """Count records before the end of the index of which a key has no entry. first: physical offset of the first."""
         self.unindexed_inside += count
-        if self.first_unindexed is None:
+        if self.first_unindexed is None or (first is not None and first < self.first_unindexed):
             self.first_unindexed = first
 
     def _without_tags_of_older_brokers(self, keys: np.ndarray, lacking: Sequence[tuple[int, set[int]]]) -> list[int]:
@@ -515,9 +539,9 @@ class Verification:
                 self.cautions.append(sentence)
                 self.notes.append(f"{sentence}; {REMEDY}")
             return
-        if self.forgotten:
+        if forgotten := self._forgotten_by_recovery():
             self.notes.append(
-                f"keys of {count(self.forgotten, 'message')} are in no index file: as brokers do, a recovery deleted the newest index "
+                f"keys of {count(forgotten, 'message')} are in no index file: as brokers do, a recovery deleted the newest index "
                 f"file and made a new one from a later log file on; key queries miss them, {REMEDY}"
             )
         pending, inside = self.unindexed, self.unindexed_inside

@@ -13,7 +13,7 @@ Format: docs/formats/rabbitmq.md, sections 8 and 11.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from mqstore.rabbitmq.delayed import delayed_tables
 from mqstore.rabbitmq.erlang.terms import text_of
 from mqstore.rabbitmq.format.layout import MNESIA, cluster_nodes, has_metadata, is_away
 from mqstore.rabbitmq.format.names import vhost_directory
-from mqstore.rabbitmq.quorum.raft_log import raft_systems
+from mqstore.rabbitmq.quorum.raft_log import RaftDirectory, raft_systems
 from mqstore.rabbitmq.version import flags_of
 from mqstore.site import Part, Site, State
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
@@ -49,7 +49,7 @@ class AbsentQueue:
 
     nodes: on which they are, if not on this one. sure: whether there must be some; an empty queue of version 1 has none. listed: whether
     the list of a clean stop would name one that has messages. vhost, queue: None for all. beside: the directory of a vhost in message
-    stores beside the node, empty if there is none.
+    stores beside the node, empty if there is none. logs: the write-ahead logs that still have records of a quorum queue.
     """
 
     title: str
@@ -60,6 +60,7 @@ class AbsentQueue:
     queue: str | None = None
     beside: str = ""
     listed: bool = False
+    logs: tuple[str, ...] = ()
 
     @property
     def may_have_been_empty(self) -> bool:
@@ -100,14 +101,22 @@ class AbsentQueue:
         if self.may_have_been_empty:
             return f"{what} its directory {self.path}; a queue that was always empty has none"
         beside = f"; {self.beside} is there: put it back" if self.beside else ""
+        if self.logs:
+            beside += f"; {', '.join(self.logs)} has records of it, which a node drops at its start: salvage that file by itself"
         return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}{beside}"
 
 
-def _member_directory(store: RabbitMQStore, place: str, vhost: str, queue: str) -> str:
-    """Return the directory of a quorum queue's member by names.dets, or place, that of all members, if it is not in there."""
+def _member(systems: Sequence[RaftDirectory], place: str, vhost: str, queue: str) -> tuple[str, tuple[str, ...]]:
+    """Return the directory of a quorum queue's member by names.dets, and the write-ahead logs that have records of it.
+
+    place, that of all members, if it is not in there.
+    """
     cluster = f"{'%2F' if vhost == '/' else vhost}_{queue}"
-    names = (system.names.items() for system in raft_systems(store.directory, "quorum") if system.place == place)
-    return next((f"{place}/{uid}" for items in names for uid, name in items if name == cluster), place)
+    for system in systems:
+        uid = next((uid for uid, name in system.names.items() if name == cluster), None) if system.place == place else None
+        if uid is not None:
+            return f"{place}/{uid}", tuple(path for path, wal in system.write_ahead_logs if uid.encode("latin-1") in wal.uids)
+    return place, ()
 
 
 def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
@@ -118,6 +127,7 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
     own = name_of_node(node)
     vhosts = {vhost_directory(vhost.name or ""): vhost for vhost in store.vhosts} | {vhost.directory: vhost for vhost in store.vhosts}
     members = {queue.name for queue in store.quorum_queues}
+    systems = raft_systems(store.directory, "quorum")
     absent = []
     if not store.definitions.vhosts and not vhosts:
         for place, title in _EVERY_NODE_HAS.items():
@@ -140,8 +150,8 @@ def absent_queues(store: RabbitMQStore) -> list[AbsentQueue]:
             continue
         if queue.type == QUORUM:
             if names not in members:
-                place = _member_directory(store, f"quorum/{own or 'NODE'}", *names)
-                absent.append(AbsentQueue(f"quorum {title}", place, away, True, *names))
+                place, logs = _member(systems, f"quorum/{own or 'NODE'}", *names)
+                absent.append(AbsentQueue(f"quorum {title}", place, away, True, *names, logs=logs))
         elif queue.stream_directory is not None:
             place = f"stream/{queue.stream_directory}"
             if not store.directory.is_directory(place):

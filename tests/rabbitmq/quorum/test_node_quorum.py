@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -353,3 +354,26 @@ def test_a_log_that_ends_in_its_header_stops_the_node_and_is_taken_out(tmp_path:
     assert not run_cli("diagnose", node, "-o", "json").document["starts"]
     assert run_cli("repair", node, "--apply").status == 0
     assert run_cli("diagnose", node, "-o", "json").document["starts"]
+
+
+@pytest.mark.parametrize("case", [MIX, OLD])
+def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_can_be_salvaged(case: str, tmp_path: Path) -> None:
+    """Real nodes of 3.10.8 and 4.3.6 drop those records at their start, and start the queue empty or not at all."""
+    node = quorum.unpack(case, tmp_path)
+    (log,) = shared(node).glob("*.wal")
+    (directory,) = (path for path in shared(node).glob("2F_UNA*") if path.is_dir())
+    shutil.rmtree(directory)
+    for command in ("verify", "diagnose"):
+        document = run_cli(command, node, "-o", "json").document
+        (said,) = {line for line in said_in(document) if directory.name in line and ".wal" in line and line.startswith("what is in")}
+        assert f"{log.relative_to(node)} has records of it, which a node drops at its start: salvage that file by itself" in said
+    assert run_cli("salvage", log, "--to", tmp_path / "rows.jsonl").status == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert sum(row["queue"] == directory.name for row in rows) == 20
+
+
+def said_in(document: Any) -> list[str]:
+    """Return all texts of a document."""
+    if isinstance(document, dict | list):
+        return [text for each in (document.values() if isinstance(document, dict) else document) for text in said_in(each)]
+    return [document] if isinstance(document, str) else []

@@ -137,6 +137,25 @@ def test_a_transaction_that_is_not_known_is_reported() -> None:
     assert tree.unknown == {"rabbit_db_new__-change"}
 
 
+def test_before_a_quorum_queue_is_deleted_4_3_6_deletes_the_bindings_that_lead_to_it_and_no_others() -> None:
+    tree = Tree()
+    ends = [(Atom("resource"), b"/", Atom(kind), name) for kind, name in (("exchange", b"x"), ("exchange", b"y"), ("queue", b"q"))]
+    for end in ends:
+        kind = Atom("queues" if end[2] == "queue" else "exchanges")
+        tree.apply((Atom("put"), [Atom("rabbitmq"), Atom("vhosts"), b"/", kind, end[3]], (Atom("p_data"), end)))
+
+    def run(name: str, value: Term) -> None:
+        tree.apply((Atom("tx"), (Atom("horus_fun"), Atom(f"horus__rabbit_db_{name}__1"), b"", 0, [], {}, [value], Atom("undefined")), []))
+
+    x, y, queue = ends
+    for source, destination in ((x, queue), (y, queue), (x, y)):
+        run("binding__-create/2-fun-0-", (Atom("binding"), source, b"key", destination, []))
+    run("binding__-delete_for_destination/1-fun-0-", queue)
+    assert (tree.unknown, [binding[1::2] for binding in tree.bindings.values()]) == (set(), [(x, y)])
+    run("binding__-delete_for_destination/1-fun-0-", x)
+    assert len(tree.bindings) == 1
+
+
 def appended(log: Path, command: Term) -> None:
     """Add an entry of Khepri's member to a write-ahead log."""
     wal = read_wal(np.fromfile(log, np.uint8), LOG)

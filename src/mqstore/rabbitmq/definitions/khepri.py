@@ -186,6 +186,11 @@ class Tree:
                 for value in values:
                     if _is_record(value, "binding", 5):
                         self.bindings.pop(_key(value), None)
+            case "binding__-delete_for_destination":
+                for value in values:
+                    for key in self.ends.get(_resource_path(value), ()):
+                        if key in self.bindings and self.bindings[key][3] == value:
+                            del self.bindings[key]
             case "user__-set_user_permissions" | "user__-set_topic_permissions":
                 self._set_permission(values)
             case "user__-update" if inner is not None and values and type(values[0]) is bytes:

@@ -154,6 +154,17 @@ def test_after_a_kill_index_files_are_made_again_up_to_the_last_one_that_a_broke
     assert (diagnose(after).why, diagnose(after).harmless) == (KEEPS, True)
 
 
+def test_keys_between_the_files_that_a_broker_keeps_and_the_begin_of_its_recovery_are_lost(tmp_path: Path) -> None:
+    """Seed 3579 of `diagnosis-rocketmq`: the index of a killed store, made again up to its last full file."""
+    case = case_named("5.3.3/k-rolled")
+    store = unpack(case, tmp_path / "store")
+    (store / "abort").touch()
+    sorted((store / "index").iterdir())[-1].unlink()
+    answer = diagnose(open_rocketmq(store, config=case.config), "5.5.0")
+    assert [item.file for item in answer.evidence if item.finding == "keys-lost"] == ["index"]
+    assert answer.next.startswith("mqstore rebuild ")
+
+
 def test_without_the_geometry_or_the_beginning_of_the_log_an_index_file_is_not_repaired(tmp_path: Path) -> None:
     store = unpack(CASE, tmp_path / "store")
     for path in (store / "index").iterdir():

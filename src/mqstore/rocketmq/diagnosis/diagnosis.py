@@ -285,6 +285,7 @@ class _Work:
             self.of_clients += (f"what clients get of {sentence}" for sentence in static_topics(self.store.directory))
             self._add_changes(recovery)
             self._add_missing_index(recovery, check.unindexed)
+            self._add_keys_after_index(recovery, check.first_after_index)
             self._first_unindexed = check.first_unindexed
             self._add_database(recovery)
             self._add_damage([item for item in report.damage if not _is_of_log(item)])
@@ -645,6 +646,17 @@ class _Work:
         since = f" stored before {recovery.recovered_from}" if store.unclean else ""
         sentence = f"there is no index, and a broker does not make one of what is there: no key query finds a message{since}"
         self.evidence.append(Evidence("keys-lost", "index", sentence))
+
+    def _add_keys_after_index(self, recovery: Recovery, first: int | None) -> None:
+        """Say that a recovery begins after the end of the index files that it keeps. first: the first record with a key that none has."""
+        files, point = self.store.index_files(), self.store.checkpoint
+        if not (self.store.unclean and files) or any(file.end_timestamp > point.index for file in files):
+            return  # said of the file that it deletes
+        if first is not None and first < recovery.recovered_from:
+            self.harmless = False
+            since = recovery.recovered_from
+            sentence = f"only records from {since} on are indexed again: key queries miss the messages from {first} to there"
+            self.evidence.append(Evidence("keys-lost", "index", sentence))
 
     def _add_database(self, recovery: Recovery) -> None:
         from mqstore.rocketmq.diagnosis.database_queues import unknown_of_index

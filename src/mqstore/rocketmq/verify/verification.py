@@ -83,6 +83,7 @@ class Verification:
         # number of records, that of their keys, and the physical offset of the first
         self.forgotten: dict[int, tuple[int, int, int]] = {}
         self.unindexed = 0  # records with a key without entry, after the end of the index
+        self.first_after_index: int | None = None  # physical offset of the first of these
         self.unindexed_inside = 0  # and before it
         self.first_unindexed: int | None = None  # physical offset of the first of these
         self._first_keys: dict[int, int | None] = {}
@@ -311,6 +312,8 @@ class Verification:
         inside = (offsets < newest) if self.store.unclean else (offsets <= newest)
         beyond = distinct(offsets[~held & ~inside])
         self.unindexed += len(beyond)
+        if self.first_after_index is None and len(beyond):
+            self.first_after_index = int(beyond[0])
         lost = self._without_tags_of_older_brokers(keys, keys_without_entry(self.indexes, keys, held | ~inside))
         known = []
         for offset in lost:

@@ -11,7 +11,7 @@ from mqstore.rocketmq.dispatch.dispatcher import DispatchRules, dispatch_positio
 from mqstore.rocketmq.format.batch_consume_queue import UNIT
 from mqstore.rocketmq.format.commit_log import Records
 from mqstore.rocketmq.format.java_text import java_hash
-from mqstore.rocketmq.format.record import Record, encode_properties
+from mqstore.rocketmq.format.record import Record, encode, encode_properties
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -84,6 +84,21 @@ def test_an_inner_batch_has_a_base_and_a_count() -> None:
     batch = asked(INNER_BASE="100", INNER_NUM="12")
     assert (batch.base, batch.count) == (100, 12)
     assert asked(INNER_BASE="x", INNER_NUM="12").count == 1
+
+
+@pytest.mark.parametrize(("base", "count"), [("100", "32768"), (str(1 << 63), "12"), ("1", "-32769")])
+def test_numbers_of_a_batch_that_no_broker_takes_make_a_single_message(base: str, count: str) -> None:
+    """They did not fit into a unit of the queue, and ended the dispatch."""
+    properties = b"INNER_BASE\x01%b\x02INNER_NUM\x01%b\x02" % (base.encode(), count.encode())
+    raw = np.frombuffer(encode(Record("batched", b"x", properties=properties, queue_offset=7)), np.uint8)
+    (run,) = dispatch_positions(raw, np.zeros(1, np.int64), DispatchRules(batch_topics=frozenset({"batched"}))).runs
+    (unit,) = run.entries.view(UNIT)
+    assert (unit["base_offset"], unit["count"]) == (7, 1)
+
+
+def test_a_further_place_that_no_queue_can_have_is_left_out() -> None:
+    further = asked(rules=DispatchRules(multi_dispatch=True), INNER_MULTI_DISPATCH="a,b", INNER_MULTI_QUEUE_OFFSET=f"{1 << 63},2")
+    assert further.further_queues == (("b", 5, 2),)
 
 
 def test_units_of_a_batch_queue_are_those_the_broker_wrote() -> None:

@@ -93,11 +93,12 @@ class DispatchRequest:
     count: int
 
 
-def _int_or_none(text: str | None) -> int | None:
+def _int_or_none(text: str | None, bits: int = 64) -> int | None:
     try:
-        return None if text is None else int(text)
+        number = 0 if text is None else int(text)
     except ValueError:
         return None
+    return number if text is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 
 def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRequest:
@@ -117,7 +118,7 @@ def dispatch_request(message: record.Record, rules: DispatchRules) -> DispatchRe
         if rules.index_tags and tags:
             keys.append(TAGS_KEY + tags)
     base, count = message.queue_offset, 1
-    inner_base, inner_count = _int_or_none(properties.get("INNER_BASE")), _int_or_none(properties.get("INNER_NUM"))
+    inner_base, inner_count = _int_or_none(properties.get("INNER_BASE")), _int_or_none(properties.get("INNER_NUM"), 16)
     if inner_base is not None and inner_count is not None:
         base, count = inner_base, inner_count
     return DispatchRequest(tags_code, tuple(keys), _multi_dispatch_queues(message, properties, rules), base, count)

@@ -80,6 +80,7 @@ from mqstore.rabbitmq.format.message_file import OVERHEAD, record
 from mqstore.rabbitmq.format.names import priority_name, queue_directory, vhost_directory
 from mqstore.rabbitmq.message.message_term import ID_SIZE, MessageTerm, read_message
 from mqstore.rabbitmq.quorum import raft_log, segment, wal
+from mqstore.rabbitmq.site import AbsentQueue, absent_queues
 from mqstore.rabbitmq.store import message_table
 from mqstore.rabbitmq.store.fate import UNLISTED
 from mqstore.rabbitmq.store.message_table import MessageRows
@@ -322,22 +323,43 @@ def as_wreck(store: RabbitMQStore) -> RabbitMQStore:
 def messages_of(
     store: RabbitMQStore, columns: tuple[str, ...], vhosts: frozenset[str] | None = None, queues: frozenset[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield every message in any state; its lineage has the real names of the files."""
+    """Yield every message in any state; its lineage has the real names of the files.
+
+    Those of a quorum queue without its directory are those of its records in the write-ahead logs.
+    """
     selection = QueueSelection(vhosts=vhosts, queues=queues, everything=True)
     directory = store.directory
     for batch in store.to_batches(columns, selection):
         yield _originals(batch, directory) if isinstance(directory, AliasDirectory) else batch
+    for queue in absent_queues(store):
+        if (vhosts is None or queue.vhost in vhosts) and (queues is None or queue.queue in queues):
+            for log in queue.logs:
+                yield from _from_log(directory, log, queue, columns)
+
+
+def _from_log(directory: ReadOnlyDirectory, log: str, queue: AbsentQueue, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages that a write-ahead log has of a queue without a directory."""
+    member = frozenset({posixpath.basename(queue.path or "")})
+    for batch in open_wreck(Path(directory.path(log))).to_batches(columns, QueueSelection(queues=member, everything=True)):
+        for name, value in (("vhost", queue.vhost), ("queue", queue.queue), ("store_file", log)):
+            batch = _with(batch, name, [value] * len(batch))
+        yield batch
 
 
 def _originals(batch: pa.RecordBatch, directory: AliasDirectory) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    column = batch.schema.get_field_index("store_file")
-    if column < 0:
+    if "store_file" not in batch.schema.names:
         return batch
     real = {_shown(name): _shown(directory.original(name)) for name in directory.files}
-    names = [None if name is None else real.get(name, name) for name in batch.column(column).to_pylist()]
-    return batch.set_column(column, batch.schema.field(column), pa.array(names, pa.string()))
+    names = batch.column("store_file").to_pylist()
+    return _with(batch, "store_file", [None if name is None else real.get(name, name) for name in names])
+
+
+def _with(batch: pa.RecordBatch, name: str, values: Sequence[str | None]) -> pa.RecordBatch:
+    """Return a batch with other values in a column of texts, if it has that column."""
+    import pyarrow as pa
+
+    column = batch.schema.get_field_index(name)
+    return batch if column < 0 else batch.set_column(column, batch.schema.field(column), pa.array(values, pa.string()))
 
 
 def _shown(name: str) -> str:

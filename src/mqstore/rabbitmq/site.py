@@ -102,7 +102,7 @@ class AbsentQueue:
             return f"{what} its directory {self.path}; a queue that was always empty has none"
         beside = f"; {self.beside} is there: put it back" if self.beside else ""
         if self.logs:
-            beside += f"; {', '.join(self.logs)} has records of it, which a node drops at its start: salvage that file by itself"
+            beside += f"; {', '.join(self.logs)} has records of it, which a node drops at its start: salvage writes those messages, too"
         return f"{what} {'its directory ' if self.stated else ''}{self.path}, which {self.named_by}{beside}"
 
 

@@ -357,7 +357,7 @@ def test_a_log_that_ends_in_its_header_stops_the_node_and_is_taken_out(tmp_path:
 
 
 @pytest.mark.parametrize("case", [MIX, OLD])
-def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_can_be_salvaged(case: str, tmp_path: Path) -> None:
+def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_salvaged(case: str, tmp_path: Path) -> None:
     """Real nodes of 3.10.8 and 4.3.6 drop those records at their start, and start the queue empty or not at all."""
     node = quorum.unpack(case, tmp_path)
     (log,) = shared(node).glob("*.wal")
@@ -366,10 +366,13 @@ def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_can_
     for command in ("verify", "diagnose"):
         document = run_cli(command, node, "-o", "json").document
         (said,) = {line for line in said_in(document) if directory.name in line and ".wal" in line and line.startswith("what is in")}
-        assert f"{log.relative_to(node)} has records of it, which a node drops at its start: salvage that file by itself" in said
-    assert run_cli("salvage", log, "--to", tmp_path / "rows.jsonl").status == 0
+        assert f"{log.relative_to(node)} has records of it, which a node drops at its start: salvage writes those messages, too" in said
+    assert run_cli("salvage", node, "--to", tmp_path / "rows.jsonl").status == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert sum(row["queue"] == directory.name for row in rows) == 20
+    found = [row for row in rows if (row["vhost"], row["queue"]) == ("/", "unacked")]
+    assert sorted(row["properties"]["message_id"] for row in found) == sorted(f"u{number}" for number in range(20))
+    assert {row["verdict"] for row in found} <= {"unindexed", "consumed"}
+    assert {row["store_file"] for row in found} == {f"{log.relative_to(node)}"}
 
 
 def said_in(document: Any) -> list[str]:

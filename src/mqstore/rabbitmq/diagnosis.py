@@ -157,7 +157,7 @@ class _Work:
                 return Advice(None if affected else True, *self._advice(starts=True, loses=affected))
         what = "every message is looked up" if report is None else "it also asks what depends on the node and its version"
         sentence = f"see whether a node starts on it, and which messages it does not deliver; {what}"
-        return Advice(None, command("mqstore", "diagnose", self.store.path), sentence)
+        return Advice(None, self.store.command("diagnose"), sentence)
 
     def _has_all(self) -> bool:
         """Return whether every queue has its directory, every directory is one of a queue that the node knows, and no log of a quorum queue
@@ -742,8 +742,8 @@ class _Work:
         changes = [change for step in completed(self.store.directory, possible) for change in step.changes]
         if not why_refused(root, changes, LOCKING):
             if is_real_copy(root):
-                return Way(command("mqstore", "repair", root, "--apply"), "repair this copy; the store that it was made of stays as it is")
-            return Way(command("mqstore", "repair", root), "list what can be repaired before a node starts; nothing is changed")
+                return Way(self.store.command("repair", "--apply"), "repair this copy; the store that it was made of stays as it is")
+            return Way(self.store.command("repair"), "list what can be repaired before a node starts; nothing is changed")
         if not self._is_copied:
             return None
         copied, copy = real_copy(root)
@@ -800,7 +800,7 @@ class _Work:
         if not missing:
             return None
         why = f"get what is missing before anything else: {_first_of(missing)}; start no node before"
-        return Way(command("mqstore", "inspect", self.store.path), why)
+        return Way(self.store.command("inspect"), why)
 
     @property
     def _is_saved(self) -> bool:
@@ -817,10 +817,10 @@ class _Work:
     def _new_store(self) -> Way:
         store, words = self.store.path, ("--for", self.name) if self.asked else ()
         why = "write every message that can be read into a new store; this one cannot be repaired"
-        return Way(command("mqstore", "salvage", store, "--as", "rabbitmq", "--to", f"{store}.new", *words), why)
+        return Way(self.store.command("salvage", "--as", "rabbitmq", "--to", f"{store}.new", *words), why)
 
     @property
     def _salvage(self) -> Way:
         store = self.store.path
-        words = command("mqstore", "salvage", store, "--to", f"{store}.jsonl")
+        words = self.store.command("salvage", "--to", f"{store}.jsonl")
         return Way(words, "save every message that can be read before a node starts")

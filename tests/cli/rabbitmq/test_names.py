@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,16 @@ def test_an_invalid_list_of_names_is_refused_in_one_sentence(content: bytes | No
     assert (outcome.status, outcome.stdout) == (2, "")
     assert words in outcome.stderr
     assert outcome.stderr.count("\n") == 1
+
+
+def test_advised_commands_have_the_names_that_were_given(tmp_path: Path) -> None:
+    node, file = node_of(MIXED, tmp_path), tmp_path / "names"
+    file.write_text("".join(f"{vhost.decode()}\t{name.decode()}\n" for vhost, name in sorted(named(MIXED))), encoding="utf-8")
+    journal = max(node.rglob("journal.jif"), key=lambda path: path.stat().st_size)
+    journal.write_bytes(journal.read_bytes()[:100] + b"\xff" * 50 + journal.read_bytes()[150:])
+    words = shlex.split(run_cli("diagnose", node, "--names", file, "-o", "json").document["next"])
+    assert words == ["mqstore", "repair", str(node), "--names", str(file)]
+    assert run_cli(*words[1:]).stdout.splitlines()[-1].strip().endswith(f" --apply --names {file}")
 
 
 def test_with_damaged_metadata_queues_are_named_after_their_directories(tmp_path: Path) -> None:

@@ -335,7 +335,10 @@ def open_either(store: Path, options: Any, *, now: int | None = None, careful: b
         from mqstore.rabbitmq.definitions.document import read_queue_names
 
         names = tuple(read_queue_names(options.names))
-    return open_at(place, config=options.config, names=names, now=now, careful=careful)
+    opened = open_at(place, config=options.config, names=names, now=now, careful=careful)
+    if opened.family == "rabbitmq":
+        opened.names_path = options.names
+    return opened
 
 
 def diagnosis_of(out: Output, store: Path, *, version: str | None = None, config: Path | None = None, **known: Any) -> Diagnosis:

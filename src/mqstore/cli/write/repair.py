@@ -75,14 +75,14 @@ def repair(out: Output, store: StoreInPlace, options: RepairOptions) -> int:
             _show_outcome(out, store, plan, report, options)
         return 0 if report.ok else 1
     if out.is_text:
-        _show_plan(out, plan, store, () if options.config is None else ("--config", options.config))
+        _show_plan(out, plan, store, options)
     else:
         out.records(NAMES, plan.as_dict()["steps"])
     return 1 if plan.steps else 0
 
 
-def _show_plan(out: Output, plan: Repair, store: object, given: tuple[object, ...]) -> None:
-    """Show the steps, and the commands that make them. given: the options that they need again."""
+def _show_plan(out: Output, plan: Repair, store: object, options: RepairOptions) -> None:
+    """Show the steps, and the commands that make them."""
     if not plan.steps:
         out.line(f"There is nothing to repair in {plan.root}.")
         return
@@ -97,6 +97,8 @@ def _show_plan(out: Output, plan: Repair, store: object, given: tuple[object, ..
             out.line(f"     Cost: {step.loss or 'nothing'}.")
     out.line()
     journal = plan.free_journal
+    names = () if options.names is None else ("--names", options.names)
+    given = names if options.config is None else (*names, "--config", options.config)
     apply = ("mqstore", "repair", store, "--apply", *(() if journal is None else ("--journal", journal)), *given)
     if refusal := plan.refusal:
         out.line(f"The changes cannot be made: {refusal}.", style="red")
@@ -112,7 +114,7 @@ def _show_plan(out: Output, plan: Repair, store: object, given: tuple[object, ..
             command(*apply, "--config", "broker.conf"),
         )
     elif any(step.costs for step in plan.steps) and not Path(f"{store}.jsonl").exists():
-        salvage = command("mqstore", "salvage", store, "--to", f"{store}.jsonl")
+        salvage = command("mqstore", "salvage", store, "--to", f"{store}.jsonl", *names)
         out.next_step("save first what a step costs, then make the changes; `--undo` takes them back.", salvage, command(*apply))
     elif any(step.possible for step in plan.steps):
         out.next_step("make the changes; `--undo` takes them back.", command(*apply))

@@ -45,7 +45,7 @@ from mqstore.store import StorePlace
 from mqstore.table.arrow_spans import pieces
 from mqstore.table.columns import CLASSIC as CLASSIC_TYPE
 from mqstore.table.columns import QUORUM, RABBITMQ_COLUMNS, STREAM, QueueSelection, check_rabbitmq_columns, rabbitmq_schema
-from mqstore.table.formatting import did_you_mean, no_vhost
+from mqstore.table.formatting import command, did_you_mean, no_vhost
 from mqstore.table.rows import first_rows
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class RabbitMQStore(Shown):
     """
 
     family: ClassVar[Literal["rabbitmq"]] = "rabbitmq"
+    names_path: Path | None = None  # of the file of names, if one was given
 
     def __init__(
         self,
@@ -109,6 +110,11 @@ class RabbitMQStore(Shown):
         store = cls(Path(str(place.root)), now=now, names=names, keep=place.keep, careful=careful)
         store.path = Path(str(place.path))
         return store
+
+    def command(self, verb: str, *words: object) -> str:
+        """Return the command line of a verb for this store, with the file of names that was given."""
+        given = () if self.names_path is None else ("--names", self.names_path)
+        return command("mqstore", verb, self.path, *words, *given)
 
     def carefully(self) -> RabbitMQStore:
         """Return the store opened carefully: itself, if it is."""

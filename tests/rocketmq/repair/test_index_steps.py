@@ -93,7 +93,7 @@ def test_the_index_of_the_damaged_golden_store_becomes_that_of_the_intact_one(tm
 
 
 @pytest.mark.parametrize("gone", [(0,), (1,), (-1,), (0, 1), (1, 2), (0, 1, 2)])
-@pytest.mark.parametrize("name", ["4.9.3/m-damaged/0-clean", "5.3.3/p-upgraded", "4.9.3/c-index-collisions"])
+@pytest.mark.parametrize("name", ["4.9.3/m-damaged/0-clean", "5.3.3/p-upgraded", "5.5.0/b-batch-queue", "4.9.3/c-index-collisions"])
 def test_index_files_that_are_gone_are_made_again_byte_for_byte(name: str, gone: tuple[int, ...], tmp_path: Path) -> None:
     """Their names are between those of their neighbours: a broker takes them from its clock."""
     case = case_named(name)

@@ -150,8 +150,11 @@ def _file_step(
     return Step("index-file", file.relative, changes[0].offset, size, why, _OTHERWISE, "", tuple(changes)), ended
 
 
-def keys_between(scan: Verification, low: int, stop: int, most: int | None = None) -> Keys:
-    """Return the keys of the records from one physical offset to another, both included, in log order. most: more need not be all."""
+def keys_between(scan: Verification, low: int, stop: int, most: int | None = None, tags: bool | None = None) -> Keys:
+    """Return the keys of the records from one physical offset to another, both included, in log order.
+
+    most: more need not be all. tags: as for `Verification.keys_of`.
+    """
     parts = [np.empty(0, KEY_ROW)]
     for split in plan(scan.log):
         begin = split.file.start + split.start
@@ -159,7 +162,7 @@ def keys_between(scan: Verification, low: int, stop: int, most: int | None = Non
             continue
         if most is not None and sum(map(len, parts)) > most:
             break
-        keys = scan.keys_of(split)
+        keys = scan.keys_of(split, tags)
         if keys is not None and len(keys):
             offsets = keys["physical_offset"].astype(np.int64)
             parts.append(keys[(offsets >= low) & (offsets <= stop)])

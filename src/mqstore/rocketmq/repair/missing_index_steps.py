@@ -23,6 +23,7 @@ import numpy as np
 
 from mqstore.findings import Damage, Kind, Subject
 from mqstore.repair.change import Change, Step
+from mqstore.rocketmq.dispatch.dispatcher import TagKeys
 from mqstore.rocketmq.dispatch.index_builder import index_name
 from mqstore.rocketmq.format.index_file import IndexFile
 from mqstore.rocketmq.format.index_geometry import ENTRY_SIZE, HEADER, Shape, file_size
@@ -57,7 +58,8 @@ def missing_index_steps(store: RocketMQStore, scan: Verification, damage: Collec
         expired = begin is not None and max(0, begin.offset) < store.log.start and (before is not None or after is not None)
         if not known or begin is None or expired:
             continue
-        keys = _keys(scan, begin, after)
+        tags = TagKeys(scan.log, [file for file in (before, after) if file is not None]).newest()
+        keys = _keys(scan, begin, after, store.indexes_tags if tags is None else tags)
         if after is None and store.unclean:
             flushed = keys[: int(np.argmin(np.append(keys["store_timestamp"] <= store.checkpoint.index, False)))]
             keys = flushed[: len(flushed) // (shape[1] - 1) * (shape[1] - 1)]
@@ -68,10 +70,10 @@ def missing_index_steps(store: RocketMQStore, scan: Verification, damage: Collec
             yield step if store.directory.is_directory(INDEX) else replace(step, changes=(Change("mkdir", INDEX), *step.changes))
 
 
-def _keys(scan: Verification, begin: Begin, after: IndexFile | None) -> Keys:
-    """Return the keys of the log between two index files."""
+def _keys(scan: Verification, begin: Begin, after: IndexFile | None, tags: bool) -> Keys:
+    """Return the keys of the log between two index files, those of tags among them or not."""
     stop = scan.log_end if after is None else after.header.begin_physical_offset
-    keys = keys_between(scan, begin.offset, stop, most=MOST_KEYS + 2 * KEYS_OF_A_RECORD)
+    keys = keys_between(scan, begin.offset, stop, most=MOST_KEYS + 2 * KEYS_OF_A_RECORD, tags=tags)
     return keys[begin.held : len(keys) - (0 if after is None else len(after.numbers_of(stop)))]
 
 

@@ -247,9 +247,11 @@ class Verification:
                 for future in waiting:
                     future.cancel()
 
-    def _read(self, split: LogSplit, ahead: SplitsAhead | None = None, begin: int | None = None) -> Callable[[], SplitCheck]:
-        """Return what reads a split, or takes what is known of it. ahead: what reads the log ahead; begin: as for `check_split`."""
-        known, rules = self.store.known, self.rules_for(split)
+    def _read(
+        self, split: LogSplit, ahead: SplitsAhead | None = None, begin: int | None = None, rules: DispatchRules | None = None
+    ) -> Callable[[], SplitCheck]:
+        """Return what reads a split, or takes what is known of it. ahead: what reads the log ahead; begin, rules: as for `check_split`."""
+        known, rules = self.store.known, self.rules_for(split) if rules is None else rules
         key = (split, begin, rules, split.file.start == self.log.files[self.log.last_written()].start)
         if known is not None and key in known:
             return partial(known.get, key)
@@ -355,9 +357,13 @@ class Verification:
                     return int(keys["physical_offset"][0])
         return None
 
-    def keys_of(self, split: LogSplit) -> np.ndarray | None:
-        """Return the keys of the records of a split, in log order; None if it has no record."""
-        dispatched = self._read(split)().dispatched
+    def keys_of(self, split: LogSplit, tags: bool | None = None) -> np.ndarray | None:
+        """Return the keys of the records of a split, in log order; None if it has no record.
+
+        tags: whether tags are among them; by default as the index has them there.
+        """
+        rules = None if tags is None else replace(self.rules, index_tags=tags)
+        dispatched = self._read(split, rules=rules)().dispatched
         return None if dispatched is None else dispatched.keys
 
     def note_forgotten(self, begin: int, records: int, keys: int, first: int) -> None:

@@ -67,6 +67,8 @@ def missing_index_steps(store: RocketMQStore, scan: Verification, damage: Collec
             continue
         left -= len(keys)
         for step in _steps(keys, begin, before, after, shape):
+            if store.unclean:
+                step = replace(step, otherwise=f"{step.otherwise}, but for those that a broker indexes again when it recovers the log")
             yield step if store.directory.is_directory(INDEX) else replace(step, changes=(Change("mkdir", INDEX), *step.changes))
 
 

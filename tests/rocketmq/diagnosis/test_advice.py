@@ -71,7 +71,7 @@ def test_files_with_a_second_name_are_not_repaired_in_place(name: str, tmp_path:
     case = case_named(f"4.9.3/m-damaged/{name}")
     store = unpack(case, tmp_path / "store")
     before = diagnose(open_rocketmq(store, config=case.config))
-    assert before.next == f"mqstore repair {store}"
+    assert before.next == f"mqstore repair {store} --config {case.config}"
     for file in (store / "commitlog").iterdir():
         (tmp_path / file.name).hardlink_to(file)
     linked = open_rocketmq(store, config=case.config)

@@ -110,6 +110,7 @@ LOWERED = {
     "rocketmq.salvage": {"RECORDS_AT_ONCE": 3, "MAX_BATCH_BYTES": 1009},
     "rocketmq.scan.log_tail": {"MIN_PIECE": 1009, "MAX_PIECE": 4099},
     "rocketmq.scan.splits": {"MIN_SIZE": 4099, "MAX_SIZE": 10007},
+    "rocketmq.store.known_ranges": {"ROOM": 1009},
     "rocketmq.store.message_table": {"MAX_BATCH_BYTES": 1009},
     "rocketmq.store.view": {"CHUNK": 3, "TOGETHER": 3},
     "rocketmq.store.timers": {"_CHUNK": 3},
@@ -131,6 +132,7 @@ _LIMIT = "a limit: what is larger is refused, left out or done in another way, a
 _FORMAT = "of a format"
 _UNIT = "a unit of the operating system"
 KEPT = {
+    "rocketmq.diagnosis.survival.LARGEST_BATCH": "a unit counts its messages in 16 bits",
     "report.html.ROWS": _LIMIT,
     "broker.handlers.pull_filter.AT_ONCE": "how many messages a client gets at most: outside behaviour",
     "broker.handlers.pull_filter.MOST_BYTES": _LIMIT,

@@ -644,7 +644,7 @@ class _Work:
 
     @cached_property
     def _steps(self) -> list[QueueStep]:
-        """The plan of a repair, with the steps that cannot be made, even in a real copy of the store; without those in vain."""
+        """The plan of a repair, with the steps that cannot be made, even in a real copy; without those of queues that the node deletes."""
         gone = tuple(f"{each.place.place}/" for vhost in self._careful.vhosts for each in vhost.queues if vhost.deletes(each))
         return [step for step in plan(self._careful, intact=self.intact, keeps=self._keeps, in_copy=True) if not step.file.startswith(gone)]
 

@@ -1,9 +1,9 @@
 """A quorum queue as a classic queue in a new directory: what a restarted node would deliver, in that order, as a replay sends it.
 
-Each message is a `basic_message` with the properties that a consumer of AMQP 0-9-1 receives, its exchange and its routing keys. One of
-AMQP 1.0 stays one for 4.x: those properties do not hold all of it. Sequence ids begin at 0, and what was delivered before keeps
-its mark; classic queues do not count deliveries. Messages from the size on that no broker keeps in a queue's own files go to the message
-store of the vhost, into files after those that are there.
+Each message is a `basic_message` with the properties that a consumer of AMQP 0-9-1 receives, its exchange and its routing keys. For 4.x
+a message of AMQP 1.0 keeps its form, as those properties do not hold all of it. Sequence ids begin at 0, and what was delivered before
+keeps its mark; classic queues do not count deliveries. Messages from the size on that no broker keeps in a queue's own files go to the
+message store of the vhost, into files after those that are there.
 
 Format: docs/formats/rabbitmq.md, sections 3, 10 and 15, and docs/formats/rabbitmq-quorum.md.
 """

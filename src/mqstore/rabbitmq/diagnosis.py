@@ -328,9 +328,8 @@ class _Work:
     # whether it starts
 
     def _check_vhosts(self) -> None:
-        known = self.store.known_directories
         for vhost in self.store.vhosts:
-            for refusal in vhost.refusals if known is None or vhost.directory in known.vhosts else ():  # it leaves others alone
+            for refusal in vhost.refusals:
                 sentence = f"{refusal}: vhost {vhost.name or vhost.directory!r} does not start, and the node waits for it"
                 self.obstacles.append(Evidence("broker-crash", vhost.place.place or ".", sentence))
 

@@ -213,7 +213,7 @@ class RabbitMQStore(Shown):
             more_names=lambda: self._names_of_node,
             stores=stores,
             refusals=refusals,
-            deleted=lambda vhost, queue: self.known_directories is not None and self.known_directories.deleted(vhost, queue),
+            known=lambda: self.known_directories,
             careful=careful,
         )
 

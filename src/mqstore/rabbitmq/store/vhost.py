@@ -19,6 +19,7 @@ import numpy as np
 from mqstore.errors import CannotOpenError
 from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
+from mqstore.rabbitmq.definitions.known_directories import KnownDirectories
 from mqstore.rabbitmq.definitions.node_directory import delivers_queue_names, node_directory
 from mqstore.rabbitmq.erlang import dets
 from mqstore.rabbitmq.format import recovery_terms, vhost_config
@@ -41,9 +42,9 @@ class Vhost:
     """One vhost. place: relative to the root, empty if the root is the vhost. names: pairs of vhost and queue that may be here.
 
     now: microseconds. more_names: returns further pairs; called only if a queue directory has no known name. stores: the persistent and
-    the transient message store to use in place of those in this directory; refusals: if they are known already. deleted: returns whether
-    the node deletes a queue, by the directories of vhost and queue. careful: search for messages whose records have a destroyed head, by
-    the ids that the indexes name.
+    the transient message store to use in place of those in this directory; refusals: if they are known already. known: returns the
+    directories that the node keeps, None if that is not known. careful: search for messages whose records have a destroyed head, by the
+    ids that the indexes name.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Vhost:
         more_names: Callable[[], Iterable[tuple[str, str]]] | None = None,
         stores: tuple[MessageStore, MessageStore] | None = None,
         refusals: tuple[str, ...] | None = None,
-        deleted: Callable[[str, str], bool] | None = None,
+        known: Callable[[], KnownDirectories | None] | None = None,
         careful: bool = False,
     ) -> None:
         self.root = directory
@@ -72,7 +73,7 @@ class Vhost:
             MessageStore(directory, self.place.below("msg_store_transient"), named=named),
         )
         self._refusals = refusals
-        self._deleted = deleted
+        self._known = known
 
     @property
     def name(self) -> str | None:
@@ -236,7 +237,10 @@ class Vhost:
 
     @cached_property
     def refusals(self) -> tuple[str, ...]:
-        """The reasons why the broker would not start this vhost. After an unclean stop this reads every index."""
+        """The reasons why the broker would not start this vhost; none for one that it does not know, which it leaves alone.
+
+        After an unclean stop this reads every index.
+        """
         if self._refusals is not None:
             return self._refusals
         reasons = list(self.persistent.crashes)
@@ -244,7 +248,8 @@ class Vhost:
             reasons += [] if self.config_crash is None else [self.config_crash]
             for queue in self.queues:
                 reasons += [f"queue {queue.name!r}: {crash}" for crash in queue.crashes] if self.stopped_by(queue) else []
-        return tuple(reasons)
+        known = self._known() if reasons and self._known is not None else None
+        return tuple(reasons) if known is None or self.directory in known.vhosts else ()
 
     def stopped_by(self, queue: Queue) -> bool:
         """Whether no queue starts because of this one: the broker reads it before, and crashes on it."""
@@ -252,7 +257,8 @@ class Vhost:
 
     def deletes(self, queue: Queue) -> bool:
         """Whether the node does not know this queue: it deletes its directory at its start, without reading it."""
-        return self._deleted is not None and self._deleted(self.directory, queue.place.directory)
+        known = None if self._known is None else self._known()
+        return known is not None and known.deleted(self.directory, queue.place.directory)
 
     def stops(self, queue: Queue) -> bool:
         """Whether the broker would not start a queue: one process has all its priority levels, and ends with any of them."""

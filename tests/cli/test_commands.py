@@ -106,7 +106,7 @@ def test_help_needs_neither_numpy_nor_arrow_nor_spark_nor_an_event_loop() -> Non
             ["inspect", "STORE"],
             ("pyarrow", "numpy.ma", "pygments", "ssl", "asyncio", "pydantic", "mqstore.rabbitmq.summary", "mqstore.cli.read.messages"),
         ),
-        (["messages", "STORE", "-q"], ("pandas", "pyspark")),
+        (["messages", "STORE", "-q", "--limit", "3"], ("pandas", "pyspark", "pydantic")),
     ],
 )
 def test_a_command_loads_only_what_it_needs(line: list[str], absent: tuple[str, ...]) -> None:

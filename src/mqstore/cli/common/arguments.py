@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -264,18 +265,36 @@ class _PlainValues:
         several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        kind, parser = param.type_descriptor.annotation, param.type_descriptor.parameter_info.parser
+        kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
         if kind is bool and isinstance(value, bool):
             return value
-        choice = isinstance(kind, type) and issubclass(kind, StrEnum)
-        if parser is not None or choice or kind in (str, list[str]):
+        kind = get_args(kind)[0] if get_origin(kind) is list else kind
+        parse = info.parser or _plain_parser(kind, info)
+        if parse is not None:
             try:
-                parse = parser or (kind if choice else str)
                 return [parse(each) for each in value] if several else parse(value)
             except ValueError:
                 pass  # Typer says what is wrong
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+def _plain_parser(kind: Any, info: Any) -> Callable[[str], Any] | None:
+    """Return what makes a value of that kind from its text, or raises ValueError; None if Typer checks more than that."""
+    if kind is int and info.max is None:
+        return partial(_at_least, info.min)
+    if kind is Path and not (info.exists or info.readable or info.writable or info.resolve_path):
+        return Path
+    choice = isinstance(kind, type) and issubclass(kind, StrEnum)
+    return kind if choice or kind is str else None
+
+
+def _at_least(least: int | None, text: str) -> int:
+    """Return a number. Raises ValueError if it is none, or less than `least`."""
+    number = int(text)
+    if least is not None and number < least:
+        raise ValueError
+    return number
 
 
 def prepared(parameters: Sequence[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -59,18 +60,21 @@ class WritableMap:
                 raise
         self.data: Bytes = np.frombuffer(self._map, np.uint8)
         self.reserved = 0
+        self._reserving = threading.Lock()  # held also while the descriptor is closed, so that no other file gets what is reserved
 
     def reserve(self, stop: int, start: int = 0) -> None:
         """Reserve disk space for bytes start..stop-1, and for some more after them in advance.
 
         Bytes below `reserved` already have disk space, unless start is given.
         """
-        low = start or self.reserved
-        if stop <= low:
+        if stop <= (start or self.reserved):
             return
-        step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # small files reserve little, large ones reserve seldom
-        high = min(self.size, -(-stop // step) * step)
-        with writing(self.path):
+        with self._reserving, writing(self.path):
+            low = start or self.reserved
+            if stop <= low:
+                return  # another thread has reserved them meanwhile
+            step = min(max(self.reserved, RESERVED_AT_LEAST), RESERVED_AT_MOST)  # small files reserve little, large ones reserve seldom
+            high = min(self.size, -(-stop // step) * step)
             self._directory.attempt("reserve", self.relative)
             try:
                 os.posix_fallocate(self._descriptor, low, high - low)
@@ -80,8 +84,8 @@ class WritableMap:
                     high = stop
                 elif error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                     raise
-        if not start:
-            self.reserved = high
+            if not start:
+                self.reserved = high
 
     def populate(self, start: int, stop: int) -> bool:
         """Let the kernel provide the pages of reserved bytes start..stop-1, so that writing them causes no page faults.
@@ -123,9 +127,10 @@ class WritableMap:
 
     def close(self) -> None:
         """Close the descriptor. The map itself is freed with the last array or view over it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        with self._reserving:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def __enter__(self) -> WritableMap:
         return self

@@ -19,7 +19,8 @@ import cython
 
 def use_library(address: cython.size_t):
     """Leave spans of 64 bytes and more to a C function, `crc(before, bytes, count)`, at that address."""
-    global LIBRARY
+    global LIBRARY, AVX
+    AVX = has_avx()
     LIBRARY = cython.cast(library_function, address)
 
 
@@ -96,7 +97,10 @@ def crc_on(b, start, n, crc):
     w3: cython.ulonglong
     w4: cython.ulonglong
     if n >= 64 and LIBRARY != cython.NULL:
-        return LIBRARY(crc, b + start, n)
+        found: cython.uint = LIBRARY(crc, b + start, n)
+        if AVX:
+            clear_upper()
+        return found
     if n >= 80:
         w0 = little64(b, p) ^ c
         w1 = little64(b, p + 8)

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from mqstore.errors import CannotOpenError, TargetError
+from mqstore.errors import CannotOpenError, MqstoreError, TargetError
 from mqstore.files import MappedFile, ReadOnlyDirectory
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writable_map import WritableMap
@@ -177,6 +177,9 @@ class LiveLog:
         low = max(file.written, self.populated - file.start)
         high = min(file.written + min(_POPULATE_ROUNDS * came, _POPULATE_AT_MOST), file.size)
         if high > low:
+            if not self.recorded:
+                with contextlib.suppress(MqstoreError):  # the put that needs the room reports it
+                    mapped.reserve(high)
             self._populates = mapped.populate(low, high)
             self.populated = file.start + high
         return True

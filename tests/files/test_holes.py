@@ -55,3 +55,18 @@ def test_a_pattern_is_found_up_to_the_last_byte_of_a_file_and_not_beyond_a_limit
         for start in (0, 1, 3, size - 6, size - 5, size):
             for stop in (0, 7, 8, size - 1, size, size + 1):
                 assert file.find(pattern, start, stop) == content.find(pattern, start, stop)
+
+
+@pytest.mark.parametrize("size", [1, 4097, (1 << 20) + 70_000])
+def test_the_last_byte_that_is_not_zero_is_found_wherever_it_is(size: int, tmp_path: Path) -> None:
+    places = {0, 1, 4095, 4096, 4097, 65535, 65536, size - 65537, size - 4097, size - 4096, size - 1} & set(range(size))
+    for place in sorted(places):
+        content = bytearray(size)
+        content[place] = 1
+        content[place // 2] = 255
+        (tmp_path / "file").write_bytes(content)
+        mapped = MappedFile(tmp_path / "file")
+        assert mapped.last_nonzero(0, size + 9) == place
+        assert mapped.last_nonzero(place, place + 1) == place
+        assert mapped.last_nonzero(place + 1, size) == -1
+        assert mapped.last_nonzero(0, place) == (place // 2 if place else -1)

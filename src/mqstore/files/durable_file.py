@@ -67,6 +67,7 @@ def _byte_view(buffer: Any) -> memoryview:
 
 
 _HELD = 64 << 10  # writes up to this size keep the GIL: reacquiring it would take longer than the copy
+_PIECE = 1 << 20  # larger writes get larger pages, of memory that a virtual machine often has yet to get from its host
 _COPIED = 4 << 10  # buffers up to this size are copied: finding out the address of one takes longer
 _held_pwrite = ctypes.PyDLL(None, use_errno=True).pwrite
 _held_pwrite.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_longlong)
@@ -83,7 +84,7 @@ def _pwrite(descriptor: int, view: memoryview, offset: int) -> None:
         view = view[written:]
         offset += written
     while view:
-        written = os.pwrite(descriptor, view, offset)
+        written = os.pwrite(descriptor, view[:_PIECE], offset)
         view = view[written:]
         offset += written
 

@@ -191,12 +191,15 @@ class MappedFile:
         block = 1 << 20
         while stop > start:
             low = max(start, stop - block)
-            window = self.data[low:stop]
-            # max() is ten times as fast as flatnonzero()
-            if window.max():
-                # copy: NumPy raises if the data changes during flatnonzero()
-                return low + int(np.flatnonzero(window.copy())[-1])
-            stop = low
+            if not self.data[low:stop].max():  # a tenth of the time of flatnonzero()
+                stop = low
+            elif block > 1 << 12:
+                block >>= 4
+            else:
+                rows = np.flatnonzero(self.data[low:stop].copy())  # copy: NumPy raises if the data changes meanwhile
+                if len(rows):
+                    return low + int(rows[-1])
+                stop = low
         return -1
 
     def still_whole(self) -> bool:

@@ -14,7 +14,7 @@ cdef extern from *:
     static long long mq_write_some(long long descriptor, long long address, long long length, long long offset) {
         ssize_t written;
         do {
-            written = pwrite((int) descriptor, (const void *) (intptr_t) address, (size_t) length, (off_t) offset);
+            written = pwrite((int) descriptor, (const void *) (intptr_t) address, (size_t) (length > 1048576 ? 1048576 : length), (off_t) offset);
         } while (written < 0 && errno == EINTR);
         return written < 0 ? -errno : written == 0 ? -EIO : written;
     }

@@ -28,7 +28,7 @@ LOWERED = {
     "rocketmq.listing": {"CHUNK": 3},
     "cli.write.load": {"FLUSH_EVERY": 4099},
     "jobs.load_rows": {"ROWS": 3, "BYTES": 1001},
-    "files.durable_file": {"COPY_CHUNK": 1009},
+    "files.durable_file": {"COPY_CHUNK": 1009, "_PIECE": 1009},
     "files.image": {"LARGEST_READ": 1009},
     "files.read_ahead": {"WINDOW": 40961, "PIECE": 4099},
     "files.remote": {"BLOCK": 1009},

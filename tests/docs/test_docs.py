@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import transcripts
 from support.golden import run_cli
+from support.spark_api import needs_streams
 
 from mqstore.findings import Kind, Verdict
 from mqstore.rocketmq.lookup.explain import Reason
@@ -186,6 +187,7 @@ def test_the_output_shown_is_what_the_commands_print(page: Path) -> None:
 
 
 @pytest.mark.long
+@needs_streams  # `follow` is shown
 def test_the_output_shown_of_commands_on_spark_is_what_they_print(spark: SparkSession) -> None:
     shown = [(page, *block) for page in transcripts.PAGES for block in transcripts.blocks(page, spark=True)]
     assert shown

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import notebook
+from support.spark_api import needs_streams
 
 from mqstore.pipeline.spark.session import CATALOG_JAR
 
@@ -15,7 +16,9 @@ LETTERS = 0.01  # versions of matplotlib and its font library move letters by pa
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize("page", notebook.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.name, marks=[needs_streams] if page.name == "spark.md" else []) for page in notebook.PAGES]
+)
 def test_every_cell_prints_and_draws_what_the_page_shows(page: Path) -> None:
     if page.name == "spark.md" and not CATALOG_JAR.exists():
         pytest.skip("catalog.jar was not built: the installation found no JDK, or no pyspark")

@@ -136,6 +136,13 @@ def test_the_settings_that_readers_and_times_rely_on(spark: SparkSession) -> Non
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
 
 
+def test_the_heap_begins_small_whatever_memory_the_machine_has(spark: SparkSession) -> None:
+    """A heap of Java's own choice begins with a 64th of it."""
+    jvm = spark._jvm
+    assert jvm is not None
+    assert jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getInit() == 64 << 20
+
+
 @pytest.mark.versions
 def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     from mqstore.pipeline.spark.runner import run_tasks

@@ -23,6 +23,7 @@ package is shipped to the executors, and Spark's own configuration (spark-defaul
     spark.sql.catalog.mq, SPARK_DIST_CLASSPATH   catalog.jar      stores as namespaces in SQL, where the jar was built (setup.py); the
                                                                   driver alone needs it, and spark.jars stays as it is configured
     JVM                                          serial collector, first compiler only: tasks are Python, startup time matters;
+                                                 the heap begins with 64 MiB;
                                                  classes from an archive in the user's cache (mqstore.pipeline.spark.java)
 
 The JVM's output goes to an unnamed file, from which the cause is quoted if the JVM does not start.
@@ -310,8 +311,9 @@ def _java_options(throughput: bool) -> list[str]:
     options = [f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"', "-XX:-UsePerfData"]
     if not throughput:
         # with the first compiler only, Java reserves 48 MiB for compiled code; a session of some hundred queries fills that, and from
-        # then on compiles and discards code all the time
-        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m"]
+        # then on compiles and discards code all the time. Without a size of its own the heap begins with a 64th of the machine's memory,
+        # of which Java fills a quarter before it frees anything
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m", "-Xms64m"]
     return options
 
 

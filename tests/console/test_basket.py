@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -18,7 +19,7 @@ from support.console import Visitor, golden, tables, visiting, words
 import mqstore
 from mqstore.console import basket
 from mqstore.console.basket import Basket, InLog, InQueue, place_from
-from mqstore.console.replay import targets_of
+from mqstore.console.replay import _outgoing, targets_of
 from mqstore.errors import UsageError
 from mqstore.table.columns import RABBITMQ_COLUMNS, ROCKETMQ_COLUMNS
 
@@ -155,10 +156,17 @@ def test_messages_are_replayed_into_a_store_after_a_confirmation(tmp_path: Path)
         assert "Stored 6 messages" in words(page)
         assert "The basket is empty" in words(visitor.get("/basket"))
     found = mqstore.open(target).to_arrow(("topic", "body")).to_pylist()  # type: ignore[union-attr]
-    import base64
-
     assert found[:5] == [{"topic": row["topic"], "body": base64.b64decode(str(row["body"]))} for row in rows]
     assert found[5:] == [{"topic": "dead.letters", "body": b"dead-0"}]
+
+
+def test_a_replay_to_a_broker_reports_how_many_of_the_messages_were_sent(visitor: Visitor) -> None:
+    log = command("messages", LOG)[:2]
+    places = [InLog(0, int(str(row["physical_offset"]))) for row in log] + [InQueue(1, "/", "dead.letters", None, 0)]
+    reports: list[tuple[int, int]] = []
+    sent = list(_outgoing(visitor.console.stores, places, "guest", lambda *report: reports.append(report)))
+    assert [message.body for message in sent] == [*(base64.b64decode(str(row["body"])) for row in log), b"dead-0"]
+    assert reports == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_a_queue_whose_name_is_not_a_valid_topic_is_reported_and_not_written(tmp_path: Path) -> None:

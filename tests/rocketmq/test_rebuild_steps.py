@@ -20,7 +20,7 @@ from mqstore.rocketmq import rebuild_steps
 from mqstore.rocketmq.dispatch.consume_queue_image import QueueImage
 from mqstore.rocketmq.dispatch.dispatcher import KEY_ROW, QueueRun
 from mqstore.rocketmq.dispatch.index_builder import IndexSequence, build_index, index_name, plan_index
-from mqstore.rocketmq.rebuild_steps import DispatchTask, QueueBuildTask, RebuildSettings, build_queue, scan_split, settings_of
+from mqstore.rocketmq.rebuild_steps import DispatchTask, QueueBuildTask, RebuildSettings, build_queue, log_of, scan_split, settings_of
 from mqstore.rocketmq.scan.splits import Split, plan
 
 
@@ -49,6 +49,12 @@ def stage_in(root: Path) -> Path:
 def test_settings_come_from_the_files_that_are_there(tmp_path: Path) -> None:
     found = settings_of(mqstore.open(small(tmp_path)))
     assert (found.queue_file_size, found.index_slots, found.index_positions) == (400, 100, 150)
+
+
+def test_tasks_of_one_run_in_one_process_share_the_log_and_those_of_another_open_it_again(tmp_path: Path) -> None:
+    store = str(small(tmp_path, 1))
+    assert log_of(store, None, "one") is log_of(store, None, "one")
+    assert log_of(store, None, "one") is not log_of(store, None, "other")
 
 
 def test_a_store_without_derived_files_gets_the_brokers_default_sizes(tmp_path: Path) -> None:

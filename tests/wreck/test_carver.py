@@ -100,6 +100,17 @@ def test_a_dledger_log_is_one_run_wherever_a_window_ends(window: int, monkeypatc
     assert comparable(carved(path, 1000)) == comparable(whole)
 
 
+@pytest.mark.parametrize("window", [300, 1000])
+def test_a_run_goes_on_to_the_last_entry_that_begins_in_its_range(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next(path for path in files_of([case_named("5.5.0/g-dledger")], "dledger-n0/data"))
+    starts = (carved(path, 1 << 40).runs[0].positions - frames.ENTRY_HEADER_SIZE).tolist()
+    monkeypatch.setattr(carver, "WINDOW", window)
+    with Image(path) as image:
+        for number, start in enumerate(starts[1:], 1):
+            for stop, count in ((start, number), (start + 1, number + 1)):
+                assert carve_range(image, 0, stop).records == count
+
+
 def test_a_message_longer_than_a_window_is_found_though_a_split_begins_in_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "disk.img"
     path.write_bytes(b"not a message" * 20 + stored(1, b"x" * 9000) + stored(2, b"y"))

@@ -403,7 +403,7 @@ class _Carver:
         assert self.base is not None
         offset, position = at + header, self.origin + at
         left = len(self.data) - offset
-        if position + header >= self.stop or (left >= HEAD and int.from_bytes(self.data[offset : offset + 4].tobytes(), "big") <= left):
+        if left >= HEAD and int.from_bytes(self.data[offset : offset + 4].tobytes(), "big") <= left:
             return 0
         size = frame_size(self._read, position + header, self.base + position + header)
         if size and header:

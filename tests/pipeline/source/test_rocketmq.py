@@ -680,6 +680,16 @@ def test_filters_reach_the_reader() -> None:
 
 
 @needs_filters
+@pytest.mark.parametrize(("values", "low", "high"), [((9, None, 5), 5, 10), ((None,), None, None)])
+def test_a_list_of_offsets_is_a_range_from_the_lowest_on(values: tuple[int | None], low: int | None, high: int | None) -> None:
+    from pyspark.sql.datasource import In
+
+    from mqstore.pipeline.source.pushdown import apply_filters
+
+    assert apply_filters(Selection(), [In(("physical_offset",), values)]) == Selection(from_offset=low, to_offset=high)
+
+
+@needs_filters
 def test_a_reader_applies_given_filters_and_hands_every_filter_back(mail: Path) -> None:
     from pyspark.sql.datasource import EqualTo, StringContains
 

@@ -148,6 +148,15 @@ def test_a_log_without_records_has_no_splits(tmp_path: Path) -> None:
     assert log_bytes(log, ()) == 0
 
 
+@pytest.mark.parametrize("first", [None, 5000])
+def test_a_split_whose_files_are_gone_ends_where_it_begins(first: int | None, tmp_path: Path) -> None:
+    store = Store(tmp_path, file_size=4096)
+    store.put(message("orders"))
+    gone = Outcome(CommitLog(ReadOnlyDirectory(store.write())), Split(1, 4096, 8192), first)
+    begin = 4096 if first is None else first
+    assert (gone.offsets, gone.begin, gone.reach) == ([], begin, begin)
+
+
 def test_zero_splits_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(replace(message("orders"), queue_id=1))

@@ -110,6 +110,13 @@ def test_torn_consumer_offsets_say_how_much_is_read_again_and_what_is_not_known(
     assert any("no offsets at all" in sentence for sentence in found.unknown)
 
 
+@pytest.mark.parametrize("and_bak", ["", "_with_bak", "_and_bak"])
+def test_a_torn_file_of_configuration_is_named_as_a_whole_whatever_its_bak_is(and_bak: str, tmp_path: Path) -> None:
+    found = of(FIVE, made(f"torn_consumer_offsets{and_bak}", FIVE, tmp_path))
+    (torn,) = (item for item in found.evidence if item.finding == "bad-config")
+    assert (torn.offset, torn.length) == (0, (tmp_path / torn.file).stat().st_size)
+
+
 def test_groups_that_are_behind_the_offsets_of_the_bak_get_again_what_is_between(tmp_path: Path) -> None:
     sound, store = of(FOUR), unpack(FOUR, tmp_path / "store")
     offsets = store / "config" / "consumerOffset.json"
@@ -168,7 +175,9 @@ def test_what_is_in_swapped_log_files_counts_where_no_queue_lists_it_too(tmp_pat
     log[0].write_bytes(second)
     log[1].write_bytes(first)
     (tmp_path / "abort").touch()
-    assert of(case, tmp_path, "5.5.0").loses == 424
+    found = of(case, tmp_path, "5.5.0")
+    assert found.loses == 424
+    assert [(way.next, way.keeps) for way in found.ways] == [(found.next, None), (START, 0)]
     shutil.rmtree(tmp_path / "consumequeue/s63_orders/1")
     found = of(case, tmp_path, "5.5.0")
     assert found.loses == 424
@@ -189,7 +198,13 @@ def test_what_swapped_log_files_have_of_queues_that_are_gone_is_known_from_their
     at = record_starts(raw)[40]
     raw[at : at + 2000] = bytes(2000)
     second.write_bytes(raw)
-    assert [sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence]
+    (sentence,) = (sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence)
+    assert sentence.startswith("how many messages of topic 's63_audit-log', queue 0 were in damaged bytes")
+    at = record_starts(raw)[20]
+    raw[at : at + 8000] = bytes(8000)
+    second.write_bytes(raw)
+    (sentence,) = (sentence for sentence in of(case, tmp_path).unknown if "damaged bytes of the log" in sentence)
+    assert sentence.startswith("how many messages of 3 queues, topic 's63_orders', queue 2 among them, were in damaged bytes")
 
 
 def test_places_of_new_queues_that_lead_into_log_files_with_each_others_names_deliver_nothing_again(tmp_path: Path) -> None:
@@ -215,6 +230,26 @@ def test_what_follows_a_gap_in_a_batch_queue_is_not_delivered(tmp_path: Path) ->
         "skipped": 8,
     }
     assert (found.loses, found.unknown) == (28, ())
+
+
+def test_a_queue_in_the_directory_of_another_type_than_that_of_its_topic_keeps_5_x_from_starting(tmp_path: Path) -> None:
+    case = case_named("5.3.3/o-batch-queue")
+    store = unpack(case, tmp_path / "store")
+    for name in ("consumequeue/batched/2", "batchconsumequeue/TopicTest/2"):
+        (store / name).mkdir(parents=True)
+    found = of(case, store)
+    wrong = ["consumequeue/batched", "batchconsumequeue/TopicTest"]
+    assert (found.starts, [item.file for item in found.evidence if item.finding == "queue-type"]) == (False, wrong)
+    assert "queue.type is BatchCQ" in found.evidence[0].detail
+    assert "queue.type is SimpleCQ" in found.evidence[1].detail
+    assert of(case, store, "4.9.3").starts
+    untyped = tmp_path / "store.properties"
+    untyped.write_text(case.config.read_text().replace("queueType.batched=BatchCQ", ""))
+    found = diagnose(open_rocketmq(store, config=untyped), case.version)
+    assert (found.starts, [sentence.partition(",")[0] for sentence in found.unknown]) == (
+        True,
+        ["the queue.type of topic 'TopicTest'", "the queue.type of topic 'batched'"],
+    )
 
 
 @pytest.mark.parametrize(("killed", "lost"), [(False, 36), (True, 0)])

@@ -254,6 +254,14 @@ def test_the_log_ends_at_a_body_that_does_not_fit_its_crc(written: Written) -> N
         assert whole.notes == ()
 
 
+def test_of_fewer_than_three_files_each_is_read_after_a_clean_exit(written: Written) -> None:
+    while written.position < FILE_SIZE:
+        written.put()
+    assert not written.file(2).exists()
+    written.change(written.physical[1] + 88, b"x")
+    assert written.recovered().log_range() == (0, written.physical[1])
+
+
 def test_damage_before_the_last_three_files_goes_unnoticed_after_a_clean_exit(written: Written) -> None:
     for _ in range(40):
         written.put()
@@ -408,7 +416,10 @@ def test_4_9_forgets_delivery_times_while_it_recovers_from_an_unclean_exit(writt
     assert codes == {("4.9.3", False): 1640995210000, ("4.9.3", True): 2598919, ("5.3.3", True): 1640995210000}
 
 
-@pytest.mark.parametrize(("level", "taken"), [("3", True), ("+3", True), ("99999999999", False), ("x", False), (" 3", False)])
+@pytest.mark.parametrize(
+    ("level", "taken"),
+    [("3", True), ("+3", True), ("2147483647", True), ("2147483648", False), ("99999999999", False), ("x", False), (" 3", False)],
+)
 def test_a_delay_level_that_java_cannot_read_ends_the_log(written: Written, level: str, taken: bool) -> None:
     first = written.put()
     written.put("SCHEDULE_TOPIC_XXXX", properties=encode_properties({"DELAY": level}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.golden import CASES, GoldenCase, case_id, case_named, opened, run_cli
+from support.rocketmq_states import record_starts
 
 from mqstore.errors import NotAStoreError
 from mqstore.jobs.runner import ThreadRunner
@@ -120,6 +122,18 @@ def test_copies_are_told_apart_and_a_damaged_copy_does_not_hide_the_intact_one(t
     assert of_it == ["damaged", "intact"]
 
 
+def test_a_piece_that_begins_in_another_one_and_goes_on_after_it_is_of_the_same_log(tmp_path: Path) -> None:
+    raw = log_files(KILLED)[0].read_bytes().rstrip(b"\0") + ENDING
+    starts = record_starts(raw)
+    (tmp_path / "first").write_bytes(raw[: starts[9]] + ENDING)
+    (tmp_path / "second").write_bytes(raw[starts[6] :])
+    wreck = carve_wreck(tmp_path)
+    rows = rows_of(wreck)
+    assert wreck.logs == 1
+    assert [row["physical_offset"] for row in rows] == [*starts[:9], *starts[6:]]
+    assert [row["verdict"] for row in rows] == ["intact"] * 9 + ["duplicate"] * 3 + ["intact"] * (len(starts) - 9)
+
+
 def test_two_logs_on_one_disk_are_two_logs(tmp_path: Path) -> None:
     for name in ("one", "two"):
         with MessageStore.open(tmp_path / name, SMALL) as store:
@@ -213,3 +227,5 @@ def test_a_fresh_store_has_the_intact_messages_of_a_wreck_with_a_missing_middle(
 def test_a_new_store_is_for_the_version_that_the_files_of_the_old_one_suggest(name: str, tmp_path: Path) -> None:
     done = run_cli("salvage", opened(case_named(name)), "--to", tmp_path / "new", "--as", "rocketmq")
     assert f"A RocketMQ {name.partition('/')[0]} broker starts on {tmp_path / 'new'}; it keeps every message." in done.stdout
+    permissions = re.findall(r'"perm": ?(\d+)', (tmp_path / "new" / "config" / "topics.json").read_text())
+    assert set(permissions) == {"6"}  # to read and to write

@@ -80,8 +80,6 @@ def skipped_by_pulls(image: QueueImage | BatchQueueImage, recovery: Recovery, lo
     Only pulls that meet an entry without bytes are played, with those shortly before them, so that they begin where they would.
     """
     files = recovery.log_files
-    if not files:
-        return np.empty(0, np.int64)
     starts, ends = np.array([file.start for file in files], np.int64), np.array([file.end for file in files], np.int64)
     rules = PullRules(version=recovery.version, in_memory_bytes=1 << 62)
     if isinstance(image, BatchQueueImage):

@@ -223,12 +223,11 @@ def unfinished_put(file: IndexFile) -> frozenset[int]:
 
     A broker writes the entry, its slot, the count of slots, the count of entries, and the last offset and time, in this order.
     """
-    number, stored = file.header.index_count, file.header.hash_slot_count
+    number = file.header.index_count
     entry = file.entry(number)
     slot = entry.key_hash % file.slot_count
     if number < file.positions and entry.key_hash >= 0 and 0 <= entry.previous < number and file.slot(slot) == number:
-        taken = int(np.count_nonzero(file.slots()))
-        counted = stored == taken or (entry.previous == 0 and stored == taken - 1)
+        counted = file.header.hash_slot_count == np.count_nonzero(file.slots())
         return frozenset([file.slot_position(slot), *([_SLOT_COUNT] if counted else ())])
     if number > 2 and file.header.end_physical_offset == file.entry(number - 2).physical_offset < file.entry(number - 1).physical_offset:
         return frozenset([_END_OFFSET])

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from mqstore.findings import LOST_VERDICTS, Damage, Kind, Reaction, Remedy, SalvageReport, Subject, Verdict, merge_adjacent
+from mqstore.findings import (
+    LOST_VERDICTS,
+    CheckCounts,
+    Damage,
+    Kind,
+    Reaction,
+    Remedy,
+    Report,
+    SalvageReport,
+    Subject,
+    Verdict,
+    merge_adjacent,
+)
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "guide" / "findings.md").read_text(encoding="utf-8")
@@ -63,6 +75,16 @@ def test_adjacent_damage_of_one_file_kind_and_detail_is_one_finding() -> None:
     for apart in (of(11, 5), of(9, 5), of(10, 5, file="b"), of(10, 5, kind=Kind.TORN_RECORD), of(10, 5, detail="e")):
         assert merge_adjacent([apart, of(0, 10)]) == sorted([of(0, 10), apart], key=lambda item: (item.file, item.offset))
     assert merge_adjacent([]) == []
+
+
+def test_a_report_without_findings_counts_nothing() -> None:
+    report = Report("s", "rocketmq", CheckCounts())
+    assert repr(report) == "<report on 's': verdict Intact: nothing is damaged., checked 0 messages in 0 files>"
+    assert report.as_dict() == {
+        "store": "s", "family": "rocketmq", "ok": True,
+        "checked": {"files": 0, "bytes": 0, "records": 0, "messages": 0, "queue_entries": 0, "index_entries": 0},
+        "messages": {"total": 0, "affected": 0}, "coverage": {"complete": True, "skipped": []}, "damage": [], "notes": [],
+    }  # fmt: skip
 
 
 def test_a_salvage_is_whole_without_findings_and_lost_messages() -> None:

@@ -16,6 +16,8 @@ from support.golden import run_cli, unchanged
 import mqstore
 from mqstore.findings import Kind
 from mqstore.rabbitmq.quorum.wal import read_wal
+from mqstore.rabbitmq.salvage import messages_of
+from mqstore.rabbitmq.store.store import RabbitMQStore
 from mqstore.stores.rabbitmq import RabbitMQ
 
 PUBLISH = b"\x68\x04\x77\x01e\x61"  # a tuple {e, Number, …} with a number below 256, as it is stored
@@ -373,6 +375,8 @@ def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_salv
     assert sorted(row["properties"]["message_id"] for row in found) == sorted(f"u{number}" for number in range(20))
     assert {row["verdict"] for row in found} <= {"unindexed", "consumed"}
     assert {row["store_file"] for row in found} == {f"{log.relative_to(node)}"}
+    for queues, number in ((frozenset({"unacked"}), len(found)), (frozenset({"other"}), 0)):
+        assert sum(map(len, messages_of(RabbitMQStore(node), ("queue",), queues=queues))) == number
 
 
 def said_in(document: Any) -> list[str]:

@@ -209,6 +209,12 @@ def test_a_log_that_does_not_begin_as_one_gets_its_beginning(tmp_path: Path) -> 
     assert (kinds, losses) == (["wal-header"], [""])
 
 
+@pytest.mark.parametrize(("size", "kinds"), [(4, ["wal-empty"]), (5, [])])
+def test_a_log_of_a_header_alone_is_whole_and_one_of_less_is_taken_out(size: int, kinds: list[str], tmp_path: Path) -> None:
+    directory = ReadOnlyDirectory(written(tmp_path, quorum.wal(UNDEFINED, PURGE, after=-1)[:size]))
+    assert [step.kind for step in quorum_plan(directory).steps] == kinds
+
+
 def test_bytes_that_are_too_few_for_a_record_have_no_remedy(tmp_path: Path) -> None:
     log = quorum.wal(UNDEFINED, PURGE, after=-1) + b"\xff" * 10 + quorum.record(2, PURGE, known=True)
     (step,) = quorum_plan(ReadOnlyDirectory(written(tmp_path, log))).steps

@@ -346,6 +346,14 @@ def test_a_damaged_config_of_the_number_that_a_node_takes_without_one_costs_noth
     assert (step.possible, step.otherwise) == (True, "it takes the same number")
 
 
+def test_without_a_config_segments_of_the_number_that_a_node_takes_then_need_none(tmp_path: Path) -> None:
+    store = _segments(tmp_path, 5, 16383, config=b"")
+    (store / wrecks.PLACE / ".config").unlink()
+    assert [step for step in planned(store) if step.kind == "config"] == []
+    (vhost,) = RabbitMQStore(store).vhosts
+    assert vhost.inferred_count is None
+
+
 def test_links_and_pipes_in_the_place_of_an_index_are_left_alone(tmp_path: Path) -> None:
     store = small(tmp_path / "store")
     queue = next(store.glob("msg_stores/vhosts/*/queues/*"))
@@ -364,6 +372,7 @@ def test_records_that_are_copied_fill_several_files(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(vhost_steps, "FILE_SIZE", 1)
     (split,) = planned(store)
     assert len(split.changes) > len(whole.changes) == 1
+    assert split.file == split.changes[0].file == whole.file
     assert b"".join(change.made for change in split.changes) == whole.changes[0].made
     applied(store, tmp_path / "undo", [split])
     assert planned(store) == []

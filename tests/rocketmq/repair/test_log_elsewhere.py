@@ -178,6 +178,18 @@ def test_a_log_file_under_another_name_gets_its_name_and_nothing_is_blank(name: 
     assert before
 
 
+def test_damage_in_a_log_file_under_another_name_is_repaired_once_it_has_its_name(tmp_path: Path) -> None:
+    store = unpack_site("log-file-renamed-bak", tmp_path)
+    path = store / "commitlog" / f"{FILE}.bak"
+    raw = bytearray(path.read_bytes())
+    raw[10_000:10_100] = b"x" * 100
+    path.write_bytes(raw)
+    steps = plan(open_rocketmq(store))
+    assert [step.kind for step in steps if step.file.startswith("commitlog/")] == ["rename"]
+    apply(store, tmp_path / "undo", steps, LOCKING)
+    assert [step.file for step in plan(open_rocketmq(store)) if step.kind == "filler"] == [f"commitlog/{FILE}"]
+
+
 def _named(name: str, target: Path) -> Path:
     store = unpack_site("log-file-renamed-bak", target)
     (store / "commitlog" / f"{FILE}.bak").rename(store / "commitlog" / name)

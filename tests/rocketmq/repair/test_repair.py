@@ -100,6 +100,19 @@ def test_a_damaged_store_loses_after_a_repair_only_messages_whose_bytes_are_lost
     assert found.loses == sum(item.messages for item in found.evidence if item.finding == "gone")
 
 
+@pytest.mark.parametrize(("record", "kind"), [(-3, "filler"), (-1, "torn-end")])
+def test_what_a_record_was_is_set_to_zero_only_where_no_other_one_follows_in_the_log(record: int, kind: str, tmp_path: Path) -> None:
+    store = unpack(FOUR, tmp_path)
+    last = max((store / "commitlog").iterdir())
+    raw = bytearray(last.read_bytes())
+    start = record_starts(raw)[record]
+    size = int.from_bytes(raw[start : start + 4], "big")
+    raw[start : start + size] = b"x" * size
+    last.write_bytes(raw)
+    (step,) = (step for step in planned(store, FOUR) if step.file == f"commitlog/{last.name}")
+    assert (step.kind, step.offset) == (kind, start)
+
+
 def test_a_record_whose_size_is_wrong_is_restored_from_what_is_inside(tmp_path: Path) -> None:
     case = case_named("4.9.3/m-damaged/03-size-field")
     store = unpack(case, tmp_path / "store")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.golden import CASES, DAMAGED, GoldenCase, case_id, case_named, damage, opened
+from support.golden import CASES, DAMAGED, GoldenCase, case_id, case_named, damage, opened, unpack
 from support.stores import BEGIN, Store, message
 
 import mqstore
@@ -381,6 +381,28 @@ def test_the_damaged_ranges_are_in_findings(case: GoldenCase) -> None:
 def test_nothing_is_found_in_the_copy_that_was_not_damaged() -> None:
     case = case_named("4.9.3/m-damaged/0-clean")
     assert verify(mqstore.open(opened(case), config=case.config)).ok
+
+
+@pytest.mark.parametrize(
+    ("topic", "later", "found"),
+    [("SCHEDULE_TOPIC_XXXX", 86_400_000, set()), ("SCHEDULE_TOPIC_XXXX", -(10**9), {Kind.QUEUE_ENTRY_MISMATCH}),
+     ("s62_orders", 86_400_000, {Kind.QUEUE_ENTRY_MISMATCH})],
+)  # fmt: skip
+def test_only_a_delayed_message_may_have_a_time_after_it_was_stored_in_place_of_its_tags(
+    topic: str, later: int, found: set[Kind], tmp_path: Path
+) -> None:
+    """When it is delivered follows from the settings of the broker, which may have been others."""
+    case = case_named("4.9.3/f-broker-offsets")
+    queue = unpack(case, tmp_path) / "consumequeue" / topic / "0" / f"{0:020d}"
+    raw = bytearray(queue.read_bytes())
+    physical, _, tags_code = struct.unpack_from(">qiq", raw)
+    (stored,) = struct.unpack_from(
+        ">q", (tmp_path / "commitlog" / f"{physical // 131072 * 131072:020d}").read_bytes(), physical % 131072 + 56
+    )
+    struct.pack_into(">q", raw, 12, stored + later)
+    assert tags_code != stored + later
+    queue.write_bytes(raw)
+    assert kinds(verify(mqstore.open(tmp_path, config=case.config))) == found
 
 
 # findings and notes

@@ -47,6 +47,12 @@ def test_the_node_that_wrote_a_store_loses_what_was_recorded_and_marks_as_redeli
     assert found.redelivers == sum(row["redelivered"] for row in delivered)
 
 
+def test_transient_messages_are_dropped_at_every_start_and_do_not_count_as_lost() -> None:
+    found = of(case_named("3.10.8/f-mixed-features"), "3.10.8")
+    assert (found.starts, found.loses, found.status) == (True, 0, 1)
+    assert "drops 12 transient messages of vhost '/', queue 'lazy.mixed', as at every start" in found.changes
+
+
 @pytest.mark.parametrize("name", ["3.8.9/a-v1-clean", "3.10.8/d-large-fanout", "3.10.8/b-dirty-journal"])
 def test_4_3_starts_on_version_1_queues_and_deletes_every_message(name: str) -> None:
     found = of(case_named(name), "4.3.6")

@@ -13,7 +13,7 @@ from mqstore.rabbitmq.erlang.terms import Atom, ImproperList, Pairs, Term, encod
 from mqstore.rabbitmq.quorum import machine_state
 from mqstore.rabbitmq.quorum.commands import Membership, MessageFacts, Noop, Pid, UserCommand, message_facts, order_of, read_entry
 from mqstore.rabbitmq.quorum.dispatch import apply_command
-from mqstore.rabbitmq.quorum.entities import Consumer, Message
+from mqstore.rabbitmq.quorum.entities import Consumer, Message, dead_letter_handler
 from mqstore.rabbitmq.quorum.machine import Machine
 from mqstore.rabbitmq.quorum.queue import QuorumQueue, Replay
 from mqstore.rabbitmq.quorum.raft_log import raft_systems
@@ -456,6 +456,21 @@ def test_a_publisher_without_a_process_is_not_registered() -> None:
 def test_fields_of_another_kind_are_refused(name: str, fields: tuple[Term, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         apply_command(filled(8), 4, 0, name, fields)
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_a_consumer_whose_node_is_away_has_the_credit_that_it_came_with(version: int) -> None:
+    machine = filled(version, 2)
+    key = consume(machine, 3, b"far", TWO, number=2)
+    assert machine.consumers[key].credit == 0
+    machine.down(4, 0, TWO, Atom("noconnection"))
+    assert machine.consumers[key].credit == 2
+
+
+@pytest.mark.parametrize(("exchange", "handler"), [(Atom("undefined"), ""), (b"dead", "at_most_once")])
+def test_before_3_10_a_queue_has_a_handler_for_dead_letters_whether_or_not_it_has_an_exchange(exchange: Term, handler: str) -> None:
+    term = (Atom("rabbit_quorum_queue"), Atom("dead_letter_publish"), [exchange, Atom("undefined"), b"queue"])
+    assert dead_letter_handler(term) == handler
 
 
 # version 8: timeouts, and messages that wait for their next delivery

@@ -102,6 +102,14 @@ def test_a_map_may_be_pairs_and_a_fifo_in_three_forms() -> None:
             machine_state.load(state(3, parts), 3)
 
 
+@pytest.mark.parametrize("version", range(4, 8))
+def test_versions_4_to_7_have_messages_of_two_priorities(version: int) -> None:
+    two: Term = (Atom("q"), ([], [PACKED]), ([ImproperList((8,), 5)], []), NONE, 1)
+    ready = machine_state.load(state(version, {2: two}), version).ready
+    assert {level: [message.index for message in queue] for level, queue in ready.levels.items()} == {1: [7], 0: [8]}
+    assert ready.turn == 1
+
+
 def test_consumers_are_served_by_their_priority() -> None:
     levels: Term = (Atom("pqueue"), [(-2, (Atom("queue"), [4], [])), (Atom("infinity"), (Atom("queue"), [5], []))])
     assert dict(machine_state.load(state(3, {10: levels}), 3).service) == {2: machine_state.deque([4]), 0: machine_state.deque([5])}

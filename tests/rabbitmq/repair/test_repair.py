@@ -102,6 +102,7 @@ def test_after_a_clean_stop_a_repair_keeps_numbers_and_marks_and_makes_the_node_
     (after,) = read_terms(dets.read_objects((place / "recovery.dets").read_bytes())).values()
     assert (after.next_seq, after.next_deliver, after.reference) == (noted.next_seq, noted.next_deliver, noted.reference)
     assert after.count == (noted.count or 0) - 1
+    assert after.segments == {0: after.count}
     assert not (place / "msg_store_persistent" / "clean.dot").exists()
     assert diagnose(RabbitMQStore(store), VERSION).redelivers == 11
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.golden import OTHER_RABBITMQ, RABBITMQ, case_id, case_named, expected, opened, opened_node, run_cli, unpack
 from support.rabbitmq_index import message_id, term, write
+from support.rabbitmq_states import lying_tables, writable
 
 import mqstore
 from mqstore.errors import MqstoreError, NotAStoreError, NotFoundError, UnsupportedError, UsageError
@@ -345,6 +346,14 @@ def test_a_queue_without_name_is_named_by_its_directory_or_by_a_matching_name(tm
     (path / "msg_stores/vhosts" / VHOST / "queues" / directory / ".queue_name").unlink()
     assert [row["queue"] for row in rows(mqstore.open(path))] == [directory]
     assert [row["queue"] for row in rows(RabbitMQStore(path, names=[("/", "other"), ("/", "q")]))] == ["q"]
+
+
+def test_a_queue_ends_at_messages_that_the_table_of_a_clean_stop_has_elsewhere(tmp_path):
+    store = unpack(case_named("3.10.8/d-large-fanout"), tmp_path)
+    lying_tables(writable(store))
+    crashes = {queue.name: queue.crashes for queue in mqstore.open(store).queues}
+    lead = "the message of sequence id 0 and 10 more is not where msg_store_index.ets has it; the queue ends there at every attempt"
+    assert crashes["fan.1"] == (lead,)
 
 
 def test_the_next_sequence_id_after_a_clean_stop_is_the_noted_one():

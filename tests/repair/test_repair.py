@@ -63,6 +63,16 @@ def test_a_file_that_is_a_link_can_be_repaired_in_a_copy(tmp_path: Path) -> None
     assert "has a second hard link" in repair.refusal
 
 
+def test_what_is_not_possible_is_left_with_the_number_that_the_plan_gives_it(tmp_path: Path) -> None:
+    store = made("stray_file", CASE, tmp_path / "store")
+    os.mkfifo(store / "commitlog" / "pipe")
+    repair = mqstore.open(store).repair()
+    (number,) = (number for number, step in enumerate(repair.steps) if step.file == "commitlog/pipe")
+    report = repair.apply()
+    assert report.not_repaired == ((number + 1, repair.steps[number]),)
+    assert report.repaired == len(repair.steps) - 1
+
+
 def test_the_root_of_a_disk_needs_a_journal_to_be_named() -> None:
     with pytest.raises(UsageError, match="give the directory of the undo journal with --journal"):
         Repair(Path("/"), Path("/"), "RocketMQ", LOCKING, list, list)

@@ -383,14 +383,14 @@ def test_a_log_with_records_of_a_queue_whose_directory_is_gone_is_named_and_salv
 def test_queues_that_are_only_below_the_name_of_another_node_count_as_lost(tmp_path: Path) -> None:
     """The directory has another name here, so the metadata say which node it is."""
     node = quorum.unpack(OLD, tmp_path)
-    shutil.copytree(shared(node), node / "quorum" / "rabbit@other")
-    (directory,) = (path for path in shared(node).glob("2F_UNA*") if path.is_dir())
-    shutil.rmtree(directory)
+    names = {path.name for path in shared(node).iterdir() if path.is_dir()}
+    (own,) = (name for name in names if name.startswith("2F_UNA"))
+    shutil.copytree(shared(node), node / "quorum" / "rabbit@other", ignore=lambda *_: names - {own})
+    shutil.rmtree(shared(node) / own)
     found = diagnose(RabbitMQStore(node))
     (lost,) = (item for item in found.evidence if item.finding == "other-node")
     where = "is in quorum/rabbit@other, and the node looks in quorum/rabbit@localhost (18 messages)"
     assert (lost.detail, lost.messages, found.loses) == (f"quorum queue 'unacked' of vhost '/' {where}", 18, 18)
-    assert any("15 more that quorum/rabbit@localhost lacks: `mqstore members` compares them" in sentence for sentence in found.unknown)
 
 
 def said_in(document: Any) -> list[str]:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import quorum
 from support.golden import CASES, FURTHER, OTHER_RABBITMQ, RABBITMQ, GoldenCase, case_id, case_named, opened, run_cli
 from support.images import files_of, fragments, noise_of, shuffled_image
+from support.rabbitmq_index import term
 
 from mqstore.errors import TargetError
 from mqstore.jobs.runner import ThreadRunner
 from mqstore.pipeline.spark.runner import SparkRunner
 from mqstore.places import open_rocketmq
+from mqstore.rabbitmq.format import message_file
 from mqstore.rabbitmq.salvage import messages_of, open_wreck
 from mqstore.rocketmq.format.record import Record, encode
 from mqstore.rocketmq.salvage import rows_of
@@ -80,6 +83,21 @@ def rabbitmq_expected(cases: tuple[GoldenCase, ...]) -> Counter[tuple[Any, ...]]
         rows = [row for batch in messages_of(open_wreck(opened(case)), RABBIT) for row in batch.to_pylist()]
         found |= {rabbitmq_key(row) for row in rows if row["payload_sha256"] is not None}
     return Counter(found)
+
+
+def test_a_write_ahead_log_with_nothing_around_it_gives_its_messages(tmp_path: Path) -> None:
+    (log,) = quorum.unpack("4.3.6/a-quorum-mix-kill9", tmp_path / "node").glob("quorum/*/*.wal")
+    image = tmp_path / "image"
+    image.write_bytes(log.read_bytes())
+    assert carve(source_files(image), ThreadRunner(1)).messages == sum(map(len, messages_of(open_wreck(log), ("queue",)))) == 284
+
+
+def test_only_messages_of_the_same_id_are_copies(tmp_path: Path) -> None:
+    ids = [first * 8 + second * 8 for first, second in ((b"a", b"b"), (b"a", b"c"), (b"d", b"b"), (b"a", b"b"))]
+    image = tmp_path / "image"
+    image.write_bytes(b"".join(message_file.record(own, term(own, b"body")) for own in ids))
+    rows = rabbitmq_rows(carve(source_files(image), ThreadRunner(1)), tmp_path / "stage")
+    assert [row["verdict"] for row in rows] == ["duplicate"] + ["unindexed"] * 3
 
 
 @pytest.mark.parametrize("case", [*RABBITMQ, *OTHER_RABBITMQ], ids=case_id)

@@ -72,6 +72,17 @@ def test_the_counts_do_not_depend_on_the_splits(case: GoldenCase) -> None:
         assert usage(source, threads=2, splits=splits, prefix=2).as_dict(tuple(whole["by"])) == whole
 
 
+@pytest.mark.parametrize("name", ["4.9.3/b-kill9", "5.5.0/g-dledger"])
+def test_each_file_of_a_log_has_the_time_of_its_last_change(name: str) -> None:
+    """Wherever the log is: those of DLedger are not below `commitlog`."""
+    source = opened(case_named(name))
+    found = {file.changed_at for file in usage(source, threads=1).files}
+    written = [
+        path.stat().st_mtime_ns // 10**6 for path in source.rglob("*") if path.name.isdigit() and path.parent.name in ("commitlog", "data")
+    ]
+    assert found == {*written} != set()
+
+
 def test_unwritten_bytes_are_zeros_and_damaged_ones_are_those_that_verify_names(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", file_size=8192)
     for number in range(100):

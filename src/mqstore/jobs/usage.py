@@ -79,9 +79,9 @@ def _run(store: RocketMQStore, runner: Runner, prefix: int | None, count: int | 
     total = Tally()
     for tally in groups.values():
         total.add(tally)
-    changed = {entry.name: entry.mtime_ms for entry in store.directory.entries("commitlog")}
+    changed = {entry.name: entry.mtime_ms for entry in store.log.queue.listing}
     files = tuple(
-        LogFileUsage(file.name, file.start, file.size, filler.get(file.start, 0), damaged.get(file.start, 0), changed.get(file.name, 0))
+        LogFileUsage(file.name, file.start, file.size, filler.get(file.start, 0), damaged.get(file.start, 0), changed[file.name])
         for file in store.log.files
     )
     return UsageReport(

@@ -57,6 +57,8 @@ def test_messages_for_which_an_expression_is_true_are_let_through(expression: st
     [
         "n = 5",
         "n <> 4",
+        "n < 4",
+        "n > 4",
         "NOT n = 5",  # NOT binds to n alone
         "missing = 1",
         "missing <> 1",

@@ -402,8 +402,12 @@ def test_what_is_not_a_regular_file_is_left_alone(tmp_path: Path) -> None:
     os.mkfifo(store / "commitlog" / "pipe")
     (store / "commitlog" / "old").mkdir()
     os.mkfifo(store / "commitlog" / "old" / "pipe")
+    (store / "commitlog" / "older").mkdir()
     steps = {step.file: step for step in planned(store, FOUR) if step.kind == "take-out"}
-    assert {name: step.possible for name, step in steps.items()} == {"commitlog/pipe": False, "commitlog/old": False}
+    assert {name: step.possible for name, step in steps.items()} == {
+        "commitlog/pipe": False, "commitlog/old": False, "commitlog/older": True
+    }  # fmt: skip
+    assert {(step.offset, step.length) for step in steps.values()} == {(0, 0)}
     assert steps["commitlog/old"].why.endswith("and holds pipe, which is not a regular file")
 
 

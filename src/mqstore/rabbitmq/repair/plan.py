@@ -199,7 +199,6 @@ class NodeLock:
         """Release the locks; does nothing if they are released."""
         for lock in self._locks:
             lock.close()
-        self._locks = []
 
 
 LOCKING = StoreLocking(NodeLock)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.golden import DAMAGED, PLAIN, GoldenCase, case_id, case_named, opened, unchanged, unpack
 from support.rocketmq_states import STATES, made, record_starts
+from support.stores import Store, message
 
 from mqstore.diagnosis import Diagnosis
 from mqstore.errors import CannotOpenError, TargetError, UnsupportedError, UsageError
@@ -111,6 +112,17 @@ def test_what_a_record_was_is_set_to_zero_only_where_no_other_one_follows_in_the
     last.write_bytes(raw)
     (step,) = (step for step in planned(store, FOUR) if step.file == f"commitlog/{last.name}")
     assert (step.kind, step.offset) == (kind, start)
+
+
+def test_the_last_eight_bytes_of_a_file_have_room_for_a_record_of_its_end(tmp_path: Path) -> None:
+    record = message("orders", b"body")
+    store = Store(tmp_path, file_size=len(encode(record)) + 8)
+    store.put(record)
+    store.put(record)
+    store.write()
+    store.patch(f"commitlog/{0:020d}", len(encode(record)), b"\1" * 8)
+    (step,) = (step for step in plan(open_rocketmq(tmp_path)) if step.file == f"commitlog/{0:020d}")
+    assert (step.kind, step.offset, step.length, step.possible) == ("end-of-file", len(encode(record)), 8, True)
 
 
 def test_a_record_whose_size_is_wrong_is_restored_from_what_is_inside(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mqstore.files import ReadOnlyDirectory
 from mqstore.findings import Damage, Kind
 from mqstore.rabbitmq.streams import rows as stream_rows
 from mqstore.rabbitmq.streams.delivered_entry import RULES
-from mqstore.rabbitmq.streams.rows import walk_rows
+from mqstore.rabbitmq.streams.rows import MessagesBefore, walk_rows
 from mqstore.rabbitmq.streams.segment import HEADER, chunk, entry
 from mqstore.rabbitmq.streams.stream import NamedStream, Stream
 from mqstore.table.columns import RABBITMQ_COLUMNS, QueueSelection
@@ -36,6 +36,23 @@ def rows_of(
         found += [] if batch is None else batch.to_pylist()
         findings += damage
     return found, findings
+
+
+@pytest.mark.parametrize("queue", ["s.plain", "s.retained", "s.small"])
+def test_without_the_head_of_its_last_chunk_a_stream_has_the_messages_before_it(queue: str, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(streams.directories("3.10.8-clean")[queue], tmp_path / "stream"))
+    whole = Stream(ReadOnlyDirectory(directory), "")
+    at = int(whole.index(len(whole) - 1)[0].records["position"][-1])
+    count = MessagesBefore(whole).segment(len(whole))
+    segment = max(directory.glob("*.segment"))
+    raw = bytearray(segment.read_bytes())
+    raw[at] ^= 0xFF
+    segment.chmod(0o644)
+    segment.write_bytes(raw)
+    stream = Stream(ReadOnlyDirectory(directory), "")
+    found, findings = rows_of(directory, queue, "3.10")
+    assert findings
+    assert MessagesBefore(stream).segment(len(stream)) == len(found) < count
 
 
 @pytest.mark.parametrize(("case", "queue"), STREAMS)

@@ -176,8 +176,9 @@ class MessagesBefore:
             return 0
         index, _ = stream.index(number)
         records, after = index.records, stream.after(number)
-        if len(records) and int(records["id"][0]) == first and self._end(number, int(records["position"][-1])) == after:
-            return (after or 0) - first - int((records["kind"] != MESSAGES).sum())
+        begins = len(records) > 0 and int(records["id"][0]) == first
+        if after is not None and begins and self._end(number, int(records["position"][-1])) == after:
+            return after - first - int((records["kind"] != MESSAGES).sum())
         data, _ = stream.open(number)
         following, others = first, 0
         for chunks, _ in stream.walk(number, data):

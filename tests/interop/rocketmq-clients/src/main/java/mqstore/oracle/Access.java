@@ -351,7 +351,7 @@ public final class Access {
     }
 
     DefaultMQAdminExt admin(RPCHook hook) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(hook, 10_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(hook, 60_000);
         admin.setNamesrvAddr(namesrv);
         admin.setInstanceName("a" + count.incrementAndGet());
         admin.setVipChannelEnabled(false);

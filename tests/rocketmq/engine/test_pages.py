@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import sys
 import threading
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mqstore.errors import TargetError
 from mqstore.files.durable import DurableDirectory
 from mqstore.files.writable_map import WritableMap
 from mqstore.rocketmq.config.store_config import StoreConfig
@@ -53,6 +56,38 @@ def test_pages_without_reserved_disk_space_are_left_alone(tmp_path: Path) -> Non
             log.reserve(PAGE)
             assert log.populate(log.reserved, 2 * HALF)
             assert (tmp_path / "log").stat().st_blocks * 512 <= log.reserved
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_disk_space_of_pages_is_reserved_before_a_put_needs_it_unless_the_disk_is_full(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with MessageStore.open(tmp_path / "store", StoreConfig(commit_log_file_size=16 << 20, services=False)) as store:
+        for _ in range(100):
+            assert store.put(Message("orders", bytes(1000))).stored
+        log = store.log.files[-1].map
+        assert log is not None
+        before = log.reserved
+        with monkeypatch.context() as patched:
+            if full:
+                patched.setattr(os, "posix_fallocate", refuse)
+            assert store.log.populate()
+        assert store.log.populated > before
+        assert log.reserved == before if full else log.reserved >= store.log.populated
+        assert store.put(Message("orders", bytes(1000))).stored
+
+
+def test_no_other_file_gets_the_space_that_is_reserved_for_a_closed_one(tmp_path: Path) -> None:
+    with DurableDirectory(tmp_path) as directory:
+        directory.create("log", size=HALF)
+        log = WritableMap(directory, "log")
+        log.close()
+        with (tmp_path / "other").open("wb"), pytest.raises(TargetError):  # it has the number of the closed descriptor
+            log.reserve(PAGE)
+        assert (tmp_path / "other").stat().st_size == 0
 
 
 def test_pages_are_provided_while_many_messages_come(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ class LiveLog:
         low = max(file.written, self.populated - file.start)
         high = min(file.written + min(_POPULATE_ROUNDS * came, _POPULATE_AT_MOST), file.size)
         if high > low:
-            if not self.recorded:
+            if not self.recorded:  # a recorder expects one thread to change a file
                 with contextlib.suppress(MqstoreError):  # the put that needs the room reports it
                     mapped.reserve(high)
             self._populates = mapped.populate(low, high)

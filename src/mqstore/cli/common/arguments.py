@@ -290,7 +290,7 @@ def _plain_parser(kind: Any, info: Any) -> Callable[[str], Any] | None:
 
 
 def _at_least(least: int | None, text: str) -> int:
-    """Return a number. Raises ValueError if it is none, or less than `least`."""
+    """Return the number that a text is. Raises ValueError for any other text, and for a number below `least`."""
     number = int(text)
     if least is not None and number < least:
         raise ValueError

@@ -311,7 +311,7 @@ def _java_options(throughput: bool) -> list[str]:
     options = [f'"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"', "-XX:-UsePerfData"]
     if not throughput:
         # with the first compiler only, Java reserves 48 MiB for compiled code; a session of some hundred queries fills that, and from
-        # then on compiles and discards code all the time. Without a size of its own the heap begins with a 64th of the machine's memory,
+        # then on compiles and discards code all the time. If no size is given, the heap begins with a 64th of the machine's memory,
         # of which Java fills a quarter before it frees anything
         options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m", "-Xms64m"]
     return options

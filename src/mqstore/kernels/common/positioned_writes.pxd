@@ -10,13 +10,11 @@ cdef extern from *:
     #include <errno.h>
     #include <stdint.h>
     #include <unistd.h>
-    #define MQ_PIECE 1048576 /* as in mqstore.files.durable_file */
-    /* one positioned write of at most a piece; repeated if a signal interrupts it; the error number, negated, if it fails */
+    /* one positioned write; repeated if a signal interrupts it; the error number, negated, if it fails */
     static long long mq_write_some(long long descriptor, long long address, long long length, long long offset) {
         ssize_t written;
         do {
-            written = pwrite((int) descriptor, (const void *) (intptr_t) address, (size_t) (length > MQ_PIECE ? MQ_PIECE : length),
-                             (off_t) offset);
+            written = pwrite((int) descriptor, (const void *) (intptr_t) address, (size_t) length, (off_t) offset);
         } while (written < 0 && errno == EINTR);
         return written < 0 ? -errno : written == 0 ? -EIO : written;
     }

@@ -232,6 +232,7 @@ def _usage_sentence(error: typer.TyperException) -> str:
         unknown.possibilities = [offered[name] for name in get_close_matches(given, offered)]
     message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error,", ":")
     message = _NOT_A_NUMBER.sub(lambda match: f"it takes a {'whole ' if match[1] == 'integer' else ''}number", message)
+    message = message.replace("Input should be greater", "it takes a number greater")
     message = _SIMILAR.sub(lambda match: f"(did you mean {match[1].replace(', ', ' or ')}?)", message)
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mqstore"

@@ -230,7 +230,7 @@ def test_a_directory_without_write_permission_is_left_alone() -> None:
         (["-t", "a", "--body", "x", "--property", "a=\x02"], "separate properties"),
         (["-t", "a", "--body", "x", "--property", "a=" + "v" * 32768], "at most 32767 fit"),
         (["-t", "a", "--body", "x", "--queue", str(1 << 31)], "queue ids have 31 bits"),
-        (["-t", "a", "--body", "x", "--delay", "0"], "greater than or equal to 1"),
+        (["-t", "a", "--body", "x", "--delay", "0"], "it takes a number greater than or equal to 1"),
         (["-t", "a", "--body", "x", "--body-file", "y"], "leave one out"),
         (["-t", "a", "--body-file", "/nowhere/body"], "cannot be read"),
         (["--body", "x"], "missing option '--topic'"),

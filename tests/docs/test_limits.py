@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import golden as goldenkit
@@ -50,6 +52,7 @@ PROVED = {  # what the page says, and the test that shows it
     "tiered storage: a store": (
         "cli/read/test_tiered_storage.py::test_inspect_of_the_store_says_what_is_in_tiered_storage_and_how_to_read_it"
     ),
+    "`messages` lists a batch": "docs/test_limits.py::test_a_batch_counts_as_one_message_where_it_is_lost",
     "Khepri's log is replayed": "rabbitmq/store/test_defined_queues.py::test_a_damaged_log_of_khepri_is_a_finding_of_inspect_and_topics",
     "`members` compares": "rabbitmq/quorum/test_node_quorum.py::test_members_names_the_furthest_and_what_the_others_lack",
     "Bodies of classic queues have": "rabbitmq/store/test_store.py::test_a_version_2_queue_is_read_with_and_without_checksums",
@@ -203,3 +206,18 @@ def test_each_limit_is_proved_or_said_of_something_else() -> None:
     places = [" ".join(each.split()) for each in re.split(r"\n(?=\* )|\n\n", _page()) if each.strip() and not each.startswith("#")]
     assert [each for each in places if not any(words in each for words in (*PROVED, *STATED))] == []
     assert [words for words in STATED if not any(words in each for each in places)] == []
+
+
+def test_a_batch_counts_as_one_message_where_it_is_lost(tmp_path: Path) -> None:
+    store = goldenkit.unpack(goldenkit.case_named("5.3.3/o-batch-queue"), tmp_path)
+
+    def rows(verb: str, *options: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in run_cli(verb, store, *options, "-o", "jsonl").stdout.splitlines()]
+
+    listed = [row for row in rows("messages", "--topic", "batched") if row["queue_id"] == 0]
+    (counted,) = [row["messages"] for row in rows("topics", "--topic", "batched") if row["queue_id"] == 0]
+    assert (len(listed), counted) == (48, 135)
+    (store / "abort").touch()
+    (store / "batchconsumequeue" / "batched" / "0" / f"{920:020d}").unlink()
+    (found,) = rows("diagnose")
+    assert found["loses"] == 28  # batches: 20 of 48 are left
